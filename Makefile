@@ -1,0 +1,87 @@
+# Everything a person types. GNU make 3.81 (macOS) is enough; each target sets itself up.
+# PYTHON=/path/to/python3 picks the interpreter of the virtual environment; ARGS="…" is handed to the tool.
+
+VENV    = .venv
+PY      = $(VENV)/bin/python
+READY   = $(VENV)/.ready
+UV      = .venv-lock/bin/uv
+PYTEST  = $(PY) -m pytest -n auto --dist loadfile
+
+# The main job of `make run`.
+RUN     = $(PY) -m orchestrator replay --bundled --live
+
+# What must be covered to 95 %, lines and branches together and branches alone.
+COVERED = orchestrator/kernel/*,orchestrator/machines/llm_loop/*,*/orchestrator_callbacks/llm_loop/*,*/orchestrator_guards/*
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+unexport PYTHONPATH
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run setup test check coverage bench soak lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+run: $(READY) ## set-up, then recorded conversations replayed through the state machine
+	@$(RUN) $(ARGS)
+
+setup: $(READY) ## virtual environment with the locked dependencies, nothing else
+
+test: $(READY) ## set-up, then every test
+	@$(PYTEST) $(ARGS)
+
+check: $(READY) ## lint, format, types, layers
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest -q tests/contract/test_layers.py
+
+coverage: $(READY) ## branch coverage of the kernel, the heart and the guards
+	@rm -f .coverage .coverage.*
+	$(PY) -m coverage run -m pytest -n auto --dist loadfile -m "not bench" $(ARGS)
+	@$(PY) -m coverage combine --quiet
+	$(PY) -m coverage report --include='$(COVERED)' --fail-under=95
+	@$(PY) -m coverage json --quiet --include='$(COVERED)' -o .coverage.json
+	@$(PY) -c 'import json; t = json.load(open(".coverage.json"))["totals"]; \
+	percent = 100 * t["covered_branches"] / (t["num_branches"] or 1); \
+	print(f"branches alone: {percent:.1f} %"); raise SystemExit(percent < 95)'
+
+bench: $(READY) ## measured figures, as ratios to a hand-written loop
+	$(PY) -m tests.benchmarks $(ARGS)
+
+soak: $(READY) ## every test, campaigns at full size
+	ORCHESTRATOR_SOAK=1 $(PYTEST) --timeout=7200 $(ARGS)
+
+lock: $(UV) ## requirements.lock from pyproject.toml; ARGS=--upgrade moves every pin
+	$(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 \
+	    --extra all --group test --group lint \
+	    --generate-hashes --no-emit-index-url --no-emit-package fsm-orchestrator \
+	    --no-header --no-annotate --output-file requirements.lock $(ARGS)
+
+clean: ## everything that make made
+	rm -rf $(VENV) .venv-lock build dist htmlcov .coverage .coverage.* \
+	    .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment is kept across runs and brought up to date when a dependency or an entry point changes.
+# A link to an interpreter that is gone is the same as no environment.
+$(READY): requirements.lock pyproject.toml
+	@$(PY) -m pip --version >/dev/null 2>&1 || { $(FIND_PYTHON); \
+	    echo "set-up: $(VENV) with $$found" >&2; "$$found" -m venv --clear $(VENV); }
+	@echo "set-up: dependencies from requirements.lock" >&2
+	@$(PY) -m pip install --quiet --require-hashes -r requirements.lock
+	@$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(UV):
+	@$(FIND_PYTHON); "$$found" -m venv --clear .venv-lock
+	@.venv-lock/bin/python -m pip install --quiet uv
+
+# Sets $$found. A name may exist and not run (a version manager's shim), so each is asked.
+FIND_PYTHON = found=; for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	    then found=$$candidate; break; fi; done; \
+	if test -z "$$found"; then \
+	    echo "No Python 3.11 or newer found: install one, or name one with PYTHON=/path/to/python3." >&2; \
+	    exit 1; fi

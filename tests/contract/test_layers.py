@@ -1,0 +1,313 @@
+"""Imports go one way, each library has one door, files and functions stay short.
+
+The rules are the tables below; the rest reads the source with `ast` and never imports it, so that imports
+under TYPE_CHECKING, inside functions and through import_module("…") count like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE_ROOTS = (".", "callbacks", "guards")
+PACKAGES = ("orchestrator", "orchestrator_callbacks", "orchestrator_guards")
+
+# Top row first. A unit may import itself and any lower row: no neighbour, nothing above.
+# A unit is a module or a folder with everything in it; "orchestrator" is the lazy facade, __init__.py alone.
+ROWS: tuple[tuple[str, ...], ...] = (
+    ("orchestrator.__main__",),
+    ("orchestrator.cli", "orchestrator.testing"),
+    ("orchestrator.examples",),
+    ("orchestrator",),
+    ("orchestrator.engines",),
+    ("orchestrator.runtime",),
+    (
+        "orchestrator_callbacks",
+        "orchestrator.telemetry",
+        "orchestrator.journal",
+        "orchestrator.providers",
+        "orchestrator.ops",
+    ),
+    (
+        "orchestrator.machines",
+        "orchestrator.retry",
+        "orchestrator.tool",
+        "orchestrator.toolset",
+        "orchestrator.completion",
+    ),
+    ("orchestrator.ports", "orchestrator.scope", "orchestrator.settings"),
+    ("orchestrator.kernel", "orchestrator.messages"),
+    ("orchestrator.errors", "orchestrator_guards"),
+)
+
+# (importer, imported) units that break the rows, each with its reason.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+# The facade names everything lazily, so it may import any unit.
+ANYTHING = ("orchestrator",)
+
+# Library -> the only modules or folders that may import it.
+DOORS: dict[str, tuple[str, ...]] = {
+    "apsw": ("orchestrator.journal.sqlite",),
+    "prometheus_client": ("orchestrator.telemetry.metrics",),
+    "structlog": ("orchestrator.telemetry", "orchestrator.scope"),
+    "tenacity": ("orchestrator.retry",),
+    "transitions": ("orchestrator.kernel.machine",),
+}
+
+# Module or folder -> libraries it may never import.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "orchestrator.kernel": ("pydantic", "pydantic_core", "pydantic_settings"),
+}
+
+# These import the standard library and themselves.
+STANDARD_LIBRARY_ONLY = ("orchestrator.errors", "orchestrator_guards")
+
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 40
+
+
+# ---- reading ----
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Dotted name -> file, over the three packages of a tree."""
+    found: dict[str, Path] = {}
+    for source_root in SOURCE_ROOTS:
+        base = root / source_root
+        for file in sorted(path for package in PACKAGES for path in (base / package).rglob("*.py")):
+            parts = file.relative_to(base).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imports(name: str, file: Path, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of all that a module imports; `from a import b` is a.b where that is a module."""
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                source = resolve_name("." * level + (module or ""), package)
+                for alias in names:
+                    inner = f"{source}.{alias.name}"
+                    yield node.lineno, inner if inner in known else source
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(target)), *_],
+            ):
+                yield node.lineno, resolve_name(target, package)
+
+
+# ---- judging ----
+
+
+def within(name: str, folder: str) -> bool:
+    return name == folder or name.startswith(folder + ".")
+
+
+def unit(name: str) -> str | None:
+    """The unit a module of ours belongs to; None if it stands in no row."""
+    for row in ROWS:
+        for candidate in row:
+            if name == candidate or (candidate != "orchestrator" and within(name, candidate)):
+                return candidate
+    return None
+
+
+def row(of: str) -> int:
+    return next(number for number, units in enumerate(ROWS) if of in units)
+
+
+def is_ours(name: str) -> bool:
+    return name.partition(".")[0] in PACKAGES
+
+
+def wrong_direction(importer: str, imported: str) -> str | None:
+    """Why one module of ours may not import another, or None."""
+    here, there = unit(importer), unit(imported)
+    if here is None or there is None:
+        return f"{importer if here is None else imported} stands in no row"
+    if here in ANYTHING or here == there or (here, there) in EXCEPTIONS or row(here) < row(there):
+        return None
+    relation = "a neighbour" if row(here) == row(there) else "which is above it"
+    return f"{here} may not import {there}, {relation}"
+
+
+def wrong_library(importer: str, imported: str) -> str | None:
+    """Why a module may not import a library, or None."""
+    library = imported.partition(".")[0]
+    if library in sys.stdlib_module_names:
+        return None
+    if any(within(importer, folder) for folder in STANDARD_LIBRARY_ONLY):
+        return f"only the standard library is imported here, not {library}"
+    if any(within(importer, folder) and library in refused for folder, refused in REFUSED.items()):
+        return f"{library} is not imported here"
+    doors = DOORS.get(library)
+    if doors and not any(within(importer, door) for door in doors):
+        return f"only {' and '.join(doors)} may import {library}"
+    return None
+
+
+def import_problems(root: Path) -> list[str]:
+    known = modules(root)
+    problems = [f"{name} stands in no row" for name in known if unit(name) is None]
+    for name, file in known.items():
+        for line, imported in imports(name, file, known):
+            judge = wrong_direction if is_ours(imported) else wrong_library
+            if problem := judge(name, imported):
+                problems.append(f"{file.relative_to(root)}:{line}: {problem}")
+    return problems
+
+
+def length_problems(root: Path) -> list[str]:
+    problems: list[str] = []
+    for file in modules(root).values():
+        text, where = file.read_text(encoding="utf-8"), file.relative_to(root)
+        if (lines := len(text.splitlines())) > LONGEST_FILE:
+            problems.append(f"{where}: {lines} lines, at most {LONGEST_FILE}")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > LONGEST_FUNCTION:
+                    problems.append(
+                        f"{where}:{node.lineno}: {node.name} has {lines} lines, at most {LONGEST_FUNCTION}"
+                    )
+    return problems
+
+
+# ---- this repository ----
+
+
+def test_there_is_something_to_judge() -> None:
+    assert {"orchestrator", "orchestrator.kernel.machine", "orchestrator_guards"} <= modules(ROOT).keys()
+
+
+def test_imports_go_one_way_and_each_library_has_its_door() -> None:
+    assert import_problems(ROOT) == []
+
+
+def test_files_and_functions_are_short() -> None:
+    assert length_problems(ROOT) == []
+
+
+def test_every_exception_is_still_needed() -> None:
+    known = modules(ROOT)
+    used = {
+        (unit(name), unit(imported))
+        for name, file in known.items()
+        for _, imported in imports(name, file, known)
+    }
+    assert EXCEPTIONS.keys() <= used
+
+
+# One warmed interpreter forks once a module: the libraries are imported already, none of ours is.
+IMPORT_EACH_FIRST = """
+import importlib, os, sys, traceback
+import apsw, orjson, prometheus_client, pydantic, pydantic_settings, structlog, tenacity, transitions
+import pytest, rich, typer
+
+failed = 0
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            print(f"import {name}", file=sys.stderr)
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    failed |= os.waitpid(child, 0)[1]
+sys.exit(bool(failed))
+"""
+
+
+def test_each_module_can_be_imported_first() -> None:
+    names = [name for name in modules(ROOT) if not name.endswith("__main__")]
+    path = os.pathsep.join(str(ROOT / source_root) for source_root in SOURCE_ROOTS)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_EACH_FIRST, *names],
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# ---- the judge itself ----
+
+PLANTED = [
+    ("orchestrator/kernel/graph.py", "from orchestrator.telemetry import log", "which is above it"),
+    ("orchestrator/kernel/graph.py", "from ..telemetry.log import TransitionLog", "which is above it"),
+    ("orchestrator/kernel/graph.py", "from orchestrator import Orchestrator", "which is above it"),
+    ("orchestrator/kernel/graph.py", "__import__('orchestrator.runtime')", "which is above it"),
+    ("orchestrator/kernel/graph.py", "import_module('..runtime')", "which is above it"),
+    ("orchestrator/kernel/graph.py", "def late():\n    import orchestrator.runtime", "which is above it"),
+    ("orchestrator/kernel/graph.py", "from orchestrator import messages", "a neighbour"),
+    ("orchestrator/kernel/graph.py", "import transitions", "only orchestrator.kernel.machine may import"),
+    ("orchestrator/kernel/graph.py", "import pydantic", "pydantic is not imported here"),
+    ("orchestrator/runtime/llm_loop.py", "from tenacity import retry", "only orchestrator.retry may"),
+    ("orchestrator/telemetry/log.py", "import prometheus_client", "only orchestrator.telemetry.metrics may"),
+    ("orchestrator/journal/postgres.py", "import apsw", "only orchestrator.journal.sqlite may import"),
+    ("orchestrator/journal/memory.py", "import structlog", "only orchestrator.telemetry and"),
+    ("orchestrator/utils.py", "", "orchestrator.utils stands in no row"),
+    (
+        "callbacks/orchestrator_callbacks/llm_loop/enter.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from orchestrator.telemetry import log",
+        "a neighbour",
+    ),
+    ("guards/orchestrator_guards/budget.py", "import orjson", "only the standard library"),
+    ("guards/orchestrator_guards/budget.py", "from orchestrator.errors import GraphError", "a neighbour"),
+]
+
+ALLOWED = [
+    ("orchestrator/__main__.py", "from orchestrator.cli import main"),
+    ("orchestrator/__init__.py", "import importlib\nimportlib.import_module('orchestrator.runtime')"),
+    ("orchestrator/cli/run.py", "from orchestrator import Orchestrator"),
+    ("orchestrator/kernel/machine.py", "import transitions\nfrom . import graph\nfrom .. import errors"),
+    ("orchestrator/telemetry/log.py", "import structlog\nfrom orchestrator.kernel import graph"),
+    ("guards/orchestrator_guards/budget.py", "import math\nfrom .verdict import Verdict"),
+]
+
+
+def tree(root: Path, file: str, source: str) -> Path:
+    for path in ("messages", "errors", "kernel/graph", "telemetry/log", "runtime/__init__"):
+        written = root / "orchestrator" / f"{path}.py"
+        written.parent.mkdir(parents=True, exist_ok=True)
+        written.touch()
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text(source, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(("file", "source", "problem"), PLANTED)
+def test_a_planted_violation_is_found(tmp_path: Path, file: str, source: str, problem: str) -> None:
+    (found,) = import_problems(tree(tmp_path, file, source))
+    assert problem in found
+
+
+@pytest.mark.parametrize(("file", "source"), ALLOWED)
+def test_what_the_rows_allow_is_allowed(tmp_path: Path, file: str, source: str) -> None:
+    assert import_problems(tree(tmp_path, file, source)) == []
+
+
+def test_a_long_file_and_a_long_function_are_found(tmp_path: Path) -> None:
+    body = "    pass\n" * LONGEST_FUNCTION
+    source = f"def long():\n{body}\n" + "x = 1\n" * LONGEST_FILE
+    found = length_problems(tree(tmp_path, "orchestrator/messages.py", source))
+    assert [problem.partition(": ")[2] for problem in found] == [
+        "442 lines, at most 400",
+        "long has 41 lines, at most 40",
+    ]
