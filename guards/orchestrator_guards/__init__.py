@@ -1,0 +1,112 @@
+"""Guards: pure decisions. Numbers and digests in, a `Verdict` out; the standard library only.
+
+No clock, no I/O, no context: what a guard is not given it cannot use.
+"""
+
+from __future__ import annotations
+
+from orchestrator_guards.attempts import (
+    completion_retries,
+    planning_retries,
+    qa_cycles,
+    replans,
+    structured_retries,
+    task_attempts,
+)
+from orchestrator_guards.budget import (
+    affordable,
+    cost,
+    elapsed,
+    input_tokens,
+    iterations,
+    next_streak,
+    output_tokens,
+    reserve,
+    restarts,
+    retries,
+    tool_calls,
+    tool_cap,
+    tool_errors,
+    tool_key,
+)
+from orchestrator_guards.progress import (
+    Escalation,
+    escalation,
+    expected,
+    progress,
+    repeated_success,
+)
+from orchestrator_guards.repetition import (
+    CHANGE_PATIENCE,
+    MAX_PERIOD,
+    POLL_PATIENCE,
+    WINDOW,
+    Stall,
+    StallKind,
+    stall,
+    window_size,
+)
+from orchestrator_guards.result import (
+    FAILURE_PHRASES,
+    failed_result,
+)
+from orchestrator_guards.turn import (
+    CallSeen,
+    Policy,
+    Turn,
+    call_key,
+    call_keys,
+    fingerprint,
+)
+from orchestrator_guards.verdict import (
+    GUARD_NAMES,
+    Verdict,
+    first_refusal,
+)
+
+__all__ = [
+    "CHANGE_PATIENCE",
+    "FAILURE_PHRASES",
+    "GUARD_NAMES",
+    "MAX_PERIOD",
+    "POLL_PATIENCE",
+    "WINDOW",
+    "CallSeen",
+    "Escalation",
+    "Policy",
+    "Stall",
+    "StallKind",
+    "Turn",
+    "Verdict",
+    "affordable",
+    "call_key",
+    "call_keys",
+    "completion_retries",
+    "cost",
+    "elapsed",
+    "escalation",
+    "expected",
+    "failed_result",
+    "fingerprint",
+    "first_refusal",
+    "input_tokens",
+    "iterations",
+    "next_streak",
+    "output_tokens",
+    "planning_retries",
+    "progress",
+    "qa_cycles",
+    "repeated_success",
+    "replans",
+    "reserve",
+    "restarts",
+    "retries",
+    "stall",
+    "structured_retries",
+    "task_attempts",
+    "tool_calls",
+    "tool_cap",
+    "tool_errors",
+    "tool_key",
+    "window_size",
+]

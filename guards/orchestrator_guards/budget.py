@@ -1,0 +1,144 @@
+"""Budgets: how much of something a run may use. Nothing here knows where the numbers come from.
+
+Every guard takes (observed, limit), is asked *before* the next one is taken, and allows exactly
+`limit` of them: ok iff `limit == 0 or observed < limit`. Zero is unlimited. A negative limit is a
+mistake that settings reject; one that gets here refuses everything, as does an observed NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import overload
+
+from orchestrator_guards.verdict import Verdict
+
+_ROUNDING = 1e-9
+"""Slack for binary fractions: 10 * (1 - 0.8) is 1.9999999999999996 and means 2."""
+
+
+def iterations(observed: int, limit: int) -> Verdict:
+    """May the model be called once more? `observed`: calls of the model so far.
+
+    Example:
+        >>> iterations(19, 20).ok, iterations(20, 20).ok
+        (True, False)
+    """
+    return Verdict(limit == 0 or observed < limit, "iterations", observed, limit)
+
+
+def input_tokens(observed: int, limit: int) -> Verdict:
+    """May more prompt be sent? `observed`: prompt tokens of the run so far."""
+    return Verdict(limit == 0 or observed < limit, "input_tokens", observed, limit)
+
+
+def output_tokens(observed: int, limit: int) -> Verdict:
+    """May more be generated? `observed`: completion tokens of the run so far."""
+    return Verdict(limit == 0 or observed < limit, "output_tokens", observed, limit)
+
+
+def cost(observed: float, limit: float) -> Verdict:
+    """May more be spent? Both in the currency of the price table (US dollars by default)."""
+    return Verdict(limit == 0 or observed < limit, "cost", observed, limit)
+
+
+def elapsed(observed: float, limit: float) -> Verdict:
+    """Is there time left? Both in seconds; `observed` comes from the caller's monotonic clock."""
+    return Verdict(limit == 0 or observed < limit, "elapsed", observed, limit)
+
+
+def tool_calls(observed: int, limit: int) -> Verdict:
+    """May one more tool call run? `observed`: calls of all tools that ran or are about to."""
+    return Verdict(limit == 0 or observed < limit, "tool_calls", observed, limit)
+
+
+def tool_cap(tool: str, calls_so_far: int, limit: int) -> Verdict:
+    """May `tool` run once more? Asked BEFORE the call runs; count batch siblings as they pass.
+
+    The count is kept under `tool_key(tool)`.
+
+    Example:
+        >>> [tool_cap("search", so_far, 2).ok for so_far in (0, 1, 2)]
+        [True, True, False]
+    """
+    return Verdict(limit == 0 or calls_so_far < limit, "tool_cap", calls_so_far, limit, tool)
+
+
+def retries(observed: int, limit: int) -> Verdict:
+    """May the run retry once more? `observed`: retries of the whole run so far, first attempts excluded."""
+    return Verdict(limit == 0 or observed < limit, "retries", observed, limit)
+
+
+def tool_errors(tool: str, streak: int, limit: int) -> Verdict:
+    """May `tool` go on failing? `streak`: its consecutive errors, see `next_streak`."""
+    return Verdict(limit == 0 or streak < limit, "tool_errors", streak, limit, tool)
+
+
+def restarts(observed: int, limit: int) -> Verdict:
+    """May the loop start over? `observed`: restarts so far.
+
+    As everywhere 0 is unlimited: whether restarting is on at all is the restart threshold's business.
+    """
+    return Verdict(limit == 0 or observed < limit, "restarts", observed, limit)
+
+
+def affordable(remaining: float, estimate: float, factor: float = 1.2) -> Verdict:
+    """Does what remains cover a stage with a margin? ok iff `remaining >= estimate * factor`.
+
+    Here the limit is what remains and the observed value is the need, so observed == limit is
+    still ok: the stage would use it up exactly. Unit: tokens, or whatever both are counted in.
+    Source: seed 000's budget manager, whose stage is affordable at 1.2 times its estimate.
+
+    Example:
+        >>> affordable(remaining=6600, estimate=5500).ok, affordable(6599, 5500).ok
+        (True, False)
+    """
+    need = estimate * factor
+    return Verdict(remaining + _ROUNDING >= need, "affordable", need, remaining)
+
+
+def next_streak(streak: int, *, failed: bool, leaky: bool = False) -> int:
+    """Return a tool's error streak after one more call.
+
+    An error adds one; a success clears the streak, or takes one off when `leaky` (the behaviour
+    of the original, kept as an option: a tool that fails every other time never trips there).
+
+    Example:
+        >>> next_streak(4, failed=True), next_streak(4, failed=False)
+        (5, 0)
+        >>> next_streak(4, failed=False, leaky=True)
+        3
+    """
+    if failed:
+        return streak + 1
+    return max(streak - 1, 0) if leaky else 0
+
+
+def tool_key(name: str) -> str:
+    """Return the key under which every counter of a tool is kept: its name, case folded."""
+    return name.casefold()
+
+
+@overload
+def reserve(limit: int, share: float) -> int: ...
+@overload
+def reserve(limit: float, share: float) -> float: ...
+def reserve(limit: float, share: float) -> float:
+    """Return the soft limit that keeps `share` of `limit` back for a wrap-up turn.
+
+    Whole numbers round down, so any share above 0 keeps back at least one; but never below 1,
+    because 0 would mean unlimited. A limit of 1 therefore reserves nothing: one call cannot be split.
+    0 (unlimited) stays 0.
+
+    Raises:
+        ValueError: share is not in [0, 1).
+
+    Example:
+        >>> reserve(20, 0.1), reserve(5, 0.1), reserve(1, 0.1), reserve(0, 0.1), reserve(2.0, 0.25)
+        (18, 4, 1, 0, 1.5)
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"share must be at least 0 and below 1, got {share!r}")
+    soft = limit * (1 - share)
+    if isinstance(limit, int):
+        return max(1, math.floor(soft + _ROUNDING)) if limit else 0
+    return soft

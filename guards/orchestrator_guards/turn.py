@@ -1,0 +1,150 @@
+"""What one turn did, as digests: equal turns have equal fingerprints, in any process.
+
+Arguments and results enter here and leave as 64-bit BLAKE2b digests, so a window of turns may be
+persisted and logged without a word of either. No builtin `hash()`: it differs between processes.
+JSON is compared as JSON (key order and blanks do not count), through `ascii(parsed)`: `repr` of a
+string depends on the Unicode tables of the Python that runs it, and `json.dumps` costs three times as much.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from operator import itemgetter
+from typing import Final, Literal, NamedTuple
+
+Policy = Literal["strict", "poll", "cumulative"]
+"""What an identical call of a tool means: a repeat, a wait, or one more step."""
+
+CANONICAL_ARGUMENTS: Final = 2048
+"""Longer arguments, in characters, are compared as they stand: they are file contents, and parsing costs."""
+CANONICAL_RESULT: Final = 256
+"""Longer results likewise. A result that only looks different costs patience (`repeat` instead of
+`repeat_result`), not the detection, so the bound is low: parsing 2 kB of JSON takes 100 µs."""
+
+_NO_ARGUMENTS: Final = frozenset(("", "null", "\0{}"))
+_STARTS: Final = frozenset('{["')
+
+
+class CallSeen(NamedTuple):
+    """One tool call with its result, as the guard needs it."""
+
+    tool: str
+    arguments: str
+    """The raw JSON text as received; it may be empty or not JSON at all."""
+    result: str
+    """What the model is given to read."""
+    failed: bool = False
+    policy: Policy = "strict"
+
+
+class Turn(NamedTuple):
+    """One turn's fingerprint. Tuples are sorted: the order inside a parallel batch does not count."""
+
+    calls: tuple[str, ...]
+    """One digest a call: tool name and arguments."""
+    results: tuple[str, ...] = ()
+    """One digest a call: the call and its result."""
+    failed: bool = False
+    """There were calls and every one failed."""
+    text: str = ""
+    """Digest of the assistant's text, for turns without calls; else empty."""
+    tools: frozenset[str] = frozenset()
+    errors: tuple[str, ...] = ()
+    """The different results of a failed turn without their calls; else empty."""
+    advances: bool = False
+    """A cumulative call succeeded: this turn is progress whatever it looks like."""
+    waits: bool = False
+    """A poll call is among the calls: repeating this turn is, for a while, a way to wait."""
+
+
+def fingerprint(calls: Sequence[CallSeen], text: str = "") -> Turn:
+    """Return the fingerprint of one turn: its calls with their results, or its text if it has none.
+
+    Example:
+        >>> one = fingerprint([CallSeen("read", '{"a": 1, "b": 2}', "ok")])
+        >>> one == fingerprint([CallSeen("READ", '{"b":2,"a":1}', "ok")])
+        True
+    """
+    if len(calls) == 1:
+        return _single(calls[0])
+    if not calls:
+        return Turn((), text=digest(" ".join(text.split())))
+    keys = [call_key(call.tool, call.arguments) for call in calls]
+    contents = [canonical(call.result, CANONICAL_RESULT) for call in calls]
+    failed = all(call.failed for call in calls)
+    return Turn(
+        tuple(sorted(keys)),
+        tuple(sorted([digest(key + content) for key, content in zip(keys, contents, strict=True)])),
+        failed,
+        "",
+        frozenset([call.tool.casefold() for call in calls]),
+        tuple(sorted({digest(content) for content in contents})) if failed else (),
+        any(call.policy == "cumulative" and not call.failed for call in calls),
+        any(call.policy == "poll" for call in calls),
+    )
+
+
+def _single(call: CallSeen) -> Turn:
+    """The common turn: one call, nothing to sort."""
+    tool, arguments, result, failed, policy = call
+    key = call_key(tool, arguments)
+    content = canonical(result, CANONICAL_RESULT)
+    outcome = (digest(key + content),)
+    tools = frozenset((tool.casefold(),))
+    if policy == "strict" and not failed:
+        return Turn((key,), outcome, failed, "", tools)
+    errors = (digest(content),) if failed else ()
+    advances = policy == "cumulative" and not failed
+    return Turn((key,), outcome, failed, "", tools, errors, advances, policy == "poll")
+
+
+def call_key(tool: str, arguments: str) -> str:
+    """Return the digest of one call: tool name (case folded) and canonical arguments.
+
+    Example:
+        >>> call_key("Search", '{"q": "x"}') == call_key("search", '{"q":"x"}')
+        True
+    """
+    text = canonical(arguments, CANONICAL_ARGUMENTS)
+    return digest(f"{tool.casefold()}\0{'' if text in _NO_ARGUMENTS else text}")
+
+
+def call_keys(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return what `Turn.calls` will be for these (tool, arguments), before any of them has run."""
+    return tuple(sorted([call_key(tool, arguments) for tool, arguments in calls]))
+
+
+def canonical(text: str, most: int) -> str:
+    """Return a form that is equal for equal JSON, and for other text that differs in blanks only.
+
+    Text of more than `most` characters is returned as it stands, but for blanks around it.
+    """
+    text = text.strip()
+    if len(text) > most:
+        return text
+    if text[:1] in _STARTS:
+        try:
+            value, end = _parse(text)
+            if end == len(text):
+                return f"\0{value!a}"
+        except (ValueError, RecursionError):
+            pass
+    return " ".join(text.split())
+
+
+def digest(text: str) -> str:
+    """Return 16 hexadecimal digits that stand for `text` (lone surrogates included)."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _sorted_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Build an object in the order of its names; of a name given twice the last counts, as in `json`."""
+    if len(pairs) > 1:
+        pairs.sort(key=_name)
+    return dict(pairs)
+
+
+_name: Final = itemgetter(0)
+_parse: Final = json.JSONDecoder(object_pairs_hook=_sorted_members).raw_decode

@@ -1,0 +1,92 @@
+"""The answer of every guard: may it go on, and the two numbers that say why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+GUARD_NAMES: Final = (
+    "affordable",
+    "completion_retries",
+    "cost",
+    "elapsed",
+    "input_tokens",
+    "iterations",
+    "no_progress",
+    "output_tokens",
+    "planning_retries",
+    "qa_cycles",
+    "repeated_success",
+    "replans",
+    "restarts",
+    "retries",
+    "structured_retries",
+    "task_attempts",
+    "tool_calls",
+    "tool_cap",
+    "tool_errors",
+)
+"""Every value `Verdict.guard` takes here: a closed set, so it may label a metric."""
+
+
+class Verdict(NamedTuple):
+    """One guard's decision, with what it saw and what it was allowed.
+
+    A tuple rather than a dataclass because several are made each turn: a frozen dataclass costs
+    three times as much to construct. Note that its truth value is the decision, not its length.
+
+    Example:
+        >>> bool(Verdict(False, "iterations", 20, 20))
+        False
+    """
+
+    ok: bool
+    """True: go on. False: the guard refuses."""
+    guard: str
+    """Name of the guard, one of `GUARD_NAMES`; safe as a metric label."""
+    observed: float = 0
+    """What was counted, in the guard's own unit (see the table in guards/README.md)."""
+    limit: float = 0
+    """What was allowed, same unit; 0 is unlimited."""
+    detail: str = ""
+    """Plain words for a person: a tool's name, the evidence of a stall. Never arguments or results."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def explain(self) -> str:
+        """Say the verdict in one sentence.
+
+        Example:
+            >>> Verdict(False, "iterations", 20, 20).explain()
+            'iterations: 20 of 20 used'
+            >>> Verdict(True, "cost", 0.25).explain()
+            'cost: 0.25 used, no limit'
+        """
+        if self.limit == 0:
+            sentence = f"{self.guard}: {_number(self.observed)} used, no limit"
+        else:
+            sentence = f"{self.guard}: {_number(self.observed)} of {_number(self.limit)} used"
+        return f"{sentence} ({self.detail})" if self.detail else sentence
+
+
+def first_refusal(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Return the first verdict that refuses, or None when all agree.
+
+    Given a generator it stops there, so guards after the first refusal are not evaluated.
+
+    Example:
+        >>> first_refusal([Verdict(True, "iterations"), Verdict(False, "cost", 2, 1)]).guard
+        'cost'
+    """
+    for verdict in verdicts:
+        if not verdict.ok:
+            return verdict
+    return None
+
+
+def _number(value: float) -> str:
+    """Write a count as a whole number and a measure with at most six decimals."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import orchestrator_guards as guards
+from orchestrator_guards import GUARD_NAMES, Verdict, first_refusal
+
+
+def test_a_verdict_is_true_when_it_agrees() -> None:
+    assert Verdict(ok=True, guard="iterations")
+    assert not Verdict(ok=False, guard="iterations")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "sentence"),
+    [
+        (guards.iterations(20, 20), "iterations: 20 of 20 used"),
+        (guards.input_tokens(1_000_000, 2_000_000), "input_tokens: 1000000 of 2000000 used"),
+        (guards.cost(0.25, 1.5), "cost: 0.25 of 1.5 used"),
+        (guards.elapsed(30.0, 60), "elapsed: 30 of 60 used"),
+        (guards.retries(3, 0), "retries: 3 used, no limit"),
+        (guards.tool_cap("search", 2, 2), "tool_cap: 2 of 2 used (search)"),
+    ],
+)
+def test_a_verdict_explains_itself_in_one_sentence(verdict: Verdict, sentence: str) -> None:
+    assert verdict.explain() == sentence
+
+
+def test_the_first_refusal_is_found_and_later_guards_are_not_asked() -> None:
+    asked = []
+
+    def verdicts() -> Iterator[Verdict]:
+        for name, ok in (("iterations", True), ("cost", False), ("elapsed", False)):
+            asked.append(name)
+            yield Verdict(ok, name)
+
+    refusal = first_refusal(verdicts())
+
+    assert refusal == Verdict(ok=False, guard="cost")
+    assert asked == ["iterations", "cost"]
+
+
+def test_no_refusal_is_none() -> None:
+    assert first_refusal([guards.iterations(1, 2), guards.cost(0, 0)]) is None
+    assert first_refusal([]) is None
+
+
+def test_every_guard_signs_with_a_name_of_the_closed_set() -> None:
+    signed = {
+        guards.tool_cap("t", 0, 1).guard,
+        guards.tool_errors("t", 0, 1).guard,
+        guards.progress([], 1).guard,
+        *(
+            getattr(guards, name)(0, 1).guard
+            for name in GUARD_NAMES
+            if name not in {"tool_cap", "tool_errors", "no_progress"}
+        ),
+    }
+
+    assert signed == set(GUARD_NAMES)
+    assert list(GUARD_NAMES) == sorted(GUARD_NAMES)
+
+
+def test_the_public_names_exist_and_nothing_else_is_public() -> None:
+    modules = {"attempts", "budget", "repetition", "result", "turn", "verdict", "annotations"}
+    visible = {name for name in vars(guards) if not name.startswith("_")} - modules
+
+    assert set(guards.__all__) == visible
