@@ -39,11 +39,11 @@ ROWS: tuple[tuple[str, ...], ...] = (
     (
         "orchestrator.machines",
         "orchestrator.retry",
-        "orchestrator.tool",
         "orchestrator.toolset",
         "orchestrator.completion",
     ),
-    ("orchestrator.ports", "orchestrator.scope", "orchestrator.settings"),
+    ("orchestrator.toolspec",),
+    ("orchestrator.ports", "orchestrator.scope", "orchestrator.settings", "orchestrator.switch"),
     ("orchestrator.kernel", "orchestrator.messages"),
     ("orchestrator.errors", "orchestrator_guards"),
 )

@@ -1,0 +1,207 @@
+"""Wire values: what goes to a model and comes back. Frozen; no behaviour but translation to OpenAI's chat form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias, overload
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+Content: TypeAlias = str | list[dict[str, Any]] | None
+"""Text, OpenAI content parts passed through untouched, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call a model asked for. Ids repeat and can be empty in real data: a call is known by (turn, position)."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+    """The JSON text exactly as received; it may be empty, `null`, cut off or no object."""
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return the call in OpenAI chat form."""
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
+
+    @classmethod
+    def from_openai(cls, raw: Mapping[str, Any]) -> ToolCall:
+        """Read a call in OpenAI chat form; missing members become empty text."""
+        function = raw.get("function") or {}
+        arguments = function.get("arguments")
+        return cls(raw.get("id") or "", function.get("name") or "", "" if arguments is None else arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: Content = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    is_error: bool = False
+    """A tool message whose call failed."""
+
+    @property
+    def text(self) -> str:
+        """The content as plain text: text parts joined by line breaks, other parts left out."""
+        if isinstance(self.content, str):
+            return self.content
+        parts = self.content or ()
+        return "\n".join(str(part["text"]) for part in parts if part.get("type") == "text")
+
+    def to_openai(self, *, strict: bool = False) -> dict[str, Any]:
+        """Return OpenAI chat form. `strict` leaves out the members that OpenAI itself does not know."""
+        raw: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            raw["tool_calls"] = [call.to_openai() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            raw["tool_call_id"] = self.tool_call_id
+        if self.name is not None:
+            raw["name"] = self.name
+        if self.refusal is not None:
+            raw["refusal"] = self.refusal
+        if strict:
+            return raw
+        if self.reasoning is not None:
+            raw["reasoning_content"] = self.reasoning
+        if self.is_error:
+            raw["is_error"] = True
+        return raw
+
+    @classmethod
+    def from_openai(cls, raw: Mapping[str, Any]) -> Message:
+        """Read a message in OpenAI chat form. Raises ValueError on an unknown role."""
+        role = raw.get("role")
+        if role not in _ROLES:
+            raise ValueError(f"unknown role {role!r}; known: {', '.join(sorted(_ROLES))}")
+        return cls(
+            role=role,
+            content=raw.get("content"),
+            tool_calls=tuple(ToolCall.from_openai(call) for call in raw.get("tool_calls") or ()),
+            tool_call_id=raw.get("tool_call_id"),
+            name=raw.get("name"),
+            refusal=raw.get("refusal"),
+            reasoning=raw.get("reasoning_content"),
+            is_error=bool(raw.get("is_error", False)),
+        )
+
+
+_ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
+
+
+class Transcript(Sequence[Message]):
+    """A fixed-length read-only view of an append-only message list.
+
+    A request shows the model everything said so far. Copying that list for each turn would make turn 1,000 dearer
+    than turn 50, so a request holds this view instead: later appends are invisible to it, `tail` is seen by this
+    request only and never becomes history.
+    """
+
+    __slots__ = ("_items", "_length", "_tail")
+
+    def __init__(self, items: list[Message], tail: tuple[Message, ...] = ()) -> None:
+        self._items = items
+        self._length = len(items)
+        self._tail = tail
+
+    def __len__(self) -> int:
+        return self._length + len(self._tail)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        if isinstance(index, slice):
+            return (*self._items[: self._length], *self._tail)[index]
+        size = len(self)
+        position = index + size if index < 0 else index
+        if not 0 <= position < size:
+            raise IndexError(index)
+        return self._items[position] if position < self._length else self._tail[position - self._length]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Transcript({len(self)} messages)"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and money of one reply, or their sum. Cached and reasoning tokens are subsets of input and output."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float | None = None
+    """In the currency of the price table; None where no price is known."""
+
+    def __add__(self, other: Usage) -> Usage:
+        known = (self.cost, other.cost)
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            None if known == (None, None) else (self.cost or 0.0) + (other.cost or 0.0),
+        )
+
+
+NO_USAGE = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a model answered."""
+
+    content: Content = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str | None = None
+    usage: Usage = NO_USAGE
+    model: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+
+    def message(self) -> Message:
+        """Return the assistant message that this response becomes in the transcript."""
+        return Message("assistant", self.content, self.tool_calls, None, None, self.refusal, self.reasoning)
+
+
+class ToolOffer(Protocol):
+    """What a model is told of a tool; `ToolSpec` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question to a model."""
+
+    messages: Sequence[Message]
+    tools: tuple[ToolOffer, ...] = ()
+    tool_choice: str = "auto"
+    """`auto`, `none`, `required`, or a tool's name."""
+    output_schema: Mapping[str, Any] | None = None
+    """JSON schema the final answer must fit, or None for free text."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling parameters, passed to the provider as they are."""
+    on_delta: Callable[[str], None] | None = None
+    """Called with each piece of text when the caller streams."""

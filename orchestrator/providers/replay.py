@@ -1,0 +1,117 @@
+"""Replay of recorded conversations: the model that answered then, and the tools that ran then.
+
+    for record in load("conversations.jsonl"):
+        for script in split_runs(record):
+            agent = Orchestrator(llm=ReplayLLM(script), tools=ReplayTools(script))
+            ...  # run [*script.history, *script.prompt]; compare(script.expected, what it added) == []
+
+A replayed model answers by place, not by count: which reply comes next follows from the request's messages
+alone. So one that is asked twice (a retry, a resumed run) answers twice the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from orchestrator.messages import Message, Request, Response
+from orchestrator.ports import Clock
+from orchestrator.providers.difference import Difference, compare, differences
+from orchestrator.providers.recorded_run import (
+    RecordingEnds,
+    ReplayDiverged,
+    RunScript,
+    Source,
+    expectation,
+    irregularities,
+    is_prompt,
+    split_runs,
+)
+from orchestrator.providers.recording import Record, ReplayError, load, scan
+from orchestrator.providers.replay_tool import ReplayTools
+from orchestrator.providers.scripted import stream
+
+__all__ = [
+    "Record",
+    "RecordingEnds",
+    "ReplayDiverged",
+    "ReplayError",
+    "ReplayLLM",
+    "ReplayTools",
+    "RunScript",
+    "compare",
+    "expectation",
+    "irregularities",
+    "load",
+    "scan",
+    "split_runs",
+]
+
+
+class ReplayLLM:
+    """Answers each request with the recorded reply: content, calls, finish reason, usage, reasoning, refusal.
+
+    `complete` raises ReplayDiverged unless the messages of the request are the recorded ones up to that
+    reply, and RecordingEnds where the recording stops before it. With `strict=False` nothing is compared, and
+    replies come in the order recorded, one for each request.
+    """
+
+    double: ClassVar[bool] = True
+    """No real model: allowed where model calls are switched off."""
+
+    def __init__(
+        self,
+        source: Record | RunScript,
+        *,
+        strict: bool = True,
+        speed: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._source = Source(source, speed, clock)
+        self._strict = strict
+        self._next = self._source.start
+        self.model = self._source.record.model or "recorded"
+
+    async def complete(self, request: Request) -> Response:
+        """Return the recorded reply to these messages."""
+        source = self._source
+        index = self._place(request.messages) if self._strict else self._following()
+        message, turn = source.record.messages[index], source.record.turn(index)
+        await source.wait(turn.latency)
+        response = Response(
+            message.content,
+            message.tool_calls,
+            turn.finish_reason,
+            turn.usage,
+            self.model,
+            message.refusal,
+            message.reasoning,
+        )
+        stream(response, request)
+        return response
+
+    def _place(self, messages: Sequence[Message]) -> int:
+        """Return the index of the reply to exactly these messages."""
+        source = self._source
+        recorded = source.record.messages
+        index = len(messages)
+        found = next(differences(recorded[:index], messages), None)
+        if found is None and index < source.start:
+            found = next(differences(recorded[: source.start], messages))
+        if found is not None:
+            raise ReplayDiverged(source.record, found)
+        if index >= source.stop or is_prompt(recorded[index]):
+            raise RecordingEnds(source.record, index, "the model's answer")
+        if recorded[index].role != "assistant":
+            missing = Difference(index, "message", f"a message of {recorded[index].role}", "nothing")
+            raise ReplayDiverged(source.record, missing)
+        return index
+
+    def _following(self) -> int:
+        """Return the index of the next reply in recorded order."""
+        source = self._source
+        for index in range(self._next, source.stop):
+            if source.record.messages[index].role == "assistant":
+                self._next = index + 1
+                return index
+        raise RecordingEnds(source.record, source.stop, "the model's answer")

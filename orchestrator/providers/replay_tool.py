@@ -1,0 +1,156 @@
+"""The tools of a recorded conversation: nothing runs, each call gets the result it got then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.messages import Message, ToolCall
+from orchestrator.ports import Clock
+from orchestrator.providers.difference import differences
+from orchestrator.providers.recorded_run import (
+    RecordingEnds,
+    ReplayDiverged,
+    RunScript,
+    Source,
+    results_after,
+)
+from orchestrator.providers.recording import Record, tool_name
+from orchestrator.toolspec import ToolContext, ToolSpec
+from orchestrator.toolset import After, Before, ContextFor, ToolResult, ToolSet
+
+
+def no_context(call: ToolCall, position: int) -> ToolContext:
+    """Make a context of nothing: no recorded tool looks at one."""
+    return ToolContext(run_id="", idempotency_key=f"{call.name}-{position}")
+
+
+class ReplayTools(ToolSet):
+    """A tool set that answers from the recording, verbatim: no length limit, no check of names or arguments.
+
+    Results are found by assistant turn and position, never by id alone: ids repeat and can be empty. The turn
+    is the next recorded one with exactly these calls, so a resumed run finds its place. One run at a time.
+    `execute_all` raises ReplayDiverged for calls that were not made, RecordingEnds for one without result.
+    """
+
+    def __init__(self, source: Record | RunScript, *, speed: float = 0.0, clock: Clock | None = None) -> None:
+        super().__init__(())
+        self._source = Source(source, speed, clock)
+        self._next = self._source.start
+        self._results: Sequence[Message | None] = ()
+        record = self._source.record
+        called = {call.name: None for message in record.messages for call in message.tool_calls}
+        self._specs = {name: _spec({"name": name}) for name in called}
+        self._specs |= {tool_name(tool): _spec(tool) for tool in record.tools}
+        self._offer()
+
+    def find(self, name: str) -> ToolSpec | None:
+        """Return the tool of this name, declared or only called in the recording."""
+        return self._specs.get(name)
+
+    async def execute(
+        self,
+        call: ToolCall,
+        position: int,
+        context_for: ContextFor,  # noqa: ARG002  the signature is ToolSet's
+        *,
+        waited: float = 0.0,
+    ) -> ToolResult:
+        """Return the recorded result at this position of the turn that `execute_all` is in."""
+        result = self._results[position] if position < len(self._results) else None
+        if result is None:
+            raise RecordingEnds(self._source.record, self._source.stop, f"the result of {call.name}")
+        seconds = self._source.record.tool_seconds.get(call.id, 0.0)
+        await self._source.wait(seconds)
+        return ToolResult(call, position, result.text, "error" if result.is_error else "ok", seconds, waited)
+
+    async def execute_all(
+        self,
+        calls: Sequence[ToolCall],
+        context_for: ContextFor = no_context,
+        *,
+        max_concurrent: int = 10,
+        before: Before | None = None,
+        after: After | None = None,
+        done: list[ToolResult | None] | None = None,
+    ) -> list[ToolResult]:
+        """Answer the calls of one turn. Where a result is missing, those before it still fill `done`."""
+        done = [None] * len(calls) if done is None else done
+        index = self._turn_of(calls)
+        self._results = _by_position(calls, results_after(self._source.record.messages, index))
+        known = next((at for at, result in enumerate(self._results) if result is None), len(calls))
+        part = done[:known]
+        try:
+            found = await super().execute_all(
+                calls[:known],
+                context_for,
+                max_concurrent=max_concurrent,
+                before=before,
+                after=after,
+                done=part,
+            )
+        finally:
+            done[:known] = part
+        if known < len(calls):
+            missing = f"the result of {calls[known].name}"
+            raise RecordingEnds(self._source.record, index + 1 + known, missing, found)
+        self._next = index + 1
+        self._offer()
+        return found
+
+    def _turn_of(self, calls: Sequence[ToolCall]) -> int:
+        """Return the index of the next message with exactly these calls."""
+        messages = self._source.record.messages
+        turns = [at for at in range(self._next, self._source.stop) if messages[at].tool_calls]
+        if not turns:
+            raise RecordingEnds(self._source.record, self._source.stop, "a turn with calls")
+        found = next((at for at in turns if messages[at].tool_calls == tuple(calls)), None)
+        if found is None:
+            made, ours = Message("assistant", None, messages[turns[0]].tool_calls), tuple(calls)
+            first = next(differences([made], [Message("assistant", None, ours)], start=turns[0]))
+            raise ReplayDiverged(self._source.record, first)
+        return found
+
+    def _offer(self) -> None:
+        """Offer what was offered for the next reply."""
+        record = self._source.record
+        at = self._next
+        while at < len(record.messages) and record.messages[at].role != "assistant":
+            at += 1
+        self.offers = tuple(self._specs[tool_name(tool)] for tool in record.tools_at(at))
+
+
+def _by_position(calls: Sequence[ToolCall], results: Sequence[Message]) -> list[Message | None]:
+    """Return the result of each call: the first one not yet taken that has its id.
+
+    For results in call order that is the one at the call's own place, even if all ids are equal.
+    """
+    left = list(results)
+    found: list[Message | None] = []
+    for call in calls:
+        at = next((at for at, one in enumerate(left) if (one.tool_call_id or "") == call.id), None)
+        found.append(None if at is None else left.pop(at))
+    return found
+
+
+def _spec(tool: Mapping[str, Any]) -> ToolSpec:
+    """Return a tool that is offered as recorded and takes any text for arguments."""
+    about = tool.get("function") or tool
+    return ToolSpec(
+        tool_name(tool),
+        str(about.get("description") or ""),
+        about.get("parameters") or {},
+        _recorded,
+        effect="pure",
+        max_result_chars=0,
+        read=_unread,
+    )
+
+
+def _recorded() -> None:
+    """Stand for the tool that ran then."""
+
+
+def _unread(_: str) -> dict[str, Any]:
+    """Take any text for arguments: they were what they were."""
+    return {}

@@ -1,0 +1,232 @@
+"""Models for tests: answers written down beforehand, or computed by a function.
+
+    llm = ScriptedLLM([call("search", query="fsm"), "Found it."])
+    ... run something with it ...
+    llm.assert_complete()
+
+A script item is one answer, in whatever form is shortest to write:
+
+    str                     the final text
+    ToolCall, [ToolCall]    calls without text; `call(name, **arguments)` builds one
+    Response, Message       as they are
+    dict                    an assistant message in OpenAI chat form
+    BaseException           is raised
+    callable(request)       gives any of these; it may be async
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+from orchestrator.errors import ConfigError
+from orchestrator.messages import Message, Request, Response, ToolCall, Usage
+from orchestrator.ports import Clock, SystemClock
+
+Answer: TypeAlias = (
+    str | Response | Message | ToolCall | Sequence[ToolCall] | Mapping[str, Any] | BaseException
+)
+Item: TypeAlias = Answer | Callable[[Request], Answer | Awaitable[Answer]]
+
+AUTO_ID = "auto"
+"""Id of a call built by `call()`; the double that serves it writes `call_<turn>_<position>` instead.
+
+A counter of the process would give ids that depend on the order in which tests run.
+"""
+
+ONE_EACH = Usage(1, 1)
+"""Usage of an answer that names none: one token each way, so that token budgets can be counted on."""
+
+
+class ScriptExhausted(AssertionError):
+    """The model was asked more often than the script has answers. Never worth another try."""
+
+    def __init__(self, turn: int, length: int) -> None:
+        super().__init__(f"turn {turn}: the script has only {length} answers")
+        self.turn = turn
+        self.length = length
+
+
+def call(name: str, /, **arguments: object) -> ToolCall:
+    """Return a call of `name` with these arguments as JSON text. For an id of your own build a ToolCall."""
+    return ToolCall(AUTO_ID, name, json.dumps(arguments))
+
+
+class _Double:
+    """What both doubles do: list the request, wait `latency` seconds on `clock`, answer by turn."""
+
+    double: ClassVar[bool] = True
+    """No real model: allowed where model calls are switched off."""
+
+    def __init__(
+        self,
+        item_of: Callable[[int], Item],
+        *,
+        model: str,
+        usage: Usage = ONE_EACH,
+        latency: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        if latency < 0:
+            raise ConfigError(f"latency is seconds, 0 or more, not {latency!r}")
+        self.model = model
+        self.requests: list[Request] = []
+        self._item_of = item_of
+        self._usage = usage
+        self._latency = latency
+        self._clock: Clock = clock or SystemClock()
+
+    async def complete(self, request: Request) -> Response:
+        """Answer one request. Raises the answer if it is an exception, ConfigError if it is none at all."""
+        self.requests.append(request)
+        turn = len(self.requests)
+        item = self._item_of(turn)
+        if self._latency:
+            await self._clock.sleep(self._latency)
+        response = self._response(await _resolve(item, request), turn)
+        stream(response, request)
+        return response
+
+    def _response(self, answer: object, turn: int) -> Response:
+        """Return the answer as a response; raise it where it is an exception."""
+        if isinstance(answer, BaseException):
+            raise answer
+        response = answer if isinstance(answer, Response) else self._written(answer, turn)
+        calls = tuple(
+            dataclasses.replace(one, id=f"call_{turn}_{position}") if one.id == AUTO_ID else one
+            for position, one in enumerate(response.tool_calls)
+        )
+        return dataclasses.replace(response, tool_calls=calls, model=response.model or self.model)
+
+    def _written(self, answer: object, turn: int) -> Response:
+        """Return a response for one of the short forms."""
+        message = _as_message(answer, f"turn {turn}")
+        return Response(
+            message.content,
+            message.tool_calls,
+            "tool_calls" if message.tool_calls else "stop",
+            self._usage,
+            refusal=message.refusal,
+            reasoning=message.reasoning,
+        )
+
+
+class FunctionLLM(_Double):
+    """A model that is a function: `fn(request)` gives an answer in any form of a script item; may be async.
+
+    `usage` is that of the answers which name none: all forms but Response.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Request], Answer | Awaitable[Answer]],
+        *,
+        model: str = "function",
+        usage: Usage = ONE_EACH,
+        latency: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(lambda _: fn, model=model, usage=usage, latency=latency, clock=clock)
+
+
+class ScriptedLLM(_Double):
+    """A model that gives the answers of a script, one for each request, in order.
+
+    Raises ConfigError for an item that is no answer, ScriptExhausted when asked once too often. An answer is
+    consumed when its request arrives: a caller that gives up waiting does not get it back.
+    """
+
+    def __init__(
+        self,
+        script: Iterable[Item],
+        *,
+        model: str = "scripted",
+        usage: Usage = ONE_EACH,
+        latency: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(self._take, model=model, usage=usage, latency=latency, clock=clock)
+        self.script: tuple[Item, ...] = tuple(script)
+        for number, item in enumerate(self.script, 1):
+            if not (callable(item) or isinstance(item, BaseException | Response)):
+                _as_message(item, f"script item {number}")
+
+    @property
+    def remaining(self) -> tuple[Item, ...]:
+        """The items nobody asked for yet."""
+        return self.script[len(self.requests) :]
+
+    def assert_complete(self) -> None:
+        """Raise AssertionError naming the items that were not consumed."""
+        left = self.remaining
+        if left:
+            first = len(self.script) - len(left) + 1
+            named = "; ".join(f"#{first + offset} {_short(item)}" for offset, item in enumerate(left))
+            raise AssertionError(f"{len(left)} of {len(self.script)} script items were not consumed: {named}")
+
+    def _take(self, turn: int) -> Item:
+        if turn > len(self.script):
+            raise ScriptExhausted(turn, len(self.script))
+        return self.script[turn - 1]
+
+
+async def _resolve(item: object, request: Request) -> object:
+    """Return what an item stands for: functions are called, awaitables awaited, until an answer is left."""
+    while True:
+        if inspect.isawaitable(item):
+            item = await item
+        elif callable(item):
+            item = item(request)
+        else:
+            return item
+
+
+def _as_message(answer: object, where: str) -> Message:
+    """Return the assistant message that a short form stands for. Raises ConfigError naming `where`."""
+    if isinstance(answer, str):
+        return Message("assistant", answer)
+    if isinstance(answer, ToolCall):
+        return Message("assistant", None, (answer,))
+    if isinstance(answer, Message | Mapping):
+        return _assistant(answer, where)
+    if isinstance(answer, Sequence) and answer and all(isinstance(one, ToolCall) for one in answer):
+        return Message("assistant", None, tuple(answer))
+    raise ConfigError(
+        f"{where}: {_short(answer)} is no answer; use text, a Response, a Message, a ToolCall or a list of "
+        "them, an assistant message as a dict, an exception, or a function of the request"
+    )
+
+
+def stream(response: Response, request: Request) -> None:
+    """Hand the text to `request.on_delta`, word by word, where the caller streams."""
+    if request.on_delta is not None and isinstance(response.content, str):
+        for piece in re.findall(r"\s*\S+\s*$|\s*\S+|\s+", response.content):
+            request.on_delta(piece)
+
+
+def _assistant(answer: Message | Mapping[str, Any], where: str) -> Message:
+    """Return the message; a dict may leave its role out."""
+    if isinstance(answer, Mapping):
+        try:
+            answer = Message.from_openai({"role": "assistant", **answer})
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from error
+    if answer.role != "assistant":
+        raise ConfigError(f"{where}: a model answers with an assistant message, not a {answer.role} message")
+    return answer
+
+
+def _short(item: object) -> str:
+    """Name an item in few words."""
+    if isinstance(item, ToolCall):
+        return f"call of {item.name}"
+    return shorten(repr(item))
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """Return the text in at most `limit` characters, the cut marked."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,274 @@
+"""Trying a call again: one policy object, a fresh tenacity controller for each call that fails.
+
+The only module that imports tenacity. What is worth another try is told by types, `kind` and integer status,
+never by the text of an error. The deadline bounds when a try may start; a try in flight is bounded by the
+dwell limit of the state that makes it: a timer for each call costs more (3 µs) than all the rest here.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import random
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
+
+from orchestrator.errors import ERROR_KINDS, ConfigError
+from orchestrator.ports import Clock, SystemClock
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_SYSTEM_CLOCK = SystemClock()
+_RETRYABLE = frozenset(("rate_limited", "timeout", "server_error", "connection", "malformed"))
+_DEEPEST_CAUSE = 10
+
+TriedOutcome: TypeAlias = Literal["ok", "retry", "exhausted", "fatal"]
+
+
+class Failure(NamedTuple):
+    """What an error means for trying again. `retry_after` is seconds that the server asked for, or None."""
+
+    kind: str
+    """One of errors.ERROR_KINDS."""
+    retryable: bool
+    retry_after: float | None = None
+
+
+class Tried(NamedTuple):
+    """One try. Times are seconds: `seconds` it took, `delay` until the next one (with outcome `retry`).
+
+    A tuple, because one is made for each call of a model and a frozen dataclass costs four times as much.
+    """
+
+    number: int
+    outcome: TriedOutcome
+    kind: str | None = None
+    delay: float = 0.0
+    seconds: float = 0.0
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how long to try. Times are seconds; 0 disables a limit. Raises ConfigError.
+
+    The n-th delay is `base * 2**(n-1) ± jitter`, at most `max_delay`. A Retry-After replaces it and is not
+    capped, but ends the tries when it reaches past the deadline.
+    """
+
+    attempts: int = 4
+    """Tries in total."""
+    base: float = 0.1
+    max_delay: float = 10.0
+    """Cap of each single delay."""
+    deadline: float = 300.0
+    """No try starts later than this after the first one started."""
+    jitter: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ConfigError(f"attempts is {self.attempts}; possible: 1 (a single try) or more")
+        for name in ("base", "max_delay", "deadline", "jitter"):
+            seconds: float = getattr(self, name)
+            if not (math.isfinite(seconds) and seconds >= 0):
+                raise ConfigError(f"{name} is {seconds}; possible: seconds, 0 or more")
+
+    async def call(
+        self,
+        fn: Callable[[*Ts], Awaitable[T]],
+        *args: *Ts,
+        on_attempt: Callable[[Tried], None] | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
+        rng: random.Random | None = None,
+    ) -> T:
+        """Return the first answer of `fn(*args)`. Raises the last error itself, noting the tries.
+
+        `on_attempt` hears of each try, but not of one that was cancelled.
+        """
+        started = clock.monotonic()
+        try:
+            answer = await fn(*args)
+        except Exception as error:  # noqa: BLE001  judged by _Tries
+            failed = error
+        else:
+            if on_attempt is not None:
+                on_attempt(Tried(1, "ok", seconds=clock.monotonic() - started))
+            return answer
+        tries = _Tries(self, lambda: fn(*args), on_attempt, clock, rng, started, failed)
+        del failed  # else frame and traceback would hold each other
+        return await tries.run()
+
+
+class _Tries(Generic[T]):
+    """The tries of one call from its first failure on."""
+
+    def __init__(  # noqa: PLR0917  one caller, a few lines above
+        self,
+        policy: RetryPolicy,
+        fn: Callable[[], Awaitable[T]],
+        on_attempt: Callable[[Tried], None] | None,
+        clock: Clock,
+        rng: random.Random | None,
+        started: float,
+        first: Exception,
+    ) -> None:
+        self.policy = policy
+        self.fn = fn
+        self.on_attempt = on_attempt
+        self.clock = clock
+        self.uniform = random.uniform if rng is None else rng.uniform
+        self.started = started
+        self.first: Exception | None = first
+        self.number = 1
+        self.took = clock.monotonic() - started
+        self.failure = Failure("other", retryable=False)
+        self.backoff = wait_exponential(policy.base, policy.max_delay or math.inf)
+
+    async def run(self) -> T:
+        """Let tenacity go on from the failed first try."""
+        controller = AsyncRetrying(
+            sleep=self.clock.sleep,
+            retry=retry_if_exception(self._may_retry),
+            wait=self._delay,
+            stop=self._is_over,
+            before_sleep=self._before_sleep,
+            reraise=True,
+        )
+        answer: T = await controller(self._try)
+        self._report("ok")  # out here: inside, tenacity would take an error of the listener for a failed try
+        return answer
+
+    async def _try(self) -> T:
+        if self.first is not None:
+            first, self.first = self.first, None
+            raise first
+        self.number += 1
+        began = self.clock.monotonic()
+        try:
+            return await self.fn()
+        finally:
+            self.took = self.clock.monotonic() - began
+
+    def _may_retry(self, error: BaseException) -> bool:
+        if not isinstance(error, Exception):
+            return False  # a cancellation is no failed try
+        self.failure = classify(error)
+        if not self.failure.retryable:
+            self._end("fatal", error)
+        return self.failure.retryable
+
+    def _delay(self, state: RetryCallState) -> float:
+        if self.failure.retry_after is not None:
+            return self.failure.retry_after
+        delay = self.backoff(state) + self.uniform(-self.policy.jitter, self.policy.jitter)
+        return min(max(0.0, delay), self.policy.max_delay or math.inf)
+
+    def _is_over(self, state: RetryCallState) -> bool:
+        late = self.clock.monotonic() - self.started + state.upcoming_sleep >= (
+            self.policy.deadline or math.inf
+        )
+        over = late or self.number >= self.policy.attempts
+        if over:
+            self._end("exhausted", _error(state))
+        return over
+
+    def _before_sleep(self, state: RetryCallState) -> None:
+        self._report("retry", _error(state), state.upcoming_sleep)
+
+    def _end(self, outcome: TriedOutcome, error: Exception | None) -> None:
+        if error is not None:
+            times = "once" if self.number == 1 else f"{self.number} times"
+            elapsed = self.clock.monotonic() - self.started
+            error.add_note(f"tried {times} in {elapsed:.1f} s; the last failure was {self.failure.kind}")
+        self._report(outcome, error)
+
+    def _report(self, outcome: TriedOutcome, error: Exception | None = None, delay: float = 0.0) -> None:
+        if self.on_attempt is not None:
+            kind = None if error is None else self.failure.kind
+            self.on_attempt(Tried(self.number, outcome, kind, delay, self.took, error))
+
+
+def _error(state: RetryCallState) -> Exception | None:
+    error = None if state.outcome is None else state.outcome.exception()
+    return error if isinstance(error, Exception) else None
+
+
+# ---- what an error means ----
+
+_KIND_OF_STATUS = {
+    401: "auth",
+    403: "auth",
+    408: "timeout",
+    409: "timeout",  # vendors answer so when a lock was not free in time
+    425: "rate_limited",
+    429: "rate_limited",
+}
+_FIRST_ERROR, _FIRST_SERVER_ERROR, _LAST_ERROR = 400, 500, 599
+_NEVER_AGAIN = frozenset((501, 505))
+"""Server errors that say what the server cannot do, however often it is asked."""
+_NETWORK = frozenset((None, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EPIPE))
+"""Numbers of a plain OSError that mean the network; None is what connection pools raise."""
+
+
+def classify(error: BaseException) -> Failure:
+    """Say what an error means, by its types, `kind` and status; if it says nothing itself, by its causes'."""
+    for known in _causes(error):
+        if (failure := _by_kind(known) or _by_type(known)) is not None:
+            return failure
+    return Failure("other", retryable=False)
+
+
+def _causes(error: BaseException | None) -> Iterator[Exception]:
+    """Yield the error and its explicit causes; a cancellation ends them, for it explains nothing."""
+    for _ in range(_DEEPEST_CAUSE):
+        if not isinstance(error, Exception):
+            return
+        yield error
+        error = error.__cause__
+
+
+def _by_kind(error: Exception) -> Failure | None:
+    kind, status = getattr(error, "kind", None), _status(error)
+    if not isinstance(kind, str) or kind not in ERROR_KINDS or kind == "other":
+        if status is None:
+            return None
+        kind = _KIND_OF_STATUS.get(
+            status, "server_error" if status >= _FIRST_SERVER_ERROR else "client_error"
+        )
+    return Failure(kind, kind in _RETRYABLE and status not in _NEVER_AGAIN, _retry_after(error))
+
+
+def _by_type(error: Exception) -> Failure | None:
+    match error:
+        case TimeoutError():
+            return Failure("timeout", retryable=True)
+        case ssl.SSLCertVerificationError():
+            return Failure("connection", retryable=False)  # the next handshake shows the same certificate
+        case ConnectionError() | socket.gaierror() | ssl.SSLError():
+            return Failure("connection", retryable=True)
+        case OSError() if type(error) is OSError and error.errno in _NETWORK:
+            return Failure("connection", retryable=True)
+        case _:
+            return None
+
+
+def _status(error: Exception) -> int | None:
+    """Return the HTTP status that an error, or the response it carries, has as an integer."""
+    for source in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status"):
+            status = getattr(source, name, None)
+            if isinstance(status, int) and _FIRST_ERROR <= status <= _LAST_ERROR:
+                return status
+    return None
+
+
+def _retry_after(error: Exception) -> float | None:
+    seconds = getattr(error, "retry_after", None)
+    usable = isinstance(seconds, int | float) and math.isfinite(seconds) and seconds >= 0
+    return float(seconds) if usable and seconds is not None else None

@@ -1,0 +1,90 @@
+"""What code deep inside a run may ask for without being handed it: the run's config and logger.
+
+Set by the facades of runtime/ and by nobody else, through a context variable: tasks and threads of a run
+inherit it, another run in the same process never sees it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+
+class Logger(Protocol):
+    """What is called on a run's logger; structlog's bound loggers have it."""
+
+    def debug(self, event: str, /, *args: object, **fields: object) -> object: ...
+
+    def info(self, event: str, /, *args: object, **fields: object) -> object: ...
+
+    def warning(self, event: str, /, *args: object, **fields: object) -> object: ...
+
+    def error(self, event: str, /, *args: object, **fields: object) -> object: ...
+
+
+class Silent:
+    """The logger of a run that nobody logs."""
+
+    __slots__ = ()
+
+    def debug(self, event: str, /, *args: object, **fields: object) -> None:
+        """Drop the line."""
+
+    info = warning = error = debug
+
+
+_CURRENT: ContextVar[tuple[Any, Logger]] = ContextVar("orchestrator_scope")
+_SILENT = Silent()
+
+
+class scope:  # noqa: N801 - used as a function: `with scope(config, logger):`
+    """Make `config` and `logger` those of the code inside the `with` block. A logger of None is silent."""
+
+    __slots__ = ("_token", "_values")
+
+    def __init__(self, config: object, logger: Logger | None = None) -> None:
+        self._values = (config, _SILENT if logger is None else logger)
+        self._token: Token[tuple[Any, Logger]] | None = None
+
+    def __enter__(self) -> Self:
+        self._token = _CURRENT.set(self._values)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is None:
+            return
+        with suppress(
+            ValueError
+        ):  # an abandoned async generator is closed in another context: nothing set there
+            _CURRENT.reset(self._token)
+        self._token = None
+
+
+def config_from_context() -> Any:  # noqa: ANN401 - each graph has a config type of its own
+    """Return the config of the run this code is part of. Raises LookupError outside a run.
+
+    Example:
+        >>> with scope({"retries": 2}):
+        ...     config_from_context()["retries"]
+        2
+    """
+    return _current("config_from_context")[0]
+
+
+def logger_from_context() -> Logger:
+    """Return the logger of the run this code is part of, with run_id and machine bound.
+
+    Keys that are not in the log schema come out as "[redacted]". Raises LookupError outside a run.
+    """
+    return _current("logger_from_context")[1]
+
+
+def _current(asked: str) -> tuple[Any, Logger]:
+    try:
+        return _CURRENT.get()
+    except LookupError:
+        raise LookupError(f"{asked}() works inside a run only: in its hooks, tools and model calls") from None

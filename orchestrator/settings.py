@@ -1,0 +1,100 @@
+"""Settings from the environment and a TOML file: argument > ORCHESTRATOR_… > file > default. Unknown keys are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from orchestrator.errors import ConfigError
+
+T = TypeVar("T")
+
+PREFIX = "ORCHESTRATOR_"
+DEFAULT_FILE = "orchestrator.toml"
+
+
+class Settings(BaseSettings):
+    """What a process may be told from outside. A library host passes values in code and needs none of this."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, toml_file=DEFAULT_FILE
+    )
+
+    model: str | None = None
+    """`provider:name` of the model that `orchestrator run` asks."""
+    journal: Path = Path(".orchestrator/journal.db")
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
+    limits: dict[str, Any] = Field(default_factory=dict)
+    """Members of `Limits`, e.g. ORCHESTRATOR_LIMITS__MAX_ITERATIONS=20. Checked by `build`."""
+    retry: dict[str, Any] = Field(default_factory=dict)
+    """Members of `RetryPolicy`."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take arguments before environment before file."""
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @classmethod
+    def load(cls, **arguments: Any) -> Settings:
+        """Read the settings of this process. Raises ConfigError with one sentence on anything unfit."""
+        unknown = sorted(name for name in os.environ if _is_unknown(name))
+        if unknown:
+            known = ", ".join(sorted(PREFIX + name.upper() for name in cls.model_fields))
+            raise ConfigError(f"unknown setting {unknown[0]}; known: {known} (members with __)")
+        try:
+            return cls(**arguments)
+        except ValidationError as error:
+            raise ConfigError(f"setting {_first(error)}") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{DEFAULT_FILE} cannot be read: {error}") from None
+
+
+def build(kind: type[T], members: Mapping[str, Any], section: str) -> T:
+    """Make a dataclass such as `Limits` from the members of a section; text is converted, unknown names refused.
+
+    Raises ConfigError with one sentence.
+    """
+    known = sorted(item.name for item in fields(kind))  # type: ignore[arg-type]
+    for name in members:
+        if name not in known:
+            raise ConfigError(f"unknown setting {section}.{name}; known: {', '.join(known)}")
+    try:
+        return TypeAdapter(kind).validate_python(dict(members))
+    except ValidationError as error:
+        raise ConfigError(f"setting {section}.{_first(error)}") from None
+
+
+def _first(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    where = ".".join(map(str, fault["loc"]))
+    return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+
+
+_FOREIGN = frozenset(("ORCHESTRATOR_SOAK", "ORCHESTRATOR_SEED", "ORCHESTRATOR_NO_REAL_MODELS"))
+"""Switches of the test kit, which are no settings."""
+
+
+def _is_unknown(name: str) -> bool:
+    if not name.startswith(PREFIX) or name in _FOREIGN:
+        return False
+    field = name[len(PREFIX) :].split("__")[0].lower()
+    return field not in Settings.model_fields

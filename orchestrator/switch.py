@@ -1,0 +1,42 @@
+"""The one switch of the test kit: no real model may answer. Imports the standard library only.
+
+Two ways to throw it, because they reach differently far. The environment variable is read at each call and
+reaches threads, xdist workers and subprocesses. The context manager reaches the code inside its block and
+the tasks and `asyncio.to_thread` calls made there; a bare `threading.Thread` starts with an empty context
+and does not see it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+NO_REAL_MODELS: Final = "ORCHESTRATOR_NO_REAL_MODELS"
+"""Environment variable; anything but `0`, `false`, `no`, `off` and nothing refuses."""
+
+_OFF: Final = frozenset(("", "0", "false", "no", "off"))
+_REFUSING: ContextVar[bool] = ContextVar("orchestrator_refuse_real_models", default=False)
+
+
+def real_models_refused() -> bool:
+    """Tell whether only test doubles (models whose class says `double = True`) may answer now."""
+    return _REFUSING.get() or os.environ.get(NO_REAL_MODELS, "").strip().lower() not in _OFF
+
+
+@contextmanager
+def refuse_real_models() -> Iterator[None]:
+    """Refuse, inside the `with` block, every model that is no test double.
+
+    Example:
+        >>> with refuse_real_models():
+        ...     real_models_refused()
+        True
+    """
+    token = _REFUSING.set(True)
+    try:
+        yield
+    finally:
+        _REFUSING.reset(token)

@@ -1,0 +1,193 @@
+"""The instruments of one registry and the label values they may have. Knows no metrics library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import product
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.outcome import REASONS
+from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, Kind, Metric
+from orchestrator.telemetry.labels import (
+    CAPS,
+    FOLDED,
+    OTHER,
+    UNKNOWN,
+    UNREGISTERED,
+    MachineNames,
+    Names,
+    guard_names,
+    likely_failures,
+)
+
+
+class Counter(Protocol):
+    """What is called on a counter."""
+
+    def inc(self, amount: float = 1) -> None: ...
+
+
+class Gauge(Protocol):
+    """What is called on a gauge."""
+
+    def set(self, value: float) -> None: ...
+
+
+class Histogram(Protocol):
+    """What is called on a histogram."""
+
+    def observe(self, amount: float) -> None: ...
+
+
+M = TypeVar("M")
+Maker = Callable[[Metric], Any]
+"""Make the instrument of a row: something with labels(*values), or one that is its own child."""
+
+
+class Children(dict[tuple[str, ...], M], Generic[M]):
+    """(metric, *label values) -> the child, made when first asked for.
+
+    A dict lookup costs a quarter of the `labels()` call it saves.
+    """
+
+    def __init__(self, kind: Kind, make: Maker) -> None:
+        super().__init__()
+        self._parents = {metric.name: make(metric) for metric in CATALOGUE if metric.kind is kind}
+
+    def __missing__(self, key: tuple[str, ...]) -> M:
+        child: M = self._parents[key[0]].labels(*key[1:])
+        self[key] = child
+        return child
+
+
+class EdgeMeters(NamedTuple):
+    """What one transition does, looked up once for each edge."""
+
+    increment: Callable[[], None]
+    set_time: Callable[[float], None]
+    stay: Callable[[float], None]
+    enter: Callable[[], None]
+    begins: bool
+    """The edge leaves the state in which loops begin."""
+    ends: bool
+    """The edge comes back to that state, or ends the run well."""
+    lap: Callable[[float], None]
+
+
+class Instruments:
+    """Everything that observers on one registry share. Declaring twice adds, and never counts anything."""
+
+    def __init__(self, make: Maker) -> None:
+        self.counters: Children[Counter] = Children(Kind.COUNTER, make)
+        self.gauges: Children[Gauge] = Children(Kind.GAUGE, make)
+        self.histograms: Children[Histogram] = Children(Kind.HISTOGRAM, make)
+        self.edges: dict[tuple[str, str, str, str], EdgeMeters] = {}
+        self._tools = Names(CAPS["tool"], lambda: self.fold("tool"), rest=UNREGISTERED)
+        self._models = Names(CAPS["model"], lambda: self.fold("model"))
+        self._backends = Names(CAPS["backend"], lambda: self.fold("backend"))
+        self._machines: dict[str, MachineNames] = {}
+        self._stranger = MachineNames(OTHER, self._guards(0))
+        self._providers: dict[str, str] = {}
+        for backend in BACKENDS:
+            self._backends.declare(backend)
+        for label, metric in FOLDED.items():
+            self.counters["label_overflow_total", metric, label]
+        self._precreate({})
+
+    def fold(self, label: str) -> None:
+        """Count one label value that became `_other`."""
+        self.counters["label_overflow_total", FOLDED[label], label].inc()
+
+    def machine(self, name: str) -> MachineNames:
+        """Return what a machine declared; one that declared nothing is `_other`, its states unknown."""
+        found = self._machines.get(name)
+        if found is None:
+            self.fold("machine")
+            return self._stranger
+        return found
+
+    def tool(self, name: str) -> str:
+        """Return the label value of a tool."""
+        return self._tools.of(name)
+
+    def model(self, name: str) -> tuple[str, str]:
+        """Return (provider, model) as label values."""
+        value = self._models.of(name)
+        return self._providers.get(value, UNKNOWN), value
+
+    def backend(self, name: str) -> str:
+        """Return the label value of a journal's backend."""
+        return self._backends.of(name)
+
+    def edge(self, machine: str, source: str, event: str, dest: str) -> EdgeMeters:
+        """Return the meters of an edge. Edges that nobody declared share theirs."""
+        names = self.machine(machine)
+        if (source, event, dest) not in names.edges:
+            source, event, dest = UNKNOWN, UNKNOWN, UNKNOWN
+        name = names.name
+        meters = EdgeMeters(
+            self.counters["transitions_total", name, source, event, dest].inc,
+            self.gauges["last_transition_timestamp_seconds", name].set,
+            self.histograms["state_duration_seconds", name, source].observe,
+            self.counters["state_entries_total", name, dest].inc,
+            source == names.head,
+            dest == names.head or (dest in names.terminal and (source, event) not in names.failures),
+            self.histograms["iteration_duration_seconds", name].observe,
+        )
+        if source != UNKNOWN:
+            self.edges[machine, source, event, dest] = meters
+        return meters
+
+    def declare(
+        self,
+        graph: Graph,
+        tools: Iterable[str],
+        models: Iterable[tuple[str, str]],
+        guards: Iterable[str],
+        backends: Iterable[str],
+    ) -> None:
+        """Make every series of these names exist at 0. `models` are (provider, model)."""
+        names = self._machines.get(graph.name)
+        if names is None:
+            if len(self._machines) >= CAPS["machine"]:
+                self.fold("machine")
+                return
+            names = self._machines[graph.name] = MachineNames(graph.name, self._guards(CAPS["guard"]))
+        names.learn(graph)
+        self.edges.clear()
+        known = {
+            "machine": [names.name],
+            "state": sorted(names.states),
+            "guard": [names.guards.declare(guard) for guard in (*guard_names(graph), *guards)],
+            "tool": [UNREGISTERED, *(self._tools.declare(tool) for tool in tools)],
+            "backend": [self._backends.declare(backend) for backend in backends],
+        }
+        pairs = [(provider, self._models.declare(model)) for provider, model in models]
+        self._providers.update((model, provider) for provider, model in pairs if model != OTHER)
+        for provider, model in pairs or [("", "")]:
+            self._precreate(known | ({"provider": [provider], "model": [model]} if model else {}))
+        self._precreate_edges(names, graph)
+
+    def _guards(self, cap: int) -> Names:
+        return Names(cap, lambda: self.fold("guard"), admits=True)
+
+    def _precreate(self, known: dict[str, list[str]]) -> None:
+        """Create the children of every row whose labels are all known here or closed in the row itself."""
+        for metric in CATALOGUE:
+            if not metric.zero:
+                continue
+            axes = [metric.values.get(label) or tuple(known.get(label, ())) for label in metric.labels]
+            family: Children[Any] = self.counters if metric.kind is Kind.COUNTER else self.histograms
+            for values in product(*axes):
+                family[metric.name, *values]
+
+    def _precreate_edges(self, names: MachineNames, graph: Graph) -> None:
+        name = names.name
+        for source, event, dest in sorted(names.edges):
+            self.counters["transitions_total", name, source, event, dest]
+        for outcome, reasons in REASONS.items():
+            for reason in sorted(reasons):
+                self.counters["runs_completed_total", name, outcome.value, reason]
+        for failure in likely_failures(graph):
+            self.counters["transition_failures_total", name, *failure]

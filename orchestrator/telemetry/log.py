@@ -1,0 +1,255 @@
+"""The log: one JSON line for every transition and for what else an operator asks about.
+
+Levels are a contract: transitions and the beginning and end of runs are INFO, what failed is WARNING, a
+failed run is ERROR. Nothing that an alert or a runbook relies on is DEBUG. No line has prompts, arguments or
+results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import IO, Any
+
+from structlog.typing import FilteringBoundLogger
+
+from orchestrator.kernel.record import (
+    Attempt,
+    BudgetChecked,
+    EventFailed,
+    Fact,
+    GuardEvaluated,
+    JournalWrite,
+    LLMCall,
+    RunCompleted,
+    RunParked,
+    RunStarted,
+    ToolCall,
+    Transition,
+)
+from orchestrator.telemetry.line import (
+    LEVELS,
+    SCHEMA,
+    build,
+    level_number,
+    number,
+    stamp,
+    totals,
+    verdict_fields,
+)
+from orchestrator.telemetry.redaction import error_fields, plain
+
+_MOST_RUNS = 20_000
+"""Bound loggers kept. Events fired by hand never tell that their run is over, so the oldest make room."""
+
+
+class TransitionLog:
+    """Writes facts as JSON lines in the schema of log_schema.json.
+
+    `stream` is a text or binary file; None is what sys.stdout is at each line. `logger` is a structlog logger
+    of the host's, used instead, with its own chain. Lines below `level` are not even put together. Raises
+    ConfigError for an unknown level.
+
+    Example:
+        >>> TransitionLog(level="warning").level
+        'warning'
+    """
+
+    def __init__(
+        self,
+        stream: IO[str] | IO[bytes] | None = None,
+        *,
+        logger: FilteringBoundLogger | None = None,
+        level: str = "info",
+    ) -> None:
+        threshold = level_number(level)
+        self.level = level.lower()
+        self._debug = threshold <= LEVELS["debug"]
+        self._root = build(stream, threshold) if logger is None else logger.bind(schema=SCHEMA)
+        self._runs: dict[tuple[str, str], FilteringBoundLogger] = {}
+        self._by_type: dict[type[Any], Callable[[Any], None]] = {
+            RunCompleted: self._completed,
+            RunParked: self._parked,
+            EventFailed: self._failed,
+            BudgetChecked: self._budgets,
+            Attempt: self._attempt,
+            GuardEvaluated: self._guard,
+            LLMCall: self._llm,
+            ToolCall: self._tool,
+            JournalWrite: self._journal,
+        }
+        if threshold <= LEVELS["info"]:
+            self._by_type |= {Transition: self._transition, RunStarted: self._started}
+
+    def observe(self, fact: Fact, /) -> None:
+        """Write the line of a fact, if it has one at this level. Raises OSError when the stream does."""
+        write = self._by_type.get(type(fact))
+        if write is not None:
+            write(fact)
+
+    def bound(self, run_id: str, machine: str) -> FilteringBoundLogger:
+        """Return the logger of a run, run_id and machine bound: what `logger_from_context()` returns."""
+        key = (machine, run_id)
+        found = self._runs.get(key)
+        if found is None:
+            while len(self._runs) >= _MOST_RUNS:
+                del self._runs[next(iter(self._runs))]
+            found = self._runs[key] = self._root.bind(run_id=run_id, machine=machine)
+        return found
+
+    def _drop(self, fact: RunCompleted | RunParked) -> FilteringBoundLogger:
+        logger = self.bound(fact.run_id, fact.graph)
+        del self._runs[fact.graph, fact.run_id]
+        return logger
+
+    def _transition(self, fact: Transition) -> None:
+        fields: dict[str, Any] = {
+            "ts": stamp(fact.at),
+            "seq": fact.seq,
+            "iteration": fact.iteration,
+            "from_state": fact.source,
+            "fsm_event": fact.event,
+            "to_state": fact.dest,
+            "outcome": "ok",
+            "state_duration_s": round(fact.dwell, 6),
+        }
+        if fact.guard is not None:
+            fields["guard"] = fact.guard
+            fields["guard_result"] = "allow"
+        if fact.verdict is not None:
+            fields |= verdict_fields(fact.verdict)
+        if fact.internal:
+            fields["internal"] = True
+        run = self._runs.get((fact.graph, fact.run_id)) or self.bound(fact.run_id, fact.graph)
+        run.info("fsm.transition", **fields)
+
+    def _started(self, fact: RunStarted) -> None:
+        parent = {"parent_run_id": fact.parent_run_id} if fact.parent_run_id else {}
+        message = "run.resumed" if fact.origin == "resumed" else "run.started"
+        self.bound(fact.run_id, fact.graph).info(message, ts=stamp(fact.at), **parent)
+
+    def _failed(self, fact: EventFailed) -> None:
+        self._now(fact).warning(
+            "fsm.transition_failed",
+            ts=stamp(fact.at),
+            iteration=fact.iteration,
+            from_state=fact.state,
+            fsm_event=fact.event,
+            reason=fact.reason,
+            **({"hook": fact.hook} if fact.hook else {}),
+            **({"committed": True} if fact.committed else {}),
+            **error_fields(fact.error),
+        )
+
+    def _completed(self, fact: RunCompleted) -> None:
+        logger = self._drop(fact)
+        say = logger.error if fact.outcome == "failed" else logger.info
+        say(
+            "run.completed",
+            ts=stamp(fact.at),
+            seq=fact.transitions,
+            iteration=fact.iterations,
+            state=fact.state,
+            outcome=fact.outcome,
+            reason=fact.reason,
+            run_duration_s=round(fact.seconds, 6),
+            **totals(fact.summary),
+            **verdict_fields(fact.verdict),
+            **error_fields(fact.error),
+        )
+
+    def _parked(self, fact: RunParked) -> None:
+        self._drop(fact).info("run.parked", ts=stamp(fact.at), state=fact.state, reason=fact.reason)
+
+    def _budgets(self, fact: BudgetChecked) -> None:
+        for verdict in fact.verdicts:
+            if not verdict.ok:
+                used = {v.guard: round(v.observed / v.limit, 4) for v in fact.verdicts if v.limit}
+                self._now(fact).warning(
+                    "budget.exceeded",
+                    iteration=fact.iteration,
+                    state=fact.state,
+                    budget_used=used,
+                    **verdict_fields(verdict),
+                )
+                return
+
+    def _guard(self, fact: GuardEvaluated) -> None:
+        if fact.result == "allow" and not self._debug:
+            return
+        logger = self._now(fact)
+        say = {"allow": logger.debug, "deny": logger.info}.get(fact.result, logger.warning)
+        say(
+            "fsm.guard",
+            from_state=fact.state,
+            fsm_event=fact.event,
+            guard=fact.guard,
+            guard_result=fact.result,
+            observed=number(fact.observed),
+            limit=number(fact.limit),
+        )
+
+    def _attempt(self, fact: Attempt) -> None:
+        if fact.outcome == "ok":
+            return
+        again = fact.outcome == "retry"
+        self._now(fact).warning(
+            "retry.scheduled" if again else "retry.exhausted",
+            operation=fact.operation,
+            attempt=fact.number,
+            reason=fact.reason or "other",
+            **({"retry_in_s": round(fact.delay, 6)} if again else {}),
+        )
+
+    def _llm(self, fact: LLMCall) -> None:
+        if fact.outcome == "ok" and not self._debug:
+            return
+        logger = self._now(fact)
+        say = logger.debug if fact.outcome == "ok" else logger.warning
+        say(
+            "llm.request",
+            iteration=fact.iteration,
+            state=fact.state,
+            model=fact.model,
+            outcome=fact.outcome,
+            duration_s=round(fact.seconds, 6),
+            tokens_in=fact.input_tokens,
+            tokens_out=fact.output_tokens,
+            tokens_cached=fact.cached_input_tokens,
+            tokens_reasoning=fact.reasoning_tokens,
+            cost=fact.cost,
+            finish_reason=plain(fact.finish_reason),
+            tool_calls=fact.tool_calls,
+        )
+
+    def _tool(self, fact: ToolCall) -> None:
+        if fact.outcome == "ok" and not self._debug:
+            return
+        logger = self._now(fact)
+        say = logger.debug if fact.outcome == "ok" else logger.warning
+        say(
+            "tool.call",
+            iteration=fact.iteration,
+            position=fact.position,
+            tool=fact.tool,
+            outcome=fact.outcome,
+            duration_s=round(fact.seconds, 6),
+            queued_s=round(fact.queued, 6),
+            result_chars=fact.result_chars,
+            cut=fact.cut,
+        )
+
+    def _journal(self, fact: JournalWrite) -> None:
+        if fact.outcome != "ok":
+            self._now(fact).error(
+                "journal.failed",
+                backend=fact.backend,
+                operation=fact.operation,
+                records=fact.records,
+                reason=fact.outcome,
+                duration_s=round(fact.seconds, 6),
+            )
+
+    def _now(self, fact: Fact) -> FilteringBoundLogger:
+        """Return the run's logger, without keeping one for a run that is over."""
+        found = self._runs.get((fact.graph, fact.run_id))
+        return found or self._root.bind(run_id=fact.run_id, machine=fact.graph)

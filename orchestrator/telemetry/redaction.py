@@ -1,0 +1,70 @@
+"""What may be said about an error without quoting it: type, code, and a fingerprint of its scrubbed text."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+REDACTED = "[redacted]"
+
+_LONGEST = 2_000
+"""Characters of an error's text that are looked at."""
+
+_SECRETS = re.compile(
+    r"""(?xi)
+    (?:bearer|basic)\s+\S+                                                  # authorization headers
+    | \b(?:sk|pk|rk|gh[opsu]|xox[a-z]|akia|aiza|eyj)[-_a-z0-9.]{8,}         # well-known key prefixes
+    | \b[\w-]*(?:key|token|secret|passw(?:or)?d|pwd|authorization|cookie|credential)s?["']?\s*[=:]\s*\S+
+    | (?<=://)[^/\s@]+@                                                     # user and password of a URL
+    | \b[a-z0-9+/_-]{32,}={0,2}                                             # anything long enough to be a key
+    """
+)
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def scrub(text: str) -> str:
+    """Return the text with what looks like a secret replaced, cut at 2,000 characters.
+
+    Example:
+        >>> scrub("401 for https://bob:hunter2@host/ with Bearer abc")
+        '401 for https://[redacted]host/ with [redacted]'
+    """
+    return _SECRETS.sub(REDACTED, text[:_LONGEST])
+
+
+def fingerprint(error: BaseException) -> str:
+    """Return 12 hex digits, equal for errors of one type whose texts differ in numbers and secrets only."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the log line
+        text = ""
+    text = _NUMBER.sub("0", scrub(text))
+    return hashlib.sha256(f"{type(error).__name__}:{text}".encode(errors="replace")).hexdigest()[:12]
+
+
+def error_code(error: BaseException) -> str | None:
+    """Return the error's own code (`kind`, `code` or `status`) where it has one that is short and plain."""
+    for name in ("kind", "code", "status"):
+        value = getattr(error, name, None)
+        if isinstance(value, (str, int)) and not isinstance(value, bool):
+            code = plain(str(value))
+            if code is not None:
+                return code
+    return None
+
+
+def plain(text: str | None) -> str | None:
+    """Return a short word as it is, and None for anything longer, stranger or like a secret."""
+    return text if text is not None and _CODE.fullmatch(text) and scrub(text) == text else None
+
+
+def error_fields(error: BaseException | None) -> dict[str, str]:
+    """Return the log fields of an error: error_type, error_fingerprint and, where it has one, error_code."""
+    if error is None:
+        return {}
+    fields = {"error_type": type(error).__name__, "error_fingerprint": fingerprint(error)}
+    code = error_code(error)
+    if code is not None:
+        fields["error_code"] = code
+    return fields

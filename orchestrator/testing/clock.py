@@ -1,0 +1,96 @@
+"""A clock whose hands tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_SETTLING_TURNS = 50
+
+
+@dataclass(slots=True, order=True)
+class _Timer:
+    due: float
+    number: int
+    callback: Callable[[], None] | None = field(compare=False)
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class FakeClock:
+    """A `ports.Clock` that stands still until told otherwise. Times are seconds.
+
+    `await clock.advance(5)` moves it and runs, in order, what falls due on the way. With `auto=True` a sleep
+    moves it by itself and at once, for code whose waiting is not what is tested.
+    """
+
+    def __init__(self, start: float = 1_700_000_000.0, *, auto: bool = False) -> None:
+        self.slept: list[float] = []
+        """Every sleep that was asked for, in order."""
+        self._start = start
+        self._elapsed = 0.0
+        self._auto = auto
+        self._timers: list[_Timer] = []
+        self._numbers = itertools.count()
+
+    def time(self) -> float:
+        """Seconds since the epoch: `start` plus what has passed."""
+        return self._start + self._elapsed
+
+    def monotonic(self) -> float:
+        """Seconds since this clock was made."""
+        return self._elapsed
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until the clock has been moved this far; with `auto`, move it."""
+        self.slept.append(seconds)
+        if self._auto or seconds <= 0:
+            self._move_to(self._elapsed + max(0.0, seconds))
+            await asyncio.sleep(0)
+            return
+        woken = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: None if woken.done() else woken.set_result(None))
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer:
+        """Call back once when the clock has been moved this far."""
+        while self._timers and self._timers[0].callback is None:
+            heapq.heappop(self._timers)
+        timer = _Timer(self._elapsed + max(0.0, seconds), next(self._numbers), callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    async def advance(self, seconds: float) -> None:
+        """Move the clock, stopping at each timer that falls due until the tasks it woke have settled.
+
+        Settled means: they wait for something, other than a thread. Raises ValueError for negative seconds.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not go back: {seconds}")
+        end = self._elapsed + seconds
+        await _settle()
+        while self._timers and self._timers[0].due <= end:
+            self._move_to(self._timers[0].due)
+            await _settle()
+        self._move_to(end)
+
+    def _move_to(self, end: float) -> None:
+        while self._timers and self._timers[0].due <= end:
+            timer = heapq.heappop(self._timers)
+            self._elapsed = max(self._elapsed, timer.due)
+            if timer.callback is not None:
+                timer.callback()
+        self._elapsed = max(self._elapsed, end)
+
+
+async def _settle() -> None:
+    """Let other tasks run until they surely wait; asyncio has no public way to ask whether they do."""
+    for _ in range(_SETTLING_TURNS):
+        await asyncio.sleep(0)

@@ -1,0 +1,400 @@
+"""The tools of one agent, and how a turn's calls are run: concurrently, capped, none able to hurt another.
+
+Results are known by their position in the turn. Call ids repeat and can be empty: nothing is keyed by them.
+A sync tool runs in a daemon thread of its own, not in a pool: one that never returns then neither takes a
+worker from others nor keeps the interpreter from exiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import difflib
+import functools
+import inspect
+import itertools
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from pydantic_core import to_json
+
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.messages import Message, ToolCall
+from orchestrator.ports import Clock, SystemClock
+from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, as_tool, parse_arguments
+
+ToolOutcome: TypeAlias = Literal["ok", "error", "timeout", "denied", "invalid_args", "cancelled"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ERROR_CHARS = 2_000
+_SHOWN_LEAVES = 5
+_SUGGESTIONS = 3
+_SYSTEM_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What became of one call. Times are seconds; `seconds` leaves out `queued`, the wait for a slot."""
+
+    call: ToolCall
+    position: int
+    content: str
+    outcome: ToolOutcome = "ok"
+    seconds: float = 0.0
+    queued: float = 0.0
+    cut: bool = False
+    """The tool said more than its `max_result_chars`."""
+
+    @property
+    def is_error(self) -> bool:
+        return self.outcome != "ok"
+
+    def message(self) -> Message:
+        """Return the tool message that answers the call."""
+        return Message("tool", self.content, (), self.call.id, self.call.name, None, None, self.is_error)
+
+    @classmethod
+    def failure(cls, call: ToolCall, position: int, outcome: ToolOutcome, why: str, kind: str) -> ToolResult:
+        """Answer a call with JSON the model can read, `{"error": why, "type": kind}`; `why` is capped."""
+        return cls(call, position, _error_text(why, kind), outcome)
+
+
+ContextFor: TypeAlias = Callable[[ToolCall, int], ToolContext]
+"""Makes the context of the call at a position: anew for each call, and only for tools that take one."""
+Before: TypeAlias = Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]]
+"""Sees a call about to run: a call runs in its place, a result stands for it, None changes nothing."""
+After: TypeAlias = Callable[[ToolResult], Awaitable[ToolResult | None]]
+"""Sees a result that is to stand, and may replace it."""
+
+
+class ToolSet:
+    """Tools by name. Raises ConfigError for a name that stands twice or that no model could call.
+
+    `max_concurrency` of a tool counts over all runs that share the set, within one event loop.
+    """
+
+    def __init__(
+        self, tools: Iterable[ToolSpec | Callable[..., Any]] = (), *, clock: Clock = _SYSTEM_CLOCK
+    ) -> None:
+        self.offers = tuple(as_tool(tool) for tool in tools)
+        self._clock = clock
+        self._exact = {spec.name: spec for spec in self.offers}
+        self._folded = {spec.name.casefold(): spec for spec in reversed(self.offers)}
+        # A semaphore belongs to one event loop, and `run_sync` makes a loop for each run.
+        self._slots: dict[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = {}
+        for spec in self.offers:
+            if not _NAME.fullmatch(spec.name):
+                raise ConfigError(f"tool name {spec.name!r}: possible: 1 to 64 of a-z, A-Z, 0-9, _ and -")
+            if self._folded[spec.name.casefold()] is not spec:
+                raise ConfigError(f"two tools are named {spec.name!r}; capitals do not tell them apart")
+
+    def find(self, name: str) -> ToolSpec | None:
+        """Return the tool of exactly this name, else of this name in other capitals, else None."""
+        return self._exact.get(name) or self._folded.get(name.casefold())
+
+    def unknown(self, call: ToolCall, position: int = 0) -> ToolResult:
+        """Answer a call of a tool that does not exist, naming up to three like it."""
+        close = difflib.get_close_matches(call.name.casefold(), self._folded, n=_SUGGESTIONS)
+        names = ", ".join(repr(self._folded[name].name) for name in close)
+        why = f"there is no tool {call.name!r}" + (f"; did you mean {names}?" if names else "")
+        return ToolResult.failure(call, position, "error", why, "UnknownTool")
+
+    async def execute(
+        self, call: ToolCall, position: int, context_for: ContextFor, *, waited: float = 0.0
+    ) -> ToolResult:
+        """Run one call. What goes wrong with it becomes an error result; only cancellation passes through.
+
+        `waited` is how long (seconds) the call has waited already; it counts as queued.
+        """
+        spec = self.find(call.name)
+        if spec is None:
+            return self.unknown(call, position)
+        if not spec.max_concurrency:
+            return await self._run(spec, call, position, context_for, waited)
+        asked = self._clock.monotonic()
+        async with self._slot(spec):
+            waited += self._clock.monotonic() - asked
+            return await self._run(spec, call, position, context_for, waited)
+
+    async def execute_all(
+        self,
+        calls: Sequence[ToolCall],
+        context_for: ContextFor,
+        *,
+        max_concurrent: int = 10,
+        before: Before | None = None,
+        after: After | None = None,
+        done: list[ToolResult | None] | None = None,
+    ) -> list[ToolResult]:
+        """Run the calls of one turn, at most `max_concurrent` at a time (0 = no cap); results in call order.
+
+        `done` has one place for each call and is filled as results come, so it outlives a cancellation; a
+        filled place is left alone and its call not run. On cancellation async tools are cancelled and joined,
+        waiting calls never start, threads go on alone with `cancelled` set. An exception of `before` or
+        `after` ends the turn the same way and is raised.
+        """
+        done = [None] * len(calls) if done is None else done
+        if len(done) != len(calls):
+            raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
+        turn = _Turn(self, calls, context_for, before, after, done)
+        cancels = _cancels()
+        groups = [[0]] if len(calls) == 1 and done[0] is None else self._groups(calls, done)
+        try:
+            for group in groups:
+                await (turn.one(group[0]) if len(group) == 1 else turn.together(group, max_concurrent))
+        except Exception as error:
+            if _cancels() > cancels:
+                raise asyncio.CancelledError from error
+            raise
+        if _cancels() > cancels:
+            raise asyncio.CancelledError  # a tool swallowed it; the run must not go on for that
+        return turn.results()
+
+    def _groups(self, calls: Sequence[ToolCall], done: Sequence[ToolResult | None]) -> Iterator[list[int]]:
+        """Part the open positions into groups that run one after the other; a sequential tool is its own."""
+        group: list[int] = []
+        for position, call in enumerate(calls):
+            if done[position] is not None:
+                continue
+            spec = self.find(call.name)
+            if spec is None or not spec.sequential:
+                group.append(position)
+                continue
+            if group:
+                yield group
+            yield [position]
+            group = []
+        if group:
+            yield group
+
+    async def _run(
+        self, spec: ToolSpec, call: ToolCall, position: int, context_for: ContextFor, queued: float
+    ) -> ToolResult:
+        started = self._clock.monotonic()
+        bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
+        outcome: ToolOutcome = "ok"
+        was_cut = False
+        try:
+            work = functools.partial(_invoke, spec, bound, parse_arguments(spec, call.arguments))
+            value = await (work() if spec.timeout is None else self._limited(work, spec.timeout))
+            content, was_cut = _content(value, spec.max_result_chars)
+        except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
+            for context in bound:
+                context.cancelled.set()
+            if not _is_the_tools_own(error):
+                raise
+            outcome, content = _fault(error)
+        seconds = self._clock.monotonic() - started
+        return ToolResult(call, position, content, outcome, seconds, queued, was_cut)
+
+    async def _limited(self, work: Callable[[], Awaitable[object]], seconds: float) -> object:
+        """Return what `work` returns within `seconds`, else raise _OutOfTimeError."""
+        # asyncio.timeout does the cancelling, our clock the timing: tests own the time of tools as well.
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                timer = self._clock.call_later(seconds, lambda: limit.reschedule(0.0))
+                try:
+                    return await work()
+                finally:
+                    timer.cancel()
+        except Exception as error:
+            if limit.expired():
+                raise _OutOfTimeError(f"the tool gave no answer within {seconds:g} s") from error
+            raise
+
+    def _narrowed(self, context: ToolContext, spec: ToolSpec) -> ToolContext:
+        """Return the context with the tool's own timeout in its deadline."""
+        if spec.timeout is None:
+            return context
+        ends = self._clock.monotonic() + spec.timeout
+        return replace(context, deadline=ends if context.deadline is None else min(ends, context.deadline))
+
+    def _slot(self, spec: ToolSpec) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        if loop not in self._slots:
+            for closed in [known for known in tuple(self._slots) if known.is_closed()]:
+                self._slots.pop(closed, None)
+        of_loop = self._slots.setdefault(loop, {})
+        return of_loop.setdefault(spec.name, asyncio.Semaphore(spec.max_concurrency))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The calls of one turn on their way to results."""
+
+    tools: ToolSet
+    calls: Sequence[ToolCall]
+    context_for: ContextFor
+    before: Before | None
+    after: After | None
+    done: list[ToolResult | None]
+
+    async def one(self, position: int, waited: float = 0.0) -> None:
+        """Run one call, with the middleware round it."""
+        call = self.calls[position]
+        changed = None if self.before is None else await self.before(call)
+        if isinstance(changed, ToolResult):
+            # The middleware knows no positions, and the transcript pairs by the call as it was asked.
+            result = replace(changed, call=call, position=position)
+        else:
+            runs = call if changed is None else replace(changed, id=call.id)
+            result = await self.tools.execute(runs, position, self.context_for, waited=waited)
+        # Kept before `after` is asked: a cancellation there must not lose what has happened.
+        self.done[position] = result
+        if self.after is not None and (replaced := await self.after(result)) is not None:
+            self.done[position] = replace(replaced, position=position)
+
+    async def together(self, positions: Sequence[int], max_concurrent: int) -> None:
+        """Run calls side by side. A task each, so that context variables set by one do not reach another."""
+        slots = asyncio.Semaphore(max_concurrent or len(positions))
+        clock = self.tools._clock  # noqa: SLF001  one class in two halves
+        asked = clock.monotonic()
+        tasks: list[asyncio.Task[None]] = []
+        failures: list[Exception] = []
+
+        async def slotted(position: int) -> None:
+            try:
+                async with slots:
+                    await self.one(position, clock.monotonic() - asked)
+            except Exception as error:  # noqa: BLE001  raised below
+                # Not left to the TaskGroup: on 3.11 it would cancel the parent and not take that back, which
+                # turns the TimeoutError of an enclosing asyncio.timeout into a bare CancelledError.
+                failures.append(error)
+                for task in tasks:
+                    task.cancel()
+
+        async with asyncio.TaskGroup() as group:
+            for position in positions:  # an eager task (3.12) may have failed before the next one is made
+                if not failures:
+                    tasks.append(group.create_task(slotted(position)))  # noqa: PERF401
+        if failures:
+            raise failures[0]
+
+    def results(self) -> list[ToolResult]:
+        """Return all results in call order. Raises RunError when one is missing."""
+        found = [result for result in self.done if result is not None]
+        if len(found) < len(self.done):
+            raise RunError("a before or after callback raised CancelledError, but nobody cancelled the turn")
+        return found
+
+
+class _OutOfTimeError(Exception):
+    """Our own time limit, so that a TimeoutError of the tool's is not taken for it."""
+
+
+async def _invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> object:
+    if spec.is_async:
+        return await spec.call(*bound, **arguments)
+    value = await _in_thread(functools.partial(spec.call, *bound, **arguments), spec.name)
+    # A sync wrapper round an async function gives its coroutine.
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _in_thread(function: Callable[[], object], name: str) -> object:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: object, error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result((value, error))
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = context.run(function)
+        except BaseException as raised:  # noqa: BLE001  SystemExit too: it is the tool's, not the host's
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=work, name=f"tool-{name}", daemon=True).start()
+    value, error = await ended
+    if error is None:
+        return value
+    if isinstance(error, Exception):
+        raise error
+    raise RuntimeError(f"the tool raised {_told(error)}") from error
+
+
+def _cancels() -> int:
+    """Return how many cancellations of the running task are pending or on their way through it."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def _is_the_tools_own(error: BaseException) -> bool:
+    """Tell what a tool raised from a cancellation that somebody sent us, and find exits hidden in groups."""
+    if isinstance(error, Exception):
+        return True
+    is_exit = isinstance(error, BaseExceptionGroup) and error.subgroup((KeyboardInterrupt, SystemExit))
+    return not (is_exit or _cancels())
+
+
+def _fault(error: BaseException) -> tuple[ToolOutcome, str]:
+    """Return the outcome and the result text of a call that raised."""
+    if isinstance(error, BadArguments):
+        return "invalid_args", _error_text(str(error), "BadArguments")
+    if isinstance(error, _OutOfTimeError):
+        return "timeout", _error_text(str(error), "Timeout")
+    return "error", _error_text(_why(error), type(error).__name__)
+
+
+def _error_text(why: str, kind: str) -> str:
+    text = _encodable(why if len(why) <= _ERROR_CHARS else f"{why[: _ERROR_CHARS - 1]}…")
+    return to_json({"error": text, "type": kind}).decode()
+
+
+def _why(error: BaseException) -> str:
+    try:
+        if not isinstance(error, BaseExceptionGroup):
+            return str(error) or type(error).__name__
+        leaves = itertools.islice(_leaves(error), _SHOWN_LEAVES)
+        return f"{error.message}: {'; '.join(map(_told, leaves))}"
+    except Exception:  # noqa: BLE001  an exception that cannot say what it is still is an answer
+        return type(error).__name__
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_why(error)}"
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)
+
+
+def _content(value: object, limit: int) -> tuple[str, bool]:
+    """Return the text of what a tool returned, and whether it was cut. Raises for what has no text."""
+    text, was_cut = cut(value if type(value) is str else _serialised(value), limit)
+    return _encodable(text), was_cut
+
+
+def _serialised(value: object) -> str:
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes | bytearray | memoryview | Iterator):
+        raise TypeError(f"the tool returned {type(value).__name__}; a result is text or a JSON value")
+    return to_json(value, inf_nan_mode="strings").decode()
+
+
+def cut(text: str, limit: int) -> tuple[str, bool]:
+    """Return at most `limit` characters (0 = all), the mark included, and whether any are missing.
+
+    The mark says how many are kept: `… [cut: 12,345 of 98,765 characters]`.
+    """
+    if not limit or len(text) <= limit:
+        return text, False
+    longest = len(f"… [cut: {limit:,} of {len(text):,} characters]")
+    kept = max(0, limit - longest)
+    return f"{text[:kept]}… [cut: {kept:,} of {len(text):,} characters]"[:limit], True
+
+
+def _encodable(text: str) -> str:
+    """Return text that has a UTF-8 form; a lone surrogate would stop the journal and the next request."""
+    return text if text.isascii() else text.encode(errors="replace").decode()

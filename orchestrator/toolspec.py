@@ -1,0 +1,396 @@
+"""Tools: what a model may call, and how the text of a call becomes arguments.
+
+Schema and check of a tool's arguments come from one pydantic type, so what the model is told and what is
+enforced cannot differ. A tool made from a raw JSON schema is checked by `jsonschema`, imported only then: it
+costs some 70 ms, which `import orchestrator` must not pay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import math
+import re
+import threading
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias, get_args, overload
+
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
+from pydantic.errors import PydanticUndefinedAnnotation
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import from_json, to_jsonable_python
+from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
+
+from orchestrator.errors import ConfigError
+from orchestrator.ports import Clock, Deps, SystemClock
+
+Effect: TypeAlias = Literal["pure", "idempotent", "compensable", "irreversible"]
+"""What running a call twice would do; recovery decides by it. Unknown is the worst case, `irreversible`."""
+Progress: TypeAlias = Literal["strict", "poll", "cumulative"]
+"""How the no-progress guard reads a repeated call."""
+Read: TypeAlias = Callable[[str], dict[str, Any]]
+
+_SYSTEM_CLOCK = SystemClock()
+_SHOWN_FAULTS = 8
+_FENCED = re.compile(r"```\w*+(.*)```", re.DOTALL)
+
+
+class BadArguments(ValueError):
+    """The text of a call is not arguments its tool takes. The message is a sentence the model can act on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know of its call: the optional first parameter. Each call has one of its own."""
+
+    run_id: str
+    idempotency_key: str
+    """Equal for every try of this one call, also after a crash; hand it to the service that is called."""
+    deps: Deps = None
+    deadline: float | None = None
+    """When the call is given up, in seconds of `clock.monotonic()`; None is never."""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    """Set when nobody waits for the result any more. A thread cannot be stopped from outside: look at it."""
+    progress: Callable[[str], None] = lambda _: None
+    clock: Clock = _SYSTEM_CLOCK
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, never below 0; None when there is none."""
+        return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
+
+
+def _by_schema(_: str) -> dict[str, Any]:
+    """Stand for "checked by `parameters`"; ToolSpec puts the real check in its place."""
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToolSpec:
+    """One tool, built by `@tool` or from a JSON schema: `ToolSpec(name, description, {...}, handler)`.
+
+    Calling it calls the wrapped function unchanged. A handler gets the arguments by keyword, after the
+    ToolContext if its first parameter is annotated so. Raises ConfigError listing all that cannot work.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON schema of an object."""
+    call: Callable[..., Any]
+    """Awaited when async, else run in a thread."""
+    _: KW_ONLY
+    effect: Effect = "irreversible"
+    undo: Callable[..., Any] | None = None
+    """Takes back a finished call; takes what `call` takes. For `compensable` only, and required there."""
+    timeout: float | None = None
+    """Seconds one call may run, without waiting for a slot; None is no limit."""
+    approval: bool = False
+    """A person must approve each call."""
+    sequential: bool = False
+    """Runs alone: after all earlier calls of its turn and before all later ones."""
+    max_result_chars: int = 20_000
+    """Longer results are cut and marked; 0 is no limit."""
+    progress: Progress = "strict"
+    plain_text: bool = False
+    """Failure is also read from the text of a result."""
+    max_concurrency: int = 0
+    """Calls of this tool at the same time over all runs; 0 leaves it to the cap of the turn."""
+    read: Read = field(default=_by_schema, repr=False)
+    """Turns the text of an object into keyword arguments; by default checks it against `parameters`."""
+    takes_context: bool = field(init=False)
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        _refuse(self.name, _option_faults(self))
+        try:
+            takes_context = _signature(self.call, self.name).takes_context
+        except (ConfigError, ValueError):
+            takes_context = False  # only the handler of a raw schema can be unreadable here
+        object.__setattr__(self, "takes_context", takes_context)
+        object.__setattr__(self, "is_async", _is_async(self.call))
+        if self.read is _by_schema:
+            object.__setattr__(self, "parameters", self.parameters or {"type": "object", "properties": {}})
+            object.__setattr__(self, "read", _schema_reader(self.name, self.parameters))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  whatever the function says
+        """Call the wrapped function unchanged: no check, no thread, no timeout."""
+        return self.call(*args, **kwargs)
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return the tool in OpenAI chat form."""
+        about = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": about}
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> ToolSpec: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: Effect = "irreversible",
+    undo: Callable[..., Any] | None = None,
+    timeout: float | None = None,
+    approval: bool = False,
+    sequential: bool = False,
+    max_result_chars: int = 20_000,
+    progress: Progress = "strict",
+    plain_text: bool = False,
+    max_concurrency: int = 0,
+) -> Callable[[Callable[..., Any]], ToolSpec]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    **options: Any,
+) -> ToolSpec | Callable[[Callable[..., Any]], ToolSpec]:
+    """Make a tool of a function: `@tool` or `@tool(effect="pure", timeout=10)`; ToolSpec has the options.
+
+    The schema comes from the type hints (none = any JSON value), descriptions from the docstring: its first
+    paragraph and its `Args:` section. Raises ConfigError for what a model could not fill.
+    """
+
+    def build(target: Callable[..., Any]) -> ToolSpec:
+        titled, text = _name_and_text(target)
+        title = name or titled
+        signature = _signature(target, title)
+        _refuse(title, _signature_faults(target, signature.parameters))
+        summary, described = _docstring(text)
+        schema, read = _typed_reader(title, signature.parameters, described)
+        return ToolSpec(title, description or summary, schema, target, read=read, **options)
+
+    return build if function is None else build(function)
+
+
+def as_tool(source: ToolSpec | Callable[..., Any]) -> ToolSpec:
+    """Return a ToolSpec as it is, and a plain callable as an irreversible tool. Raises ConfigError."""
+    return source if isinstance(source, ToolSpec) else tool(source)
+
+
+def parse_arguments(spec: ToolSpec, text: str) -> dict[str, Any]:
+    """Turn the text of a call, as received, into checked keyword arguments for `spec.call`.
+
+    Empty text and `null` are no arguments; a Markdown fence round the object is dropped. Raises BadArguments.
+    """
+    try:
+        return spec.read(text if text[:1] == "{" else _object_text(text))
+    except ValidationError as error:
+        raise BadArguments(_sentence(error)) from error
+    except RecursionError as error:
+        raise BadArguments("the arguments are nested too deeply; send a flatter object") from error
+
+
+def _object_text(text: str) -> str:
+    """Return the part of `text` that should be an object."""
+    body = text.strip()
+    if fenced := _FENCED.fullmatch(body):
+        body = fenced[1].strip()
+    return "{}" if body in {"", "null"} else body
+
+
+def _sentence(error: ValidationError) -> str:
+    """Say what is wrong with the arguments, fault by fault, without showing their values."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    if not faults[0]["loc"]:
+        return f"the arguments are not one complete JSON object ({faults[0]['msg']})"
+    return _listed((fault["loc"], fault["msg"]) for fault in faults)
+
+
+def _listed(faults: Iterable[tuple[Iterable[object], str]]) -> str:
+    """Join the first faults, each as `path: message`."""
+    shown = itertools.islice(faults, _SHOWN_FAULTS)
+    return "; ".join(": ".join(filter(None, (".".join(map(str, path)), message))) for path, message in shown)
+
+
+def _refuse(name: str, faults: Sequence[str]) -> None:
+    if faults:
+        raise ConfigError(f"tool {name!r}: {'; '.join(faults)}")
+
+
+def _option_faults(spec: ToolSpec) -> list[str]:
+    """Return what is wrong with the fields of a tool, as sentences."""
+    faults: list[str] = []
+    for option, known in (("effect", Effect), ("progress", Progress)):
+        if (value := getattr(spec, option)) not in get_args(known):
+            faults.append(f"{option} is {value!r}; possible: {', '.join(map(repr, get_args(known)))}")
+    numbers = {"max_result_chars": spec.max_result_chars, "max_concurrency": spec.max_concurrency}
+    faults += [f"{name} is {n}; possible: 0 for no limit, or more" for name, n in numbers.items() if n < 0]
+    if (spec.effect == "compensable") != (spec.undo is not None):
+        faults.append("effect 'compensable' and undo need each other: give both or neither")
+    if spec.timeout is not None and not (spec.timeout > 0 and math.isfinite(spec.timeout)):
+        faults.append(f"timeout is {spec.timeout!r}; possible: seconds above 0, or None for no limit")
+    return faults
+
+
+class _Signature(NamedTuple):
+    takes_context: bool
+    parameters: tuple[inspect.Parameter, ...]
+    """What the model fills, annotations resolved."""
+
+
+def _function(target: object) -> object:
+    """Return the function that `target` ends in; its globals are where string annotations are looked up."""
+    while not inspect.isroutine(target) or hasattr(target, "__wrapped__"):
+        if isinstance(target, functools.partial):
+            target = target.func
+        else:
+            target = getattr(target, "__wrapped__", None) or getattr(type(target), "__call__")  # noqa: B004, B009
+    return target
+
+
+def _name_and_text(target: object) -> tuple[str, str]:
+    """Return name and docstring of a function; of the class, for an object with `__call__`."""
+    function = _function(target)
+    named = function if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target)
+    return getattr(named, "__name__", ""), function.__doc__ or named.__doc__ or ""
+
+
+def _is_async(target: object) -> bool:
+    """Whether calling gives a coroutine; `__wrapped__` says nothing: a sync wrapper may run it itself."""
+    asked = (target, getattr(type(target), "__call__", None))  # noqa: B004  the method itself is wanted
+    return any(inspect.iscoroutinefunction(function) for function in asked)
+
+
+def _signature(target: object, name: str) -> _Signature:
+    """Read the parameters of a callable. Raises ConfigError for a type hint that cannot be resolved."""
+    if not callable(target) or isinstance(target, type | ToolSpec):
+        raise ConfigError(f"tool {name!r}: a {type(target).__name__} cannot become a tool; pass a function")
+    # What a partial binds by keyword is the host's (a key, a tenant): the model neither sees nor sets it.
+    bound = target.keywords if isinstance(target, functools.partial) else {}
+    given = [p for p in inspect.signature(target).parameters.values() if p.name not in bound]
+    parameters = _resolved(given, _function(target), name)
+    takes_context = bool(parameters) and parameters[0].annotation is ToolContext
+    return _Signature(takes_context, tuple(parameters[takes_context:]))
+
+
+def _resolved(parameters: list[inspect.Parameter], function: object, name: str) -> list[inspect.Parameter]:
+    """Evaluate string annotations, all but the return type's: that may exist for type checkers only."""
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    known = {"ToolContext": ToolContext, **getattr(function, "__globals__", {})}
+    try:
+        hints = typing.get_type_hints(holder, globalns=known, include_extras=True)
+    except NameError as error:
+        where = "which its module does not define at the top level"
+        raise ConfigError(f"tool {name!r}: a type hint names {error.name!r}, {where}") from error
+    except Exception as error:
+        raise ConfigError(f"tool {name!r}: a type hint cannot be read: {error}") from error
+    return [p.replace(annotation=hints.get(p.name, Any)) for p in parameters]
+
+
+def _signature_faults(target: object, parameters: Sequence[inspect.Parameter]) -> list[str]:
+    """Return why a model could not fill these parameters, as sentences."""
+    faults: list[str] = []
+    for p in parameters:
+        if p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD}:
+            faults.append(f"parameter {p.name!r} takes any number of arguments; name each one")
+        elif p.kind is p.POSITIONAL_ONLY:
+            faults.append(f"parameter {p.name!r} is positional-only; a model passes arguments by name")
+        elif p.annotation is ToolContext:
+            faults.append(f"the ToolContext must be the first parameter, not {p.name!r}")
+    if parameters and parameters[0].name == "self":
+        faults.append("it is a method without its object; make the tool of the bound method")
+    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+        faults.append("it yields; a tool returns one result")
+    return faults
+
+
+_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
+_ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+
+
+def _docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Split a Google-style docstring into its first paragraph and its parameters' descriptions."""
+    lines = inspect.cleandoc(text).splitlines()
+    start = next((number for number, line in enumerate(lines) if _SECTION.fullmatch(line)), len(lines))
+    described: dict[str, str] = {}
+    current, margin = "", 0
+    for line in itertools.takewhile(lambda line: not line or line[0].isspace(), lines[start + 1 :]):
+        indent = len(line) - len(line.lstrip())
+        entry = _ENTRY.fullmatch(line.strip())
+        if entry and (not current or indent <= margin):
+            current, margin = entry[1], indent
+            described[current] = entry[2]
+        elif current:
+            described[current] = f"{described[current]} {line.strip()}".strip()
+    return " ".join("\n".join(lines[:start]).partition("\n\n")[0].split()), described
+
+
+class _Untitled(GenerateJsonSchema):
+    """Leaves out the titles that pydantic derives from names: every request pays tokens for them."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002  pydantic's signature
+        return False
+
+
+def _typed_reader(
+    name: str, parameters: Sequence[inspect.Parameter], described: Mapping[str, str]
+) -> tuple[dict[str, Any], Read]:
+    """Build schema and check of typed parameters. A TypedDict, so names are free and absent stays absent."""
+    make: Any = TypedDict
+    kind = make("Arguments", {p.name: _field(p, described.get(p.name)) for p in parameters})
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(with_config(ConfigDict(extra="forbid"))(kind))
+        schema = adapter.json_schema(schema_generator=_Untitled)
+    except (PydanticUserError, PydanticUndefinedAnnotation, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"tool {name!r}: its parameters have no JSON schema: {reason}") from error
+    schema.pop("title", None)
+    return schema, adapter.validator.validate_json
+
+
+def _field(parameter: inspect.Parameter, text: str | None) -> object:
+    """Return the TypedDict field of one parameter: its hint, description and default."""
+    annotated: Any = Annotated
+    hint = parameter.annotation
+    metadata: list[FieldInfo] = [Field(description=text)] if text else []
+    optional = parameter.default is not parameter.empty
+    if optional:
+        # A default that is no JSON stays out of the schema; the function still has it.
+        with contextlib.suppress(Exception):
+            metadata.append(Field(json_schema_extra={"default": to_jsonable_python(parameter.default)}))
+    inner = getattr(hint, "__metadata__", ())
+    # What the annotation says itself comes last, so it wins over the docstring.
+    typed = annotated[(hint.__origin__ if inner else hint, *metadata, *inner)] if metadata else hint
+    return NotRequired[typed] if optional else typed
+
+
+def _schema_reader(name: str, schema: Mapping[str, Any]) -> Read:
+    """Build the check of a raw JSON schema. Raises ConfigError when it is none, or not one of an object."""
+    from jsonschema import exceptions, validators
+    from referencing import Registry
+
+    kind = validators.validator_for(schema, default=validators.Draft202012Validator)
+    try:
+        kind.check_schema(dict(schema))
+    except exceptions.SchemaError as error:
+        raise ConfigError(f"tool {name!r}: parameters are no JSON schema: {error.message}") from error
+    if schema.get("type", "object") != "object":
+        raise ConfigError(
+            f"tool {name!r}: parameters describe a {schema['type']!r}; arguments are an 'object'"
+        )
+    # An empty registry: without one, jsonschema would fetch a remote `$ref` from the network.
+    validator = kind(dict(schema), registry=Registry())
+
+    def read(text: str) -> dict[str, Any]:
+        try:
+            value = from_json(text)
+        except (TypeError, ValueError) as error:  # TypeError: text that has no UTF-8 form
+            raise BadArguments(f"the arguments are not one complete JSON object ({error})") from error
+        if not isinstance(value, dict):
+            raise BadArguments("the arguments are not one complete JSON object (Input should be an object)")
+        if faults := _listed((fault.absolute_path, fault.message) for fault in validator.iter_errors(value)):
+            raise BadArguments(faults)
+        return value
+
+    return read

@@ -1,0 +1,634 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+
+from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError
+from orchestrator.kernel.graph import Edge
+from orchestrator.kernel.outcome import REASONS, Ending, Outcome
+from orchestrator.kernel.record import (
+    FAILURES,
+    Attempt,
+    BudgetChecked,
+    EventFailed,
+    Fact,
+    GuardEvaluated,
+    JournalWrite,
+    LLMCall,
+    RunCompleted,
+    RunParked,
+    RunStarted,
+    ToolCall,
+    Transition,
+)
+from orchestrator.kernel.run import Run, Signal
+from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.telemetry.catalogue import BUDGET_OF as BUDGET_OF_GUARD
+from orchestrator.telemetry.catalogue import BUDGETS, CATALOGUE, NO_BUDGETS, PREFIX, ROWS, Kind
+from orchestrator.telemetry.labels import CAPS, likely_failures, loop_head
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator_guards import Verdict
+from tests.telemetry.loop import CANARY, LOOP, Context, Deps, Event, Rig, State
+
+
+class Board:
+    """A registry, what counts on it, and short ways to read it."""
+
+    def __init__(self, *, declared: bool = True, **names: Any) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry)
+        if declared:
+            self.metrics.declare(LOOP, **names)
+
+    def tell(self, *facts: Fact) -> Board:
+        for fact in facts:
+            self.metrics.observe(fact)
+        return self
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(PREFIX + name, labels)
+
+    def samples(self, name: str | None = None) -> Iterator[Any]:
+        for family in self.registry.collect():
+            for sample in family.samples:
+                if not sample.name.endswith("_created") and name in (None, sample.name.removeprefix(PREFIX)):
+                    yield sample
+
+    def total(self, name: str, **labels: str) -> float:
+        return sum((float(s.value) for s in self.samples(name) if labels.items() <= s.labels.items()), 0.0)
+
+    def series(self) -> int:
+        return sum(1 for _ in self.samples())
+
+    def counted(self) -> dict[tuple[str, ...], float]:
+        """Every counter and every histogram's count that is not 0, by name and label values."""
+        return {
+            (s.name.removeprefix(PREFIX), *s.labels.values()): s.value
+            for s in self.samples()
+            if s.value and s.name.endswith(("_total", "_count"))
+        }
+
+
+def edge(**changes: Any) -> Transition:
+    values: dict[str, Any] = {
+        "graph": "loop",
+        "run_id": "r1",
+        "seq": 1,
+        "event": "go",
+        "source": "begin",
+        "dest": "think",
+        "dwell": 1.5,
+        "at": 1_700_000_000.25,
+        "iteration": 0,
+    }
+    return Transition(**values | changes)
+
+
+def ended(**changes: Any) -> RunCompleted:
+    values: dict[str, Any] = {
+        "graph": "loop",
+        "run_id": "r1",
+        "state": "done",
+        "outcome": "completed",
+        "reason": "none",
+        "at": 9.0,
+        "seconds": 8.5,
+        "transitions": 7,
+        "iterations": 3,
+    }
+    return RunCompleted(**values | changes)
+
+
+# ---- the catalogue ----
+
+
+def test_every_row_obeys_the_naming_rules() -> None:
+    assert len(ROWS) == len(CATALOGUE)
+    for row in CATALOGUE:
+        assert row.name.endswith("_total") == (row.kind is Kind.COUNTER), row.name
+        assert bool(row.buckets) == (row.kind is Kind.HISTOGRAM), row.name
+        assert list(row.buckets) == sorted(set(row.buckets)), row.name
+        assert row.help.endswith("."), row.name
+        assert row.values.keys() <= set(row.labels), row.name
+        assert not {"run_id", "user", "url", "error"} & set(row.labels), row.name
+
+
+def test_the_catalogue_is_the_contract_with_alerts_and_dashboards() -> None:
+    golden = Path(__file__).with_name("catalogue.txt")
+    lines = [f"{row.kind} {PREFIX}{row.name}{{{','.join(row.labels)}}}" for row in CATALOGUE]
+    assert lines == golden.read_text(encoding="utf-8").splitlines()
+
+
+def test_every_metric_is_exposed_under_its_name_type_and_help() -> None:
+    board = Board(tools=["search"], model="gpt", backends=["memory"])
+    board.tell(edge(), JournalWrite("loop", "r1", "memory", "append", 1, 0.001))
+    families = {family.name: family for family in board.registry.collect()}
+    for row in CATALOGUE:
+        family = families[PREFIX + row.name.removesuffix("_total")]
+        assert (family.type, family.documentation) == (row.kind.value, row.help)
+        assert family.samples, row.name
+
+
+def test_guards_and_budgets_have_one_spelling() -> None:
+    for guard, budget in BUDGET_OF.items():
+        assert BUDGET_OF_GUARD.get(guard, guard) == budget
+    assert set(BUDGET_OF.values()) == set(BUDGETS)
+    assert STALL_OF.keys() <= NO_BUDGETS
+
+
+# ---- what exists before anything happens ----
+
+
+def test_importing_creates_nothing_on_the_default_registry() -> None:
+    program = (
+        "import prometheus_client, orchestrator.telemetry.metrics, orchestrator.telemetry.log\n"
+        f"assert {PREFIX!r} not in prometheus_client.generate_latest().decode()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_declared_series_are_there_at_0_before_the_first_run() -> None:
+    names: dict[str, Any] = {"tools": ["search"], "guards": ["cost"], "backends": ["sqlite"]}
+    board = Board(model="gpt", provider="acme", **names)
+    for name, labels in [
+        ("runs_started_total", {"machine": "loop", "origin": "resumed"}),
+        (
+            "transitions_total",
+            {"machine": "loop", "from_state": "act", "event": "again", "to_state": "think"},
+        ),
+        ("state_duration_seconds_count", {"machine": "loop", "state": "act"}),
+        ("guard_evaluations_total", {"machine": "loop", "guard": "turns", "result": "error"}),
+        ("guard_evaluations_total", {"machine": "loop", "guard": "cost", "result": "deny"}),
+        ("tool_calls_total", {"tool": "search", "outcome": "timeout"}),
+        ("tool_calls_total", {"tool": "_unregistered", "outcome": "error"}),
+        ("llm_requests_total", {"provider": "acme", "model": "gpt", "outcome": "rate_limited"}),
+        ("llm_tokens_total", {"machine": "loop", "provider": "acme", "model": "gpt", "direction": "input"}),
+        ("retries_total", {"machine": "loop", "operation": "completion", "reason": "schema_invalid"}),
+        ("budget_exceeded_total", {"machine": "loop", "budget": "cost"}),
+        ("journal_write_failures_total", {"backend": "sqlite", "reason": "full"}),
+        ("telemetry_errors_total", {"component": "logs"}),
+        ("label_overflow_total", {"metric": "tool_calls_total", "label": "tool"}),
+    ]:
+        assert board.value(name, **labels) == 0, name
+
+
+def test_timestamps_are_absent_until_there_is_one() -> None:
+    board = Board(backends=["memory"])
+    assert list(board.samples("last_transition_timestamp_seconds")) == []
+    assert list(board.samples("journal_last_success_timestamp_seconds")) == []
+
+
+def test_the_table_of_outcomes_and_reasons_is_there_and_closed() -> None:
+    board = Board()
+    present = {(s.labels["outcome"], s.labels["reason"]) for s in board.samples("runs_completed_total")}
+    assert present == {(outcome.value, reason) for outcome in Outcome for reason in REASONS[outcome]}
+    board.tell(ended(reason=CANARY), ended(outcome=CANARY, reason="none"))
+    assert board.value("runs_completed_total", machine="loop", outcome="completed", reason="_other") == 1
+    assert board.value("runs_completed_total", machine="loop", outcome="_other", reason="_other") == 1
+    assert board.total("label_overflow_total", label="outcome") == 2
+
+
+def test_every_edge_and_no_other_pair_of_states_is_declared() -> None:
+    board = Board()
+    present = {tuple(s.labels.values())[1:] for s in board.samples("transitions_total")}
+    assert present == {(source, event, dest) for source, event, dest, _ in LOOP.rows}
+
+
+def test_likely_failures_exist_before_the_first_of_them() -> None:
+    failures = set(likely_failures(LLM_LOOP))
+    assert (
+        "await_llm",
+        "start_loop",
+        "callback_error",
+    ) in failures  # the model call fails in await_llm's enter
+    assert ("await_llm", "failure", "timeout") in failures
+    assert ("process_tools", "failure", "cancelled") in failures
+    assert ("update_budgets", "budget_ok", "guard_error") in failures
+    assert {reason for _, _, reason in failures} <= set(FAILURES)
+
+
+def test_declaring_again_adds_and_counts_nothing() -> None:
+    board = Board(tools=["search"], model="gpt")
+    before = board.series()
+    board.metrics.declare(LOOP, tools=["search"], model="gpt")
+    assert board.series() == before
+    board.metrics.declare(LOOP.extend(states=("review",), edges=_review()), tools=["fetch"])
+    assert board.value("state_entries_total", machine="loop", state="review") == 0
+    assert board.value("tool_calls_total", tool="fetch", outcome="ok") == 0
+    assert board.counted() == {}
+
+
+def _review() -> tuple[Any, ...]:
+    return (
+        Edge(Event.NOTE, (State.THINK,), "review"),  # type: ignore[arg-type]
+        Edge(Event.STOP, ("review",), State.DONE),  # type: ignore[arg-type]
+        Edge(Event.FAILURE, ("review",), State.FAILED),  # type: ignore[arg-type]
+    )
+
+
+# ---- registries ----
+
+
+def test_two_registries_do_not_see_each_others() -> None:
+    one, other = Board(), Board()
+    one.tell(edge())
+    assert (one.total("transitions_total"), other.total("transitions_total")) == (1, 0)
+
+
+def test_any_number_of_observers_share_a_registry() -> None:
+    board = Board()
+    second = Metrics(board.registry)
+    second.observe(edge())
+    assert board.tell(edge()).total("transitions_total") == 2
+
+
+def test_without_a_registry_it_is_the_default_one() -> None:
+    assert Metrics().registry is prometheus_client.REGISTRY
+
+
+def test_a_registry_that_is_let_go_takes_its_instruments_along() -> None:
+    registry = CollectorRegistry()
+    gone = weakref.ref(registry)
+    Metrics(registry).declare(LOOP)
+    del registry
+    gc.collect()
+    assert gone() is None
+
+
+# ---- what each fact counts ----
+
+
+def test_a_transition_counts_its_edge_its_states_and_the_time_in_the_one_left() -> None:
+    board = Board().tell(edge())
+    assert board.counted() == {
+        ("transitions_total", "loop", "begin", "go", "think"): 1,
+        ("state_duration_seconds_count", "loop", "begin"): 1,
+        ("state_entries_total", "loop", "think"): 1,
+    }
+    assert board.value("state_duration_seconds_sum", machine="loop", state="begin") == 1.5
+    assert board.value("last_transition_timestamp_seconds", machine="loop") == 1_700_000_000.25
+
+
+def test_an_internal_edge_neither_leaves_nor_enters() -> None:
+    board = Board().tell(edge(source="ask", dest="ask", event="note", internal=True))
+    assert board.counted() == {("transitions_total", "loop", "ask", "note", "ask"): 1}
+
+
+def test_an_iteration_lasts_from_the_head_of_the_loop_until_it_is_back_or_the_run_ends_well() -> None:
+    assert loop_head(LOOP) == "think"
+    assert loop_head(LLM_LOOP) == "await_llm"
+    board = Board().tell(
+        edge(dwell=100.0),
+        edge(event="call", source="think", dest="act", dwell=2.0),
+        edge(event="again", source="act", dest="think", dwell=1.0),
+        edge(event="stop", source="think", dest="done", dwell=4.0),
+        edge(run_id="r2", event="call", source="think", dest="act", dwell=50.0),
+        edge(run_id="r2", event="failure", source="act", dest="failed", dwell=50.0),
+        ended(run_id="r2"),
+    )
+    assert board.value("iteration_duration_seconds_count", machine="loop") == 2
+    assert board.value("iteration_duration_seconds_sum", machine="loop") == 7.0
+    assert board.metrics._laps == {}
+
+
+def test_a_parked_run_forgets_its_lap_and_runs_that_never_end_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.telemetry.metrics._MOST_LAPS", 10)
+    board = Board()
+    for number in range(100):
+        board.tell(edge(run_id=str(number), event="call", source="think", dest="act"))
+    assert len(board.metrics._laps) == 10
+    board.tell(RunParked("loop", "99", "ask", "waiting", 1.0))
+    assert len(board.metrics._laps) == 9
+
+
+def test_a_new_run_enters_its_initial_state_and_a_resumed_one_does_not() -> None:
+    board = Board().tell(RunStarted("loop", "r1", 0.0), RunStarted("loop", "r2", 0.0, "resumed"))
+    assert board.counted() == {
+        ("runs_started_total", "loop", "new"): 1,
+        ("runs_started_total", "loop", "resumed"): 1,
+        ("state_entries_total", "loop", "begin"): 1,
+    }
+
+
+def test_the_end_of_a_run_counts_outcome_time_loops_restarts_and_shares() -> None:
+    summary = {"restarts": 2, "budget_used": {"iterations": 0.3, "time": 0.8, "retries": 0.0}}
+    board = Board().tell(ended(summary=summary))
+    assert board.counted() == {
+        ("runs_completed_total", "loop", "completed", "none"): 1,
+        ("run_duration_seconds_count", "loop", "completed"): 1,
+        ("run_iterations_count", "loop"): 1,
+        ("restarts_total", "loop"): 2,
+        ("budget_consumed_ratio_count", "loop", "max_iterations"): 1,
+        ("budget_consumed_ratio_count", "loop", "time"): 1,
+        ("budget_consumed_ratio_count", "loop", "retries"): 1,
+    }
+
+
+@pytest.mark.parametrize("odd", [None, "text", {"restarts": None, "budget_used": None}])
+def test_a_summary_of_another_kind_costs_only_itself(odd: object) -> None:
+    assert Board().tell(ended(summary=odd)).total("runs_completed_total") == 1
+
+
+def test_a_request_counts_as_an_attempt_with_its_tokens_by_model_and_by_state() -> None:
+    board = Board(models={"gpt": "acme"})
+    board.tell(LLMCall("loop", "r1", "think", 1, "gpt", "ok", 0.5, 100, 20, 40, 5))
+    assert board.counted() == {
+        ("attempts_total", "loop", "llm"): 1,
+        ("llm_requests_total", "acme", "gpt", "ok"): 1,
+        ("llm_request_duration_seconds_count", "acme", "gpt"): 1,
+        ("llm_tokens_total", "loop", "acme", "gpt", "input"): 100,
+        ("llm_tokens_total", "loop", "acme", "gpt", "output"): 20,
+        ("llm_cached_input_tokens_total", "acme", "gpt"): 40,
+        ("llm_reasoning_output_tokens_total", "acme", "gpt"): 5,
+        ("state_tokens_total", "loop", "think", "input"): 100,
+        ("state_tokens_total", "loop", "think", "output"): 20,
+    }
+
+
+def test_a_tool_call_counts_as_an_attempt_and_is_timed_if_it_ran() -> None:
+    board = Board(tools=["search"]).tell(
+        ToolCall("loop", "r1", 1, 0, "search", "ok", 0.5),
+        ToolCall("loop", "r1", 1, 1, "search", "denied", 0.0),
+    )
+    assert board.counted() == {
+        ("attempts_total", "loop", "tool"): 2,
+        ("tool_calls_total", "search", "ok"): 1,
+        ("tool_calls_total", "search", "denied"): 1,
+        ("tool_call_duration_seconds_count", "search"): 1,
+    }
+
+
+def test_retries_have_a_reason_and_end_as_exhausted() -> None:
+    board = Board().tell(
+        Attempt("loop", "r1", "llm", 1, "retry", "rate_limited", 0.5),
+        Attempt("loop", "r1", "llm", 2, "retry", "malformed", 0.5),
+        Attempt("loop", "r1", "llm", 3, "exhausted", "timeout"),
+        Attempt("loop", "r1", "completion", 1, "retry", "schema_invalid"),
+        Attempt("loop", "r1", "compaction", 1, "ok"),
+        Attempt("loop", "r1", "compaction", 2, "exhausted"),
+    )
+    assert board.counted() == {
+        ("retries_total", "loop", "llm", "rate_limited"): 1,
+        ("retries_total", "loop", "llm", "other"): 1,
+        ("retries_exhausted_total", "loop", "llm"): 1,
+        ("attempts_total", "loop", "completion"): 1,
+        ("retries_total", "loop", "completion", "schema_invalid"): 1,
+        ("attempts_total", "loop", "compaction"): 2,
+        ("retries_exhausted_total", "loop", "compaction"): 1,
+        ("compactions_total", "loop", "ok"): 1,
+        ("compactions_total", "loop", "error"): 1,
+    }
+
+
+def test_guards_are_counted_wherever_they_are_asked() -> None:
+    verdicts = [
+        Verdict(True, "iterations", 1, 3),
+        Verdict(False, "elapsed", 9, 9),
+        Verdict(False, "cost", 2, 2),
+    ]
+    board = Board().tell(
+        GuardEvaluated("loop", "r1", "act", "again", "iterations", "deny", 3, 3),
+        BudgetChecked("loop", "r1", "act", 1, verdicts),
+        GuardEvaluated("loop", "r1", "act", "again", "turns", "error", 0, 0),
+    )
+    assert board.counted() == {
+        ("guard_evaluations_total", "loop", "iterations", "deny"): 1,
+        ("guard_evaluations_total", "loop", "iterations", "allow"): 1,
+        ("guard_evaluations_total", "loop", "elapsed", "deny"): 1,
+        ("guard_evaluations_total", "loop", "cost", "deny"): 1,
+        ("guard_evaluations_total", "loop", "turns", "error"): 1,
+        ("budget_exceeded_total", "loop", "time"): 1,
+    }
+
+
+def test_a_limit_found_in_the_middle_of_a_state_is_a_budget_exceeded_too() -> None:
+    limit = LimitReached(Verdict(False, "input_tokens", 9, 9))
+    board = Board().tell(
+        EventFailed("loop", "r1", "think", "go", "callback_error", 1.0, 1, "enter_think", limit),
+        EventFailed("loop", "r1", "think", "failure", "timeout", 1.0, 1, "", DeadlineExceeded(5.0)),
+        BudgetChecked("loop", "r1", "act", 1, [Verdict(False, "no_progress", 3, 3)]),
+    )
+    assert board.total("budget_exceeded_total", budget="input_tokens") == 1
+    assert board.total("budget_exceeded_total", budget="time") == 1
+    assert board.total("budget_exceeded_total") == 2
+
+
+def test_journal_writes_are_timed_and_failures_have_a_reason() -> None:
+    board = Board(backends=["sqlite"]).tell(
+        JournalWrite("loop", "r1", "sqlite", "append", 3, 0.002),
+        JournalWrite("loop", "r1", "sqlite", "append", 3, 0.5, "full"),
+        JournalWrite("loop", "r1", "homemade", "append", 1, 0.5, "odd"),
+    )
+    assert board.counted() == {
+        ("journal_write_duration_seconds_count", "sqlite", "append"): 1,
+        ("journal_write_failures_total", "sqlite", "full"): 1,
+        ("journal_write_failures_total", "_other", "other"): 1,
+        ("label_overflow_total", "journal_write_duration_seconds", "backend"): 1,
+    }
+    assert (board.value("journal_last_success_timestamp_seconds", backend="sqlite") or 0) > 1.6e9
+
+
+def test_an_exception_inside_is_counted_and_raised_for_the_driver_to_name() -> None:
+    board = Board()
+    with pytest.raises(ValueError, match="non-negative"):
+        board.tell(ended(summary={"restarts": -1}))
+    board.metrics.telemetry_error("logs")
+    board.metrics.telemetry_error(CANARY)
+    assert board.total("telemetry_errors_total", component="metrics") == 1
+    assert board.total("telemetry_errors_total", component="logs") == 1
+    assert board.total("telemetry_errors_total", component="collector") == 1
+
+
+def test_a_fact_of_a_later_version_is_passed_over() -> None:
+    assert Board().tell(object()).counted() == {}  # type: ignore[arg-type]
+
+
+# ---- labels are closed sets ----
+
+
+def test_a_machine_that_nobody_declared_is_counted_without_its_words() -> None:
+    board = Board(declared=False).tell(
+        RunStarted(CANARY, "r1", 0.0),
+        edge(graph=CANARY, source=CANARY, event=CANARY),
+        GuardEvaluated(CANARY, "r1", CANARY, CANARY, CANARY, "allow", 1, 1),
+        EventFailed(CANARY, "r1", CANARY, CANARY, CANARY, 1.0, 1),
+        ended(graph=CANARY),
+    )
+    assert board.total("transitions_total", machine="_other", event="_unknown") == 1
+    assert board.total("runs_completed_total", machine="_other") == 1
+    assert CANARY not in generate_latest(board.registry).decode()
+
+
+def test_ten_thousand_invented_names_add_a_handful_of_series() -> None:
+    board = Board(tools=["search"], model="gpt")
+    declared = board.series()
+    for number in range(10_000):
+        name = f"invented_{number}_{CANARY}"
+        board.tell(
+            ToolCall("loop", "r1", 1, 0, name, "error", 0.1),
+            LLMCall("loop", "r1", name, 1, name, "ok", 0.1, 1, 1, 1, 1),
+            EventFailed("loop", "r1", "think", name, "unknown_event", 0.0, 1),
+            EventFailed("loop", "r1", name, "go", name, 0.0, 1, f"when:{name}"),
+            GuardEvaluated("loop", "r1", name, name, name, name, 1, 1),
+            BudgetChecked("loop", "r1", name, 1, [Verdict(False, name, 1, 1)]),
+            Attempt("loop", "r1", name, 1, "retry", name),
+            JournalWrite("loop", "r1", name, name, 1, 0.1, name),
+            RunStarted("loop", "r1", 0.0, name),
+            ended(outcome=name, reason=name, summary={"budget_used": {name: 0.5}}),
+            edge(source=name, event=name, dest=name),
+            edge(graph=name),
+        )
+    guards = CAPS["guard"] * len(("allow", "deny", "error"))
+    folded = sum(
+        len(row.buckets) + 3 + len(row.labels) for row in CATALOGUE
+    )  # each row once more, as `_other`
+    assert board.series() <= declared + guards + folded
+    assert board.total("tool_calls_total", tool="_unregistered") == 10_000
+    assert board.total("llm_requests_total", model="_other") == 10_000
+    assert board.total("label_overflow_total", label="model") == 10_000
+    assert board.total("transition_failures_total", event="_unknown") == 10_000
+    assert board.total("transitions_total") == 20_000
+    assert len(board.metrics._use.edges) == 0
+
+
+@pytest.mark.parametrize("kind", ["tool", "model", "machine"])
+def test_declared_names_beyond_the_cap_fold_and_are_counted(kind: str) -> None:
+    board = Board(declared=False)
+    names = [f"{kind}{number}" for number in range(CAPS[kind] + 5)]
+    for name in names:
+        match kind:
+            case "tool":
+                board.metrics.declare(LOOP, tools=[name])
+                board.tell(ToolCall("loop", "r1", 1, 0, name, "ok", 0.1))
+            case "model":
+                board.metrics.declare(LOOP, model=name)
+                board.tell(LLMCall("loop", "r1", "think", 1, name, "ok", 0.1))
+            case _:
+                board.metrics.declare(LOOP.extend(name=name))
+                board.tell(edge(graph=name))
+    metric = {"tool": "tool_calls_total", "model": "llm_requests_total", "machine": "transitions_total"}[kind]
+    assert board.total(metric) == len(names)
+    assert board.total(metric, **{kind: "_other"}) == 5
+    assert board.total("label_overflow_total", label=kind) >= 5
+
+
+@pytest.mark.parametrize("name", ["", "x" * 200, "two\nlines", f"https://user:{CANARY}@host"])
+def test_a_declared_name_that_is_no_name_folds(name: str) -> None:
+    board = Board(tools=[name], model=name)
+    assert name == "" or name not in generate_latest(board.registry).decode()
+
+
+@given(st.lists(st.sampled_from(sorted(edges := {(s, e, d) for s, e, d, _ in LOOP.rows})), max_size=30))
+def test_sums_over_all_labels_are_what_happened(path: list[tuple[State, Event, State]]) -> None:
+    board = Board()
+    for source, event, dest in path:
+        board.tell(edge(source=source.value, event=event.value, dest=dest.value, internal=source == dest))
+    moved = sum(source != dest for source, _, dest in path)
+    assert board.total("transitions_total") == len(path)
+    assert board.total("state_entries_total") == board.total("state_duration_seconds_count") == moved
+
+
+# ---- with the driver ----
+
+
+async def broken(run: Run[Context, Deps]) -> Event:
+    raise LLMError(f"no answer with api_key={CANARY}", kind="server_error")
+
+
+async def always_again(run: Run[Context, Deps]) -> Event:
+    return Event.AGAIN
+
+
+async def cancelling(run: Run[Context, Deps]) -> Event:
+    run.cancel("caller", CANARY)
+    await asyncio.sleep(10)
+    return Event.AGAIN
+
+
+async def waiting(run: Run[Context, Deps]) -> Event:
+    return Event.WAIT
+
+
+@pytest.mark.parametrize(
+    ("act", "ctx"),
+    [(None, {}), (broken, {}), (always_again, {"rounds": 9}), (cancelling, {}), (waiting, {"rounds": 1})],
+    ids=["well", "by an error", "by a guard", "by cancel", "after waiting"],
+)
+async def test_transitions_lines_and_seq_are_one_number_however_the_run_ends(
+    tmp_path: Path, act: Any, ctx: dict[str, Any]
+) -> None:
+    board = Board()
+    path = tmp_path / "log"
+    with path.open("wb") as stream:
+        rig = Rig([TransitionLog(stream), board.metrics])
+        driver, run = rig.driver(), rig.run(act=act, **ctx)
+        await driver.drive(run)
+        if not run.ended:
+            run.mailbox.post(Signal(Event.NOTE))
+            run.mailbox.post(Signal(Event.ANSWER))
+            await driver.drive(run)
+    lines = path.read_text(encoding="utf-8").count('"fsm.transition"')
+    assert board.total("transitions_total") == lines == run.seq > 0
+    assert board.total("runs_completed_total") == 1
+    assert board.total("state_entries_total") == board.total("state_duration_seconds_count") + 1
+    assert board.metrics._laps == {}
+    assert not driver.observer_errors
+    assert CANARY not in path.read_text(encoding="utf-8") + generate_latest(board.registry).decode()
+
+
+async def test_a_guard_that_raises_is_counted_as_an_error_of_that_guard() -> None:
+    board = Board()
+
+    class Odd:
+        def __lt__(self, other: object) -> bool:
+            raise RuntimeError(CANARY)
+
+        __gt__ = __lt__
+
+    await Rig([board.metrics]).drive(most=Odd(), rounds=9)
+    assert board.total("guard_evaluations_total", guard="turns", result="error") == 1
+    assert board.total("transition_failures_total", reason="guard_error") == 1
+
+
+async def test_metrics_that_break_fail_no_run_and_are_counted_twice() -> None:
+    board = Board()
+    rig = Rig([board.metrics], summary=lambda _: {"restarts": -1})
+    driver, run = rig.driver(), rig.run()
+    await driver.drive(run)
+    assert run.ended
+    assert run.error is None
+    assert driver.observer_errors["Metrics"] == 1
+    assert board.total("telemetry_errors_total", component="metrics") == 1
+
+
+async def test_a_tiny_run_reads_like_this_to_prometheus() -> None:
+    board = Board()
+    rig = Rig(
+        [board.metrics],
+        ending=lambda _: Ending(Outcome.COMPLETED, "none"),
+        summary=lambda run: {"budget_used": {"iterations": run.ctx.iteration / run.ctx.most}},
+    )
+    await rig.drive(rounds=1)
+    text = [
+        line
+        for line in generate_latest(board.registry).decode().splitlines()
+        if not line.startswith("#") and "_created{" not in line and not line.endswith(" 0.0")
+    ]
+    golden = Path(__file__).with_name("tiny_run.txt")
+    assert text == golden.read_text(encoding="utf-8").splitlines()
