@@ -1,0 +1,1 @@
+"""State graphs and what drives them. Knows no model, no tool, no metric."""

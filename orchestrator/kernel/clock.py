@@ -1,0 +1,97 @@
+"""Time as a port, so that tests own it; and the one timer a driven run needs."""
+
+from __future__ import annotations
+
+import asyncio
+import time as system_time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Cancellable(Protocol):
+    """A timer that can be taken back."""
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, so that tests own it."""
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, from an arbitrary start."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Cancellable:
+        """Call back once after `seconds`."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks and the running event loop's timers."""
+
+    time = staticmethod(system_time.time)
+    monotonic = staticmethod(system_time.perf_counter)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Cancellable:
+        """Call back once after `seconds` on the running loop."""
+        return asyncio.get_running_loop().call_later(seconds, callback)
+
+
+class Alarm:
+    """One timer for all the limits of a run. Moving it later costs an assignment, not a timer.
+
+    A run enters states far more often than a limit passes, so the timer in the loop is left where it is and
+    only looks, when it rings, whether the limit has moved on.
+    """
+
+    __slots__ = ("_callback", "_clock", "_due", "_rings_at", "_timer")
+
+    def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
+        self._clock = clock
+        self._callback = callback
+        self._due: float | None = None
+        self._timer: Cancellable | None = None
+        self._rings_at = 0.0
+
+    def set(self, due: float | None) -> None:
+        """Call back at `due` (monotonic seconds), or never; replaces the earlier setting."""
+        self._due = due
+        if due is not None and (self._timer is None or due < self._rings_at):
+            self._arm(due)
+
+    def cancel(self) -> None:
+        """Never call back."""
+        self._due = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = due
+        self._timer = self._clock.call_later(max(0.0, due - self._clock.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._due is None:
+            return
+        if self._clock.monotonic() < self._due:
+            self._arm(self._due)
+        else:
+            self._due = None
+            self._callback()

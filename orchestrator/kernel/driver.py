@@ -1,0 +1,315 @@
+"""Carries runs through a machine: one event in flight, hooks in looplab's order, one failure path.
+
+For each edge: guard, `before_<event>`, `before_event`, `leave_<state>`, `leave_state`, journal, state set,
+observers, `enter_<state>`, `enter_state`, `after_<event>`, `after_event`. The `enter_` hook does the
+state's work and returns the event that leaves it; the driver fires it from its own loop, so a run of any
+length needs the same small stack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any
+
+from orchestrator.errors import (
+    DeadlineExceeded,
+    EventError,
+    InTransition,
+    InvalidEvent,
+    NoTransition,
+    RunError,
+    RunExists,
+    StateTimeout,
+)
+from orchestrator.kernel.clock import Alarm, Clock, SystemClock
+from orchestrator.kernel.closer import Closer
+from orchestrator.kernel.gate import Gate
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.outcome import Ending
+from orchestrator.kernel.record import Journal, Observer
+from orchestrator.kernel.report import Reporter
+from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.stepper import Stepper
+from orchestrator.kernel.writer import Writer
+
+_TURNS = 64
+"""Hooks that never wait would keep other tasks and time limits out: after so many turns these are let in."""
+
+
+class Driver:
+    """Drives any number of runs of one machine. Holds no run itself.
+
+    `ending` names outcome and reason of a run in its terminal state; `summary` gives its totals for
+    RunCompleted. `strict` makes `fire` raise NoTransition after an internal edge, as looplab does.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        observers: Iterable[Observer] = (),
+        journal: Journal | None = None,
+        clock: Clock | None = None,
+        ending: Callable[[Any], Ending] | None = None,
+        summary: Callable[[Any], Any] | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.machine = machine
+        self.observers = tuple(observers)
+        self._clock = clock or SystemClock()
+        self._report = Reporter(self.observers, self._clock)
+        self.observer_errors = self._report.errors
+        """How often each kind of observer raised; such an error never fails a run."""
+        self._writer = None if journal is None else Writer(journal, self._report, self._clock)
+        self._stepper = Stepper(machine, self._report, self._writer, self._clock)
+        self._closer = Closer(self._report, self._writer, self._clock, ending, summary)
+        self._strict = strict
+
+    # ---- one event at a time ----
+
+    async def start(self, run: Run[Any, Any]) -> StrEnum | None:
+        """Create the run: journal it, run the initial state's enter hooks, return the event they chose.
+
+        Raises RunExists when it is there already, and whatever a hook raises.
+        """
+        if run.started_at is not None:
+            raise RunExists(run.run_id)
+        return await self._single(run, None)
+
+    async def fire(self, run: Run[Any, Any], event: StrEnum) -> StrEnum | None:
+        """Carry out one event from outside and return the event that the new state's hook asks for next.
+
+        Raises InTransition, InvalidEvent, UnknownEvent or Refused, the state unchanged; whatever a hook
+        raises, without firing the failure event; and the cause of a `run.stop()`. A run led to a terminal
+        state ends.
+        """
+        return await self._single(run, event)
+
+    async def _single(self, run: Run[Any, Any], event: StrEnum | None) -> StrEnum | None:
+        self._claim(run, event)
+        try:
+            await self._carry_out(run, event)
+            await self._closer.settle(run)
+        except Exception as error:
+            self._report.failed(run, event, error)
+            await self._closer.leave(run)
+            raise
+        except asyncio.CancelledError:
+            await self._closer.leave(run)
+            raise
+        finally:
+            run.driving = False
+        if self._strict and event is not None and run.step is not None and run.step.internal:
+            raise NoTransition(graph=run.graph.name, state=run.cursor, event=event)
+        return run.pending
+
+    async def _carry_out(self, run: Run[Any, Any], event: StrEnum | None) -> None:
+        if run.started_at is None:
+            await self._create(run)
+            await self._stepper.enter(run)
+        _raise_cause(run)
+        if event is not None:
+            await self._stepper.fire(run, event, fold=False)
+            _raise_cause(run)
+        if run.state in run.graph.terminal and run.pending is None:
+            await self._closer.end(run)
+
+    # ---- a whole run ----
+
+    async def drive(self, run: Run[Any, Any], event: StrEnum | None = None, *, park: bool = True) -> None:
+        """Carry the run on until it ends or, in a waiting or rest state, until its mailbox is empty.
+
+        `event` is fired first, in place of what the present state's hooks chose. With `park=False` it waits
+        in place for the mailbox instead of returning. A cancelled caller leaves the run where it is,
+        reported as parked, and gets its CancelledError; a later `drive` goes on from there, with the
+        interrupted hook.
+        """
+        self._claim(run, event)
+        run.alarm = Alarm(self._clock, lambda: self._ring(run))
+        try:
+            if not run.ended and await self._take_up(run, event, park=park):
+                await self._carry_on(run, park=park)
+        except (asyncio.CancelledError, Exception):
+            run.alarm.cancel()
+            await self._closer.abandon(run)
+            raise
+        finally:
+            run.alarm.cancel()
+            run.alarm = None
+            run.mailbox.listen(None)
+            run.driving = False
+
+    async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
+        gate = Gate(run)
+        while True:
+            self._stepper.arm(run)
+            async with gate:
+                await self._advance(run, gate, park=park)
+            if run.ended or not run.halted:
+                return
+            self._stopped(run)
+
+    def _claim(self, run: Run[Any, Any], event: StrEnum | None) -> None:
+        name = run.graph.name
+        if run.driving:
+            raise InTransition(graph=name, state=run.cursor, event=str(event or "drive"))
+        if run.ended and event is not None:
+            raise InvalidEvent(graph=name, state=run.cursor, event=str(event), allowed=())
+        run.driving = True
+        run.tell = self._report.tell
+
+    async def _create(self, run: Run[Any, Any]) -> None:
+        at = self._clock.time()
+        late = None if self._writer is None else await self._writer.create(run, at)
+        run.started_at = run.entered_at = self._clock.monotonic()
+        self._report.started(run, "new", at)
+        if late is not None:
+            raise late
+
+    async def _take_up(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
+        """Begin, or go on with, a run. Returns False when it is parked and there is still nothing to do."""
+        if run.started_at is None:
+            run.pending = event
+            await self._create(run)
+        elif event is not None:
+            run.fresh, run.pending = False, event
+        run.mailbox.listen(lambda signal: _stop_asked(run, signal))
+        if run.parked:
+            if park and self._at_rest(run) and not len(run.mailbox) and not self._due(run):
+                return False
+            self._report.started(run, "resumed", self._clock.time())
+        return True
+
+    def _at_rest(self, run: Run[Any, Any]) -> bool:
+        busy = run.halted or run.fresh or run.pending is not None
+        return not busy and not run.graph.is_working(run.state) and run.state not in run.graph.terminal
+
+    async def _advance(self, run: Run[Any, Any], gate: Gate, *, park: bool) -> None:
+        """Fire event after event until the run ends, parks or is stopped; errors become the failure event."""
+        turns = 0
+        while not (run.ended or run.halted):
+            event = None if run.fresh else run.pending
+            try:
+                if run.fresh:
+                    await self._stepper.enter(run)
+                elif event is not None:
+                    await self._stepper.fire(run, event)
+                elif not await self._idle(run, park=park):
+                    return
+            except Exception as error:  # noqa: BLE001 - hooks are free to raise anything
+                self._raised(run, gate, event, error)
+            if gate.cancelled() and not run.ended:
+                raise asyncio.CancelledError  # a hook swallowed it
+            turns += 1
+            if not turns % _TURNS:
+                await asyncio.sleep(0)
+
+    def _raised(self, run: Run[Any, Any], gate: Gate, event: StrEnum | None, error: Exception) -> None:
+        if gate.cancelled():
+            raise asyncio.CancelledError from error  # it came out of the hook under another name
+        if run.interruption is None:
+            self._failed(run, event, error)
+        else:  # what a hook raises while it is being stopped is told, but why it was stopped decides
+            self._report.failed(run, event, error)
+
+    async def _idle(self, run: Run[Any, Any], *, park: bool) -> bool:
+        """Go on where hooks asked for nothing: end, take a signal, wait, or park and return False."""
+        graph, state = run.graph, run.state
+        run.hook = ""
+        if state in graph.terminal:
+            await self._closer.end(run)
+        elif graph.is_working(state):
+            raise RunError(f"{graph.name}: nothing leaves the working state {state.value!r}")
+        elif self._take_signal(run):
+            pass
+        elif self._due(run):
+            self._ring(run)
+        elif park:
+            self._report.parked(run, "waiting")
+            return False
+        else:
+            await run.mailbox.wait()
+        return True
+
+    def _take_signal(self, run: Run[Any, Any]) -> bool:
+        """Make the next posted event with an edge here the pending one; those without are reported."""
+        while (signal := run.mailbox.take()) is not None:
+            run.signal = signal
+            try:
+                run.machine.steps(run.cursor, str(signal.event))
+            except EventError as error:
+                run.committed = False
+                self._report.failed(run, signal.event, error)
+            else:
+                run.pending = signal.event
+                return True
+        return False
+
+    # ---- limits and interruptions ----
+
+    def _due(self, run: Run[Any, Any]) -> bool:
+        """Tell whether a time limit has passed; a parked run has no alarm that would ring."""
+        due = self._stepper.due(run)
+        return due is not None and self._clock.monotonic() >= due
+
+    def _ring(self, run: Run[Any, Any]) -> None:
+        if run.interruption is not None:
+            return
+        cause: Exception
+        if run.expires_at is not None and self._clock.monotonic() >= run.expires_at:
+            cause = DeadlineExceeded(run.expires_at - (run.started_at or 0.0))
+            run.expires_at = None  # said once: the way to the end is not interrupted for it again
+        else:
+            limit = run.graph.dwell_of(run.state)
+            cause = run.overdue = StateTimeout(run.cursor, limit[0] if limit else 0.0)
+        run.stop(cause)
+
+    def _stopped(self, run: Run[Any, Any]) -> None:
+        """Choose the event for an interruption: failure, or the dwell event of an overdue state."""
+        cause, run.interruption, run.halted = run.interruption, None, False
+        if cause is None:
+            return  # the limit of a state that was left in time after all
+        limit = run.graph.dwell_of(run.state)
+        if isinstance(cause, StateTimeout) and limit and limit[1] != run.graph.failure_event(run.state):
+            if run.graph.is_working(run.state):
+                run.committed = False
+                self._report.failed(run, limit[1], cause)
+            run.fresh, run.pending = False, limit[1]
+        else:
+            self._failed(run, None, cause)
+
+    # ---- failure ----
+
+    def _failed(self, run: Run[Any, Any], event: StrEnum | None, error: Exception) -> None:
+        """Make the failure event of the state an error happened in the pending one.
+
+        Raises the error where the graph or the state has none. A refused request from outside leaves a
+        waiting run as it is, and an error in a terminal state without a failure edge leaves it ended.
+        """
+        graph, state = run.graph, run.state
+        fact = self._report.failed(run, event, error)
+        ends = state in graph.terminal
+        waits = not ends and not graph.is_working(state)
+        if waits and event is not None and not fact.committed and isinstance(error, EventError):
+            run.pending = None
+            return
+        failure = None if graph.failure is None else graph.failure_event(state)
+        stuck = failure is not None and failure == event and not fact.committed
+        if stuck or graph.failure is None or (failure is None and not ends):
+            raise error
+        if run.error is None:
+            run.error, run.failure = error, fact
+        run.fresh, run.pending = False, failure
+
+
+def _stop_asked(run: Run[Any, Any], signal: Signal) -> None:
+    run.signal = signal
+    run.cancel("shutdown" if signal.by == "shutdown" else "caller", signal.why)
+
+
+def _raise_cause(run: Run[Any, Any]) -> None:
+    cause, run.interruption, run.halted = run.interruption, None, False
+    if cause is not None:
+        raise cause

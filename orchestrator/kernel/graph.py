@@ -1,0 +1,246 @@
+"""A state machine as a value: a table that can be printed, drawn, linted and fingerprinted. Runs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, TypeAlias, TypeVar, cast, get_args, get_type_hints
+
+from orchestrator.errors import GraphError
+from orchestrator.kernel import lint
+
+Guard: TypeAlias = Callable[[Any], Any]
+"""(run.ctx) -> a verdict (anything with ok, guard, observed, limit) or a bool. Pure: no clock, no I/O."""
+
+Dwell: TypeAlias = tuple[float, StrEnum]
+"""(seconds, event): how long a state may last, and the event that ends it then."""
+
+G = TypeVar("G", bound=Guard)
+
+
+def bounding(guard: G) -> G:
+    """Mark a guard that must refuse at last: a budget or progress guard. Every cycle of a graph needs one."""
+    guard.bounding = True  # type: ignore[attr-defined]
+    return guard
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One row of the table: `event` leads from each of `sources` to `dest` when the guard `when` allows it.
+
+    An edge back to its own state is internal (before_ and after_ hooks only) unless `reenter`.
+    """
+
+    event: StrEnum
+    sources: tuple[StrEnum, ...]
+    dest: StrEnum
+    when: Guard | None = None
+    reenter: bool = False
+
+    def internal_in(self, state: StrEnum) -> bool:
+        """Tell whether this edge, taken from `state`, stays there without leave and enter hooks."""
+        return self.dest == state and not self.reenter
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """States, events and edges. Raises GraphError with every problem at once.
+
+    `failure` is the event that any exception fires: one event, a mapping state -> event, or None
+    (exceptions reach the caller). `rest` are states in which a graph without an end may stay. `waiting`
+    states park the run until somebody posts an event. `dwell` maps a state to (seconds, event); None there
+    says "no limit" out loud. `pure` states touch nothing outside `run.ctx`, so their records may be written
+    together with the next one. `context` is the class of `run.ctx`, part of the fingerprint. `strict=False`
+    raises on structural faults only.
+    """
+
+    name: str
+    states: type[StrEnum]
+    events: type[StrEnum]
+    initial: StrEnum
+    edges: tuple[Edge, ...]
+    terminal: frozenset[StrEnum] = frozenset()
+    rest: frozenset[StrEnum] = frozenset()
+    failure: StrEnum | Mapping[StrEnum, StrEnum] | None = None
+    waiting: frozenset[StrEnum] = frozenset()
+    dwell: Mapping[StrEnum, Dwell | None] | None = None
+    pure: frozenset[StrEnum] = frozenset()
+    context: type | None = None
+    strict: bool = True
+
+    def __post_init__(self) -> None:
+        states = {state.value: state for state in self.states}
+        events = {event.value: event for event in self.events}
+        put = object.__setattr__
+        put(self, "initial", _member(states, self.initial))
+        for name in ("terminal", "rest", "waiting", "pure"):
+            put(self, name, frozenset(_member(states, state) for state in getattr(self, name)))
+        put(self, "edges", tuple(_normal(edge, states, events) for edge in self.edges))
+        limits = (self.dwell or {}).items()
+        put(
+            self,
+            "dwell",
+            {_member(states, s): limit and (limit[0], _member(events, limit[1])) for s, limit in limits},
+        )
+        if isinstance(self.failure, Mapping):
+            put(self, "failure", {_member(states, s): _member(events, e) for s, e in self.failure.items()})
+        elif self.failure is not None:
+            put(self, "failure", _member(events, self.failure))
+        problems = lint.structure(self) or (lint.behaviour(self) if self.strict else [])
+        if problems:
+            raise GraphError(self.name, problems)
+
+    def lint(self) -> list[lint.Problem]:
+        """Return every problem of the table, worst first; an empty list is a clean graph."""
+        return lint.structure(self) or lint.behaviour(self)
+
+    def extend(
+        self,
+        *,
+        name: str | None = None,
+        states: Iterable[str] = (),
+        events: Iterable[str] = (),
+        edges: Iterable[Edge] = (),
+        without: Iterable[tuple[str, str]] = (),
+        **changes: Any,  # noqa: ANN401 - as dataclasses.replace
+    ) -> Graph:
+        """Return a graph with further states, events and edges; `without` drops (source, event) rows first.
+
+        States and events may be named as plain text. `changes` replaces any other field. Raises GraphError,
+        also for a row to drop that is not there.
+        """
+        dropped = set(without)
+        if missing := dropped - {(source, event) for source, event, _, _ in self.rows}:
+            told = (f"no row {event!r} from {source!r} to drop" for source, event in sorted(missing))
+            raise GraphError(self.name, [lint.Problem(lint.Rule.UNKNOWN_NAME, text) for text in told])
+        kept = [
+            Edge(e.event, (s,), e.dest, e.when, e.reenter)
+            for s, _, _, e in self.rows
+            if (s, e.event) not in dropped
+        ]
+        return replace(
+            self,
+            name=name or self.name,
+            states=_grown(self.states, states),
+            events=_grown(self.events, events),
+            edges=(*kept, *edges),
+            **changes,
+        )
+
+    @cached_property
+    def rows(self) -> tuple[tuple[StrEnum, StrEnum, StrEnum, Edge], ...]:
+        """Every (source, event, dest, edge), in the order of the table."""
+        return tuple((source, edge.event, edge.dest, edge) for edge in self.edges for source in edge.sources)
+
+    def edges_from(self, state: StrEnum) -> Iterable[Edge]:
+        """Yield the edges that leave or stay in `state`, in the order of the table."""
+        return (edge for edge in self.edges if state in edge.sources)
+
+    def failure_event(self, state: StrEnum) -> StrEnum | None:
+        """Return the event that an error in `state` fires, if the table lets it leave the state for certain.
+
+        So its last edge has no guard, and none is internal: a failure that can be refused would be fired
+        for ever.
+        """
+        event = self.failure.get(state) if isinstance(self.failure, Mapping) else self.failure
+        edges = [edge for edge in self.edges_from(state) if edge.event == event]
+        sure = any(edge.when is None for edge in edges) and not any(edge.internal_in(state) for edge in edges)
+        return event if sure else None
+
+    def dwell_of(self, state: StrEnum) -> Dwell | None:
+        """Return (seconds, event) of a state, or None where it may last."""
+        return (self.dwell or {}).get(state)
+
+    def is_working(self, state: StrEnum) -> bool:
+        """Tell whether a state has work of its own, so that it needs an `enter_` hook."""
+        return state not in self.terminal and state not in self.waiting and state not in self.rest
+
+    def describe(self) -> dict[str, Any]:
+        """Return the whole table as plain data, as `graph --format json` prints it."""
+        return {
+            "name": self.name,
+            "initial": self.initial.value,
+            "states": [state.value for state in self.states],
+            "events": [event.value for event in self.events],
+            "edges": [
+                {
+                    "event": event.value,
+                    "source": source.value,
+                    "dest": dest.value,
+                    "guard": guard_name(edge.when),
+                    "internal": edge.internal_in(source),
+                }
+                for source, event, dest, edge in self.rows
+            ],
+            "terminal": sorted(self.terminal),
+            "rest": sorted(self.rest),
+            "waiting": sorted(self.waiting),
+            "pure": sorted(self.pure),
+            "failure": {
+                state.value: event.value for state in self.states if (event := self.failure_event(state))
+            },
+            "dwell": {
+                state.value: None if limit is None else [limit[0], limit[1].value]
+                for state, limit in sorted((self.dwell or {}).items())
+            },
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of topology and context schema. A run made under another is not resumed by guess."""
+        table = self.describe()
+        del table["dwell"], table["pure"]  # when and how records are written does not change what they mean
+        text = json.dumps({"table": table, "context": _schema(self.context)}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _member(members: Mapping[str, StrEnum], name: StrEnum) -> StrEnum:
+    """Return this graph's own member of that value; an unknown name stays as it is, for the lint."""
+    return members.get(name, name)
+
+
+def _normal(edge: Edge, states: Mapping[str, StrEnum], events: Mapping[str, StrEnum]) -> Edge:
+    sources = tuple(_member(states, source) for source in edge.sources)
+    return replace(edge, event=_member(events, edge.event), sources=sources, dest=_member(states, edge.dest))
+
+
+def guard_name(guard: Guard | None) -> str | None:
+    """Return the name under which a guard appears in tables, logs and metrics."""
+    return None if guard is None else str(getattr(guard, "__name__", type(guard).__name__))
+
+
+def _grown(enum: type[StrEnum], names: Iterable[str]) -> type[StrEnum]:
+    members = {member.name: member.value for member in enum}
+    members.update({name.upper(): name for name in names})
+    functional: Any = StrEnum  # mypy wants a literal name
+    return cast("type[StrEnum]", functional(enum.__name__, members))
+
+
+def _schema(context: object) -> dict[str, dict[str, str]]:
+    """Return class -> field -> type as written, for a dataclass and every dataclass in its fields."""
+    found: dict[str, dict[str, str]] = {}
+    todo: list[object] = [context]
+    while todo:
+        kind = todo.pop()
+        todo += get_args(kind)
+        if isinstance(kind, type) and is_dataclass(kind) and kind.__qualname__ not in found:
+            found[kind.__qualname__] = {item.name: _written(item.type) for item in fields(kind)}
+            todo += _hints(kind).values()
+    return found
+
+
+def _written(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
+
+
+def _hints(kind: type) -> dict[str, object]:
+    try:
+        return get_type_hints(kind)
+    except (
+        NameError
+    ):  # it names something that only type checkers import: what it consists of is then unknown
+        return {}

@@ -1,0 +1,83 @@
+"""An observer that remembers: the path of a run, and visits and dwell times of each state."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orchestrator.kernel.record import Fact, LLMCall, Transition
+
+
+@dataclass(slots=True)
+class StateStats:
+    """What happened in one state. Times are seconds; `shortest` is 0 while the state was never left."""
+
+    visits: int = 0
+    left: int = 0
+    total: float = 0.0
+    shortest: float = 0.0
+    longest: float = 0.0
+    tokens: int = 0
+
+    @property
+    def mean(self) -> float:
+        """Average seconds of a completed stay."""
+        return self.total / self.left if self.left else 0.0
+
+    def leave(self, seconds: float) -> None:
+        """Count one completed stay."""
+        self.shortest = seconds if not self.left else min(self.shortest, seconds)
+        self.longest = max(self.longest, seconds)
+        self.total += seconds
+        self.left += 1
+
+
+class History:
+    """Keeps the last `limit` facts and the statistics of all of them. One History may watch many runs."""
+
+    def __init__(self, limit: int = 10_000, facts: Iterable[Fact] = ()) -> None:
+        self.facts: deque[Fact] = deque(maxlen=limit)
+        self.states: dict[str, StateStats] = {}
+        self.edges: dict[tuple[str, str, str], int] = {}
+        for fact in facts:
+            self.observe(fact)
+
+    def observe(self, fact: Fact) -> None:
+        """Take note of a fact."""
+        self.facts.append(fact)
+        if isinstance(fact, Transition):
+            self._moved(fact)
+        elif isinstance(fact, LLMCall):
+            self._stats(fact.state).tokens += fact.input_tokens + fact.output_tokens
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """The transitions still kept, oldest first."""
+        return tuple(fact for fact in self.facts if isinstance(fact, Transition))
+
+    @property
+    def bottleneck(self) -> str | None:
+        """The state in which the most time was spent (seed 000), or None before the first transition."""
+        timed = {name: stats.total for name, stats in self.states.items() if stats.left}
+        return max(timed, key=lambda name: timed[name]) if timed else None
+
+    @property
+    def commonest(self) -> tuple[str, str, str] | None:
+        """The (source, event, dest) taken most often."""
+        return max(self.edges, key=lambda edge: self.edges[edge]) if self.edges else None
+
+    def _stats(self, state: str) -> StateStats:
+        return self.states.setdefault(state, StateStats())
+
+    def _moved(self, fact: Transition) -> None:
+        edge = (fact.source, fact.event, fact.dest)
+        self.edges[edge] = self.edges.get(edge, 0) + 1
+        source = self._stats(fact.source)
+        if fact.seq == 1:  # a run is in its initial state without having been led there
+            source.visits += 1
+        if fact.internal:
+            return
+        source.visits = max(source.visits, source.left + 1)  # a History that came late
+        source.leave(fact.dwell)
+        self._stats(fact.dest).visits += 1

@@ -1,0 +1,125 @@
+"""Hooks by name: `enter_<state>`, `leave_<state>`, `before_<event>`, `after_<event>`, four general ones."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from orchestrator.errors import GraphError
+from orchestrator.kernel.lint import Problem, Rule
+
+if TYPE_CHECKING:
+    from orchestrator.kernel.graph import Graph
+
+Hook: TypeAlias = Callable[..., Awaitable[StrEnum | None]]
+"""(run) -> the event that leaves the state (enter_ hooks), or None."""
+
+PREFIXES = ("enter_", "leave_", "before_", "after_")
+GENERAL = ("before_event", "leave_state", "enter_state", "after_event")
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Name -> the hooks of that name: ours first, then the host's in the order given."""
+
+    by_name: Mapping[str, tuple[Hook, ...]]
+    hosted: frozenset[str] = frozenset()
+    """Names for which the host brought a hook. Its effects are unknown, so its states are never folded."""
+
+    def named(self, *names: str) -> tuple[tuple[str, Hook], ...]:
+        """Return (name, hook) for each of `names`, in that order."""
+        return tuple((name, hook) for name in names for hook in self.by_name.get(name, ()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.by_name
+
+
+def bind(graph: Graph, *modules: object, extra: Iterable[object] = (), points: Iterable[str] = ()) -> Hooks:
+    """Collect the hooks of `modules` (ours) and `extra` (the host's) for a graph.
+
+    A module or any object with such methods will do. `points` names further hooks that the caller of bind
+    runs by itself. Raises GraphError that lists every stray, misspelt, sync, duplicate and missing hook.
+    """
+    allowed = {*expected(graph), *points}
+    problems: list[Problem] = []
+    found: dict[str, list[Hook]] = {}
+    hosted: set[str] = set()
+    for module, own in [*((module, True) for module in modules), *((module, False) for module in extra)]:
+        for name, hook in _candidates(module):
+            if name not in allowed:
+                problems.append(_stray(name, module, allowed))
+            elif not _is_async(hook):
+                problems.append(Problem(Rule.SYNC_HOOK, f"{_where(module, name)} is not an async function"))
+            elif own and name in found:
+                problems.append(Problem(Rule.DUPLICATE_HOOK, f"{_where(module, name)} is defined twice"))
+            else:
+                found.setdefault(name, []).append(hook)
+                if not own:
+                    hosted.add(name)
+    problems += _missing(graph, found)
+    if problems:
+        raise GraphError(graph.name, problems)
+    return Hooks({name: tuple(hooks) for name, hooks in found.items()}, frozenset(hosted))
+
+
+def expected(graph: Graph) -> Iterator[str]:
+    """Yield every hook name that a graph has a place for."""
+    yield from GENERAL
+    for state in graph.states:
+        yield f"enter_{state.name.lower()}"
+        yield f"leave_{state.name.lower()}"
+    for event in graph.events:
+        yield f"before_{event.name.lower()}"
+        yield f"after_{event.name.lower()}"
+
+
+def _candidates(module: object) -> Iterator[tuple[str, Any]]:
+    """Yield the public functions of a module, without its imports, or the methods of an object."""
+    for name in sorted(dir(module)):
+        if name.startswith("_"):
+            continue
+        value = getattr(module, name)
+        if not callable(value) or inspect.isclass(value):
+            continue
+        if inspect.ismodule(module) and _is_imported(value, name, module.__name__):
+            continue
+        if name.startswith(PREFIXES) or _is_async(value):
+            yield name, value
+
+
+def _is_imported(value: object, name: str, module: str) -> bool:
+    """Tell an import from a hook that another module's decorator has replaced: that one lost its name."""
+    home = getattr(value, "__module__", module)
+    return inspect.isfunction(value) and home != module and value.__name__ == name
+
+
+def _is_async(value: object) -> bool:
+    call = getattr(value, "__call__", None)  # noqa: B004 - an object with an async __call__ is a hook too
+    return inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(call)
+
+
+def _where(module: object, name: str) -> str:
+    return f"{getattr(module, '__name__', type(module).__name__)}.{name}"
+
+
+def _stray(name: str, module: object, allowed: Iterable[str]) -> Problem:
+    close = difflib.get_close_matches(name, list(allowed), n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return Problem(Rule.STRAY_HOOK, f"{_where(module, name)} fits no state or event{hint}")
+
+
+def _missing(graph: Graph, found: Mapping[str, object]) -> Iterator[Problem]:
+    for state in graph.states:
+        name = f"enter_{state.name.lower()}"
+        if graph.is_working(state) and name not in found:
+            yield Problem(
+                Rule.MISSING_ENTER, f"no {name} hook, so nothing would leave {state.value!r}", state
+            )
+        ends = state in graph.terminal and name in found
+        if ends and graph.failure is not None and graph.failure_event(state) is None:
+            message = f"terminal state {state.value!r} has an enter hook but no failure edge for its errors"
+            yield Problem(Rule.TERMINAL_WITHOUT_FAILURE, message, state)

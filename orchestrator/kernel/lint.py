@@ -1,0 +1,268 @@
+"""What can be wrong with a table or the hooks bound to it: each rule is a function that yields problems."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from orchestrator.kernel.graph import Edge, Graph
+
+
+class Rule(StrEnum):
+    """Every check. The first five are structural: with such a fault a graph cannot even be read."""
+
+    UNKNOWN_NAME = "unknown_name"
+    RESERVED_NAME = "reserved_name"
+    ROLE_CONFLICT = "role_conflict"
+    NO_END = "no_end"
+    UNREACHABLE = "unreachable"
+    TRAP = "trap"
+    NO_WAY_OUT = "no_way_out"
+    TERMINAL_EXIT = "terminal_exit"
+    GUARD_OVERLAP = "guard_overlap"
+    GUARD_GAP = "guard_gap"
+    ASYNC_GUARD = "async_guard"
+    UNBOUNDED_CYCLE = "unbounded_cycle"
+    WAITING_WITHOUT_LIMIT = "waiting_without_limit"
+    BAD_DWELL = "bad_dwell"
+    MISSING_FAILURE = "missing_failure"
+    INTERNAL_IN_WORKING_STATE = "internal_in_working_state"
+    UNUSED_EVENT = "unused_event"
+    STRAY_HOOK = "stray_hook"
+    SYNC_HOOK = "sync_hook"
+    DUPLICATE_HOOK = "duplicate_hook"
+    MISSING_ENTER = "missing_enter"
+    TERMINAL_WITHOUT_FAILURE = "terminal_without_failure"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding: which rule, where, and in words."""
+
+    rule: Rule
+    message: str
+    state: str | None = None
+    event: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.message}"
+
+
+Check: TypeAlias = Callable[["Graph"], Iterator[Problem]]
+
+
+def structure(graph: Graph) -> list[Problem]:
+    """Return the faults that make a table unreadable; with these the other rules cannot be asked."""
+    unreadable = list(_unknown_names(graph))
+    return unreadable or [problem for check in _STRUCTURE for problem in check(graph)]
+
+
+def behaviour(graph: Graph) -> list[Problem]:
+    """Return what would go wrong in a run of a readable table."""
+    return [problem for check in _BEHAVIOUR for problem in check(graph)]
+
+
+def _unknown_names(graph: Graph) -> Iterator[Problem]:
+    states, events = set(graph.states), set(graph.events)
+    used: list[tuple[str, object, Collection[object]]] = [("initial", graph.initial, states)]
+    for edge in graph.edges:
+        used += [("edge event", edge.event, events), ("edge dest", edge.dest, states)]
+        used += [("edge source", source, states) for source in edge.sources]
+    used += _failure_names(graph, states, events)
+    for name in ("terminal", "rest", "waiting", "pure"):
+        used += [(name, state, states) for state in getattr(graph, name)]
+    for state, limit in (graph.dwell or {}).items():
+        used.append(("dwell state", state, states))
+        if limit is not None:
+            used.append(("dwell event", limit[1], events))
+    for role, unknown, known in used:
+        if unknown not in known:
+            listed = ", ".join(sorted(repr(str(member)) for member in known))
+            yield Problem(Rule.UNKNOWN_NAME, f"{role} {str(unknown)!r} is not declared; declared: {listed}")
+
+
+def _failure_names(
+    graph: Graph, states: Collection[object], events: Collection[object]
+) -> Iterator[tuple[str, object, Collection[object]]]:
+    if isinstance(graph.failure, Mapping):
+        for state, event in graph.failure.items():
+            yield "failure state", state, states
+            yield "failure event", event, events
+    elif graph.failure is not None:
+        yield "failure event", graph.failure, events
+
+
+def _reserved(graph: Graph) -> Iterator[Problem]:
+    for member, general in [
+        *((state, "STATE") for state in graph.states),
+        *((e, "EVENT") for e in graph.events),
+    ]:
+        if member.name.upper() == general:
+            message = f"the name {member.name!r} is taken: hooks of that name are the general ones"
+            yield Problem(Rule.RESERVED_NAME, message)
+
+
+def _roles(graph: Graph) -> Iterator[Problem]:
+    for state in graph.states:
+        if state in graph.terminal and state in graph.waiting | graph.rest:
+            message = f"{state.value!r} is terminal and also a state to wait in"
+            yield Problem(Rule.ROLE_CONFLICT, message, state)
+
+
+def _no_end(graph: Graph) -> Iterator[Problem]:
+    if not graph.terminal and not graph.rest:
+        yield Problem(Rule.NO_END, "the graph names neither a terminal nor a rest state")
+
+
+def _unreachable(graph: Graph) -> Iterator[Problem]:
+    reached = _closure({graph.initial}, ((edge.sources, edge.dest) for edge in graph.edges))
+    for state in graph.states:
+        if state not in reached:
+            yield Problem(
+                Rule.UNREACHABLE, f"no path leads from {graph.initial.value!r} to {state.value!r}", state
+            )
+
+
+def _closure(start: set[StrEnum], arrows: Iterable[tuple[tuple[StrEnum, ...], StrEnum]]) -> set[StrEnum]:
+    listed, reached, grew = list(arrows), set(start), True
+    while grew:
+        fresh = {dest for sources, dest in listed if dest not in reached and not reached.isdisjoint(sources)}
+        reached |= fresh
+        grew = bool(fresh)
+    return reached
+
+
+def _is_failure(graph: Graph, edge: Edge, source: StrEnum) -> bool:
+    return edge.event == graph.failure_event(source)
+
+
+def _trap(graph: Graph) -> Iterator[Problem]:
+    ends = graph.terminal | graph.rest
+    onward = [
+        (source, edge.dest)
+        for source, _, _, edge in graph.rows
+        if edge.dest != source and not _is_failure(graph, edge, source)
+    ]
+    alive = _closure(set(ends), (((dest,), source) for source, dest in onward))
+    for state in graph.states:
+        if state in graph.terminal:
+            continue
+        if not any(source == state for source, _ in onward):
+            yield Problem(Rule.TRAP, f"no edge but failure leaves {state.value!r}", state)
+        elif state not in alive:
+            yield Problem(Rule.NO_WAY_OUT, f"no path but failure leads from {state.value!r} to an end", state)
+
+
+def _terminal_exit(graph: Graph) -> Iterator[Problem]:
+    for source, event, _, edge in graph.rows:
+        if source in graph.terminal and not _is_failure(graph, edge, source):
+            message = f"{event.value!r} leaves the terminal state {source.value!r}; only a failure edge may"
+            yield Problem(Rule.TERMINAL_EXIT, message, source, event)
+
+
+def _guards(graph: Graph) -> Iterator[Problem]:
+    groups: dict[tuple[StrEnum, StrEnum], list[Edge]] = {}
+    for source, event, _, edge in graph.rows:
+        groups.setdefault((source, event), []).append(edge)
+    for (source, event), edges in groups.items():
+        where = f"{event.value!r} in {source.value!r}"
+        seen: list[object] = []
+        for edge in edges:
+            if None in seen or edge.when in seen:
+                message = f"{where}: an earlier edge with the same guard, or none, hides a later one"
+                yield Problem(Rule.GUARD_OVERLAP, message, source, event)
+            seen.append(edge.when)
+        if len(edges) > 1 and None not in seen:
+            message = f"{where}: every edge is guarded; add a last one without a guard"
+            yield Problem(Rule.GUARD_GAP, message, source, event)
+
+
+def _async_guard(graph: Graph) -> Iterator[Problem]:
+    for source, event, _, edge in graph.rows:
+        if inspect.iscoroutinefunction(edge.when):
+            message = f"the guard of {event.value!r} in {source.value!r} is async; a coroutine is always true"
+            yield Problem(Rule.ASYNC_GUARD, message, source, event)
+
+
+def _unbounded_cycle(graph: Graph) -> Iterator[Problem]:
+    paced = graph.waiting | graph.rest | graph.terminal  # somebody outside sets the pace there
+    free = {
+        (source, edge.dest)
+        for source, _, dest, edge in graph.rows
+        if not getattr(edge.when, "bounding", False)
+        and not edge.internal_in(source)
+        and source not in paced
+        and dest not in paced
+    }
+    for state in graph.states:
+        around = _closure({dest for source, dest in free if source == state}, (((s,), d) for s, d in free))
+        if state in around:
+            message = (
+                f"a cycle through {state.value!r} has no budget or progress guard (mark one with @bounding)"
+            )
+            yield Problem(Rule.UNBOUNDED_CYCLE, message, state)
+
+
+def _waiting(graph: Graph) -> Iterator[Problem]:
+    dwell = graph.dwell or {}
+    for state in sorted(graph.waiting - set(dwell)):
+        message = (
+            f"waiting state {state.value!r} declares no time limit; give dwell a pair, or None for no limit"
+        )
+        yield Problem(Rule.WAITING_WITHOUT_LIMIT, message, state)
+    for state, limit in dwell.items():
+        if limit is None:
+            continue
+        seconds, event = limit
+        if not seconds > 0:
+            message = f"the time limit of {state.value!r} is {seconds:g} s, not above 0"
+            yield Problem(Rule.BAD_DWELL, message, state)
+        edges = [edge for edge in graph.edges_from(state) if edge.event == event]
+        if not any(edge.when is None for edge in edges) or any(edge.internal_in(state) for edge in edges):
+            message = f"the time limit of {state.value!r} fires {event.value!r}, which may not leave it"
+            yield Problem(Rule.BAD_DWELL, message, state, event)
+
+
+def _missing_failure(graph: Graph) -> Iterator[Problem]:
+    if graph.failure is None:
+        return
+    for state in graph.states:
+        if graph.is_working(state) and graph.failure_event(state) is None:
+            message = f"{state.value!r} has no edge for its failure event that leaves it whatever guards say"
+            yield Problem(Rule.MISSING_FAILURE, message, state)
+
+
+def _internal(graph: Graph) -> Iterator[Problem]:
+    for source, event, _, edge in graph.rows:
+        if edge.internal_in(source) and graph.is_working(source):
+            message = (
+                f"{event.value!r} stays in the working state {source.value!r}: no enter hook runs after it, "
+                "so nothing would leave the state; use reenter=True"
+            )
+            yield Problem(Rule.INTERNAL_IN_WORKING_STATE, message, source, event)
+
+
+def _unused_event(graph: Graph) -> Iterator[Problem]:
+    used = {edge.event for edge in graph.edges}
+    for event in graph.events:
+        if event not in used:
+            yield Problem(Rule.UNUSED_EVENT, f"event {event.value!r} stands in no edge", None, event)
+
+
+_STRUCTURE: tuple[Check, ...] = (_reserved, _roles, _no_end, _unreachable)
+
+_BEHAVIOUR: tuple[Check, ...] = (
+    _trap,
+    _terminal_exit,
+    _guards,
+    _async_guard,
+    _unbounded_cycle,
+    _waiting,
+    _missing_failure,
+    _internal,
+    _unused_event,
+)

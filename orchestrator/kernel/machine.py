@@ -1,0 +1,141 @@
+"""Graph + hooks -> one compiled machine that any number of runs share. The only importer of `transitions`.
+
+`transitions` is the referee: it holds the table and commits each move on the run's `cursor`. Its synchronous
+`Machine` is used without a registered model and without callbacks; hooks are awaited by the driver around it,
+because its AsyncMachine (0.9.3) swallows cancellation and runs the hooks of one slot concurrently.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import transitions
+
+from orchestrator.errors import InvalidEvent, UnknownEvent
+from orchestrator.kernel.graph import Edge, Graph, guard_name
+from orchestrator.kernel.hooks import Hook, Hooks
+
+logging.getLogger("transitions").setLevel(logging.WARNING)  # it logs each callback at INFO, which we replace
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One (source, event, dest) with all that happens on it, looked up once when the graph is compiled."""
+
+    event: StrEnum
+    source: StrEnum
+    dest: StrEnum
+    edge: Edge
+    guard: Callable[[Any], Any] | None
+    guard_name: str | None
+    guard_label: str
+    """What `run.hook` says while the guard is asked."""
+    ahead: tuple[tuple[str, Hook], ...]
+    """before_<event>, before_event, leave_<source>, leave_state: may veto."""
+    after: tuple[tuple[str, Hook], ...]
+    commit: Callable[[Any], bool]
+    """Let `transitions` move the run's cursor."""
+    internal: bool
+    ends: bool
+    """It leads to a terminal state."""
+    failing: bool
+    """It is the failure edge of its source, which nothing may keep from committing."""
+    folded: bool
+    """The record may be written together with the next one: nothing outside `run.ctx` depends on it."""
+    settle_first: bool
+    """A host's hook comes before the commit, so everything folded so far must be durable by then."""
+
+
+class Machine:
+    """A compiled graph. Immutable after construction; holds no run."""
+
+    def __init__(self, graph: Graph, hooks: Hooks) -> None:
+        self.graph = graph
+        self.hooks = hooks
+        self.states: Mapping[str, StrEnum] = {state.value: state for state in graph.states}
+        self._table = _referee(graph)
+        self._steps: dict[tuple[str, str], tuple[Step, ...]] = {}
+        for number, edge in enumerate(graph.edges):
+            for source in edge.sources:
+                key = (source.value, edge.event.value)
+                self._steps[key] = (*self._steps.get(key, ()), self._compile(number, edge, source))
+        self.enter = {
+            state.value: hooks.named(f"enter_{state.name.lower()}", "enter_state") for state in graph.states
+        }
+        """State -> its enter hooks, named first, general second."""
+
+    def steps(self, state: str, event: str) -> tuple[Step, ...]:
+        """Return the candidate steps in table order. Raises UnknownEvent or InvalidEvent without any."""
+        steps = self._steps.get((state, event))
+        if steps is not None:
+            return steps
+        name = self.graph.name
+        if not any(edge.event == event for edge in self.graph.edges):
+            known = sorted(member.value for member in self.graph.events)
+            raise UnknownEvent(graph=name, state=str(state), event=str(event), known=known)
+        raise InvalidEvent(graph=name, state=str(state), event=str(event), allowed=self.events_from(state))
+
+    def accepts(self, state: str, event: str) -> bool:
+        """Tell whether `event` has an edge from `state`, guards not asked."""
+        return (state, event) in self._steps
+
+    def events_from(self, state: str) -> tuple[StrEnum, ...]:
+        """Return the events that have an edge from `state`, sorted by name, guards not asked."""
+        found = {steps[0].event for (source, _), steps in self._steps.items() if source == state}
+        return tuple(sorted(found))
+
+    def _compile(self, number: int, edge: Edge, source: StrEnum) -> Step:
+        graph, hooks = self.graph, self.hooks
+        event, dest = edge.event, edge.dest
+        internal = edge.internal_in(source)
+        ahead: tuple[str, ...] = (f"before_{event.name.lower()}", "before_event")
+        ahead += () if internal else (f"leave_{source.name.lower()}", "leave_state")
+        enter = () if internal else (f"enter_{dest.name.lower()}", "enter_state")
+        after = (f"after_{event.name.lower()}", "after_event")
+        return Step(
+            event=event,
+            source=source,
+            dest=dest,
+            edge=edge,
+            guard=edge.when,
+            guard_name=guard_name(edge.when),
+            guard_label=f"when:{guard_name(edge.when)}",
+            ahead=hooks.named(*ahead),
+            after=hooks.named(*after),
+            commit=self._table.events[_trigger(number, edge, source)].trigger,
+            internal=internal,
+            ends=dest in graph.terminal,
+            failing=event == graph.failure_event(source),
+            folded=(
+                dest in graph.pure
+                and graph.is_working(dest)
+                and hooks.hosted.isdisjoint((*ahead, *enter, *after))
+            ),
+            settle_first=not hooks.hosted.isdisjoint(ahead),
+        )
+
+
+def _trigger(number: int, edge: Edge, source: StrEnum) -> str:
+    """Name the trigger of one row and source: rows may share an event, and the driver has chosen already."""
+    return f"{number}:{source.value}:{edge.event.value}"
+
+
+def _referee(graph: Graph) -> transitions.Machine:
+    table = transitions.Machine(
+        model=None,
+        # values, not members: transitions files an enum member under its NAME and then misses its own state
+        states=[state.value for state in graph.states],
+        initial=graph.initial.value,
+        auto_transitions=False,
+        ignore_invalid_triggers=False,
+        model_attribute="cursor",
+    )
+    for number, edge in enumerate(graph.edges):
+        for source in edge.sources:
+            dest = None if edge.internal_in(source) else edge.dest.value
+            table.add_transition(_trigger(number, edge, source), source.value, dest)
+    return table

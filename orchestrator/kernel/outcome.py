@@ -1,0 +1,66 @@
+"""How runs end: seven outcomes, and for each the closed set of reasons (metric label values)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    COMPLETED = "completed"
+    PARTIAL = "partial"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    NO_PROGRESS = "no_progress"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+    FAILED = "failed"
+
+
+_BUDGETS = frozenset(
+    (
+        "max_iterations",
+        "input_tokens",
+        "output_tokens",
+        "cost",
+        "time",
+        "tool_calls",
+        "tool_errors",
+        "retries",
+    )
+)
+_STALLS = frozenset(("stalled", "repeated_success"))
+
+REASONS: Mapping[Outcome, frozenset[str]] = {
+    Outcome.COMPLETED: frozenset(("none", "memory_degraded")),
+    Outcome.PARTIAL: _BUDGETS | _STALLS,
+    Outcome.BUDGET_EXCEEDED: _BUDGETS,
+    Outcome.NO_PROGRESS: _STALLS,
+    Outcome.CANCELLED: frozenset(("caller", "shutdown")),
+    Outcome.REJECTED: frozenset(("operator",)),
+    Outcome.FAILED: frozenset(
+        (
+            "llm_error",
+            "tool_error",
+            "completion_invalid",
+            "guard_error",
+            "callback_error",
+            "invalid_transition",
+            "journal_error",
+            "state_timeout",
+            "memory_error",
+            "policy_stop",
+            "internal",
+        )
+    ),
+}
+"""outcome -> the reasons it may carry; a reason belongs to the table or it is a defect."""
+
+
+class Ending(NamedTuple):
+    """An outcome with its reason."""
+
+    outcome: Outcome
+    reason: str

@@ -1,0 +1,247 @@
+"""Facts: the one closed union that log, metrics, history, tracing and streams consume; and who receives them.
+
+Facts are made once, at the place where the thing happened, and never changed. None carries prompts,
+arguments or results: a fact may go to any log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A run entered its graph. `origin` is `new` or `resumed`."""
+
+    graph: str
+    run_id: str
+    at: float
+    origin: str = "new"
+    parent_run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One committed edge. `seq` counts them from 1 without a gap; `dwell` is seconds spent in `source`."""
+
+    graph: str
+    run_id: str
+    seq: int
+    event: str
+    source: str
+    dest: str
+    dwell: float
+    at: float
+    iteration: int
+    guard: str | None = None
+    """Name of the guard that allowed the edge, where it has one."""
+    internal: bool = False
+    """The edge stayed in its state: leave and enter hooks did not run."""
+    verdict: Any = None
+    """The guard verdict that ended the run, on the edge that ended it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventFailed:
+    """An event that did not commit, or whose hook raised after that. `reason` is one of FAILURES."""
+
+    graph: str
+    run_id: str
+    state: str
+    event: str
+    reason: str
+    at: float
+    iteration: int
+    hook: str | None = None
+    error: BaseException | None = None
+    committed: bool = False
+
+
+FAILURES = (
+    "callback_error",
+    "guard_error",
+    "refused",
+    "undeclared_edge",
+    "unknown_event",
+    "journal_error",
+    "timeout",
+    "cancelled",
+)
+"""Why an event can fail: the closed label set of `transition_failures_total{reason}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardEvaluated:
+    """An edge's guard was asked. `result` is `allow`, `deny` or `error`."""
+
+    graph: str
+    run_id: str
+    state: str
+    event: str
+    guard: str
+    result: str
+    observed: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChecked:
+    """All budget and progress guards of one turn, asked together; the first refusal decides."""
+
+    graph: str
+    run_id: str
+    state: str
+    iteration: int
+    verdicts: Sequence[Any]
+    """The verdicts, each with ok, guard, observed, limit, detail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of an operation that may be tried again.
+
+    `operation` is one of OPERATIONS; `outcome` is `ok`, `retry` (another try follows after `delay` seconds)
+    or `exhausted`; `reason` is why it failed, from `errors.ERROR_KINDS` or `schema_invalid`.
+    """
+
+    graph: str
+    run_id: str
+    operation: str
+    number: int
+    outcome: str
+    reason: str | None = None
+    delay: float = 0.0
+
+
+OPERATIONS = ("llm", "tool", "completion", "journal", "compaction", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class LLMCall:
+    """One request to a model, tried or answered. `seconds` is the time of this attempt."""
+
+    graph: str
+    run_id: str
+    state: str
+    iteration: int
+    model: str
+    outcome: str
+    """`ok`, `cancelled`, or one of errors.ERROR_KINDS."""
+    seconds: float
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float | None = None
+    finish_reason: str | None = None
+    tool_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One tool call, by (iteration, position). `seconds` includes waiting for a slot only in `queued`."""
+
+    graph: str
+    run_id: str
+    iteration: int
+    position: int
+    tool: str
+    """The registered name, or `_unregistered`."""
+    outcome: str
+    """`ok`, `error`, `timeout`, `denied`, `invalid_args` or `cancelled`."""
+    seconds: float
+    queued: float = 0.0
+    result_chars: int = 0
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JournalWrite:
+    """Records went to the journal: outcome `ok`, or `io`, `locked`, `full`, `corrupt`, `other`."""
+
+    graph: str
+    run_id: str
+    backend: str
+    operation: str
+    records: int
+    seconds: float
+    outcome: str = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class RunParked:
+    """The run left this process's hands without having ended: it waits for somebody, or was interrupted."""
+
+    graph: str
+    run_id: str
+    state: str
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunCompleted:
+    """The run reached a terminal state. The totals of the whole run stand here."""
+
+    graph: str
+    run_id: str
+    state: str
+    outcome: str
+    reason: str
+    at: float
+    seconds: float
+    transitions: int
+    iterations: int
+    summary: Any = None
+    """The graph's own totals (for llm_loop: usage, tool calls, restarts, budgets used)."""
+    error: BaseException | None = None
+    verdict: Any = None
+
+
+Fact: TypeAlias = (
+    RunStarted
+    | Transition
+    | EventFailed
+    | GuardEvaluated
+    | Attempt
+    | LLMCall
+    | ToolCall
+    | BudgetChecked
+    | JournalWrite
+    | RunParked
+    | RunCompleted
+)
+
+
+class Observer(Protocol):
+    """Receives every fact, in order, on the event loop. One that raises is counted and cannot fail a run."""
+
+    def observe(self, fact: Fact, /) -> None:
+        """Take note. Must be quick and must not block."""
+        ...
+
+
+class Draft(NamedTuple):
+    """A record on its way to the journal: `kind` and a plain-data body."""
+
+    kind: str
+    body: dict[str, Any]
+
+
+class Journal(Protocol):
+    """Where records become durable. `append` returns None when they already are, else something to wait for.
+
+    The driver shields that wait: a cancelled task never leaves a record half known.
+    """
+
+    backend: str
+
+    def create(self, run_id: str, body: dict[str, Any]) -> Awaitable[None] | None:
+        """Begin a run. Raises RunExists when the id is taken."""
+        ...
+
+    def append(self, run_id: str, drafts: Sequence[Draft]) -> Awaitable[None] | None:
+        """Make records durable, all or none. Raises JournalError."""
+        ...

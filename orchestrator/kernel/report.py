@@ -1,0 +1,165 @@
+"""Makes the facts of a run and hands them to the observers, in order, whatever an observer does."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any
+
+from orchestrator.errors import (
+    CancelRequested,
+    DeadlineExceeded,
+    InvalidEvent,
+    JournalError,
+    Refused,
+    StateTimeout,
+    UnknownEvent,
+)
+from orchestrator.kernel.clock import Clock
+from orchestrator.kernel.machine import Step
+from orchestrator.kernel.outcome import Ending
+from orchestrator.kernel.record import (
+    EventFailed,
+    Fact,
+    GuardEvaluated,
+    Observer,
+    RunCompleted,
+    RunParked,
+    RunStarted,
+    Transition,
+)
+from orchestrator.kernel.run import Run
+
+
+class Reporter:
+    """The observers of a driver."""
+
+    def __init__(self, observers: Iterable[Observer], clock: Clock) -> None:
+        self.errors: Counter[str] = Counter()
+        self._receivers = tuple(observer.observe for observer in observers)
+        self.heard = bool(self._receivers)
+        """There are observers."""
+        self._clock = clock
+
+    def tell(self, fact: Fact) -> None:
+        """Hand over one fact. An observer that raises is counted; the others hear it all the same."""
+        for receive in self._receivers:
+            try:
+                receive(fact)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the observer's own
+                self._observer_failed(receive, error)
+
+    def send(self, run: Run[Any, Any]) -> None:
+        """Hand over what was held back."""
+        if run.unsent:
+            facts, run.unsent = run.unsent, []
+            for fact in facts:
+                self.tell(fact)
+
+    def started(self, run: Run[Any, Any], origin: str, at: float) -> None:
+        """Tell that a driver took up the run."""
+        run.parked = False
+        self.tell(RunStarted(run.graph.name, run.run_id, at, origin, run.parent_run_id))
+
+    def parked(self, run: Run[Any, Any], reason: str) -> None:
+        """Tell that no driver has the run any more, though it has not ended."""
+        run.parked = True
+        self.tell(RunParked(run.graph.name, run.run_id, run.cursor, reason, self._clock.time()))
+
+    def completed(self, run: Run[Any, Any], ending: Ending, summary: object, at: float) -> None:
+        """Tell that the run ended."""
+        now = self._clock.monotonic()
+        self.tell(
+            RunCompleted(
+                run.graph.name,
+                run.run_id,
+                run.cursor,
+                ending.outcome.value,
+                ending.reason,
+                at,
+                now - (now if run.started_at is None else run.started_at),
+                run.seq,
+                run.ctx.iteration,
+                summary,
+                run.error,
+                getattr(run.ctx, "verdict", None),
+            )
+        )
+
+    def transition(self, run: Run[Any, Any], step: Step, now: float) -> Transition:
+        """Return the fact about a step that is being committed at monotonic time `now`."""
+        return Transition(
+            run.graph.name,
+            run.run_id,
+            run.seq,
+            step.event.value,
+            step.source.value,
+            step.dest.value,
+            now - run.entered_at,
+            self._clock.time(),
+            run.ctx.iteration,
+            step.guard_name,
+            step.internal,
+            getattr(run.ctx, "verdict", None) if step.ends else None,
+        )
+
+    def guard(self, run: Run[Any, Any], step: Step, result: str, verdict: object = None) -> None:
+        """Tell what a guard said: `allow`, `deny` or `error`."""
+        if self.heard:
+            run.emit(
+                GuardEvaluated(
+                    run.graph.name,
+                    run.run_id,
+                    run.cursor,
+                    step.event.value,
+                    getattr(verdict, "guard", "") or step.guard_name or "guard",
+                    result,
+                    getattr(verdict, "observed", 0),
+                    getattr(verdict, "limit", 0),
+                )
+            )
+
+    def failed(self, run: Run[Any, Any], event: StrEnum | None, error: Exception) -> EventFailed:
+        """Tell that an event failed, without one the failure event, and return the fact."""
+        fact = EventFailed(
+            run.graph.name,
+            run.run_id,
+            run.cursor,
+            str(event or run.graph.failure_event(run.state) or ""),
+            _reason(error, run.hook),
+            self._clock.time(),
+            run.ctx.iteration,
+            run.hook,
+            error,
+            event is not None and run.committed,
+        )
+        run.emit(fact)
+        return fact
+
+    def _observer_failed(self, receive: Callable[[Fact], None], error: Exception) -> None:
+        name = type(getattr(receive, "__self__", receive)).__name__
+        self.errors[name] += 1
+        if self.errors[name] == 1:  # name it once; a broken observer must not flood
+            logging.getLogger("orchestrator").error("observer %s raised %s", name, type(error).__name__)
+
+
+_REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (Refused, "refused"),
+    (InvalidEvent, "undeclared_edge"),
+    (UnknownEvent, "unknown_event"),
+    (JournalError, "journal_error"),
+    (StateTimeout, "timeout"),
+    (DeadlineExceeded, "timeout"),
+    (CancelRequested, "cancelled"),
+)
+
+
+def _reason(error: Exception, hook: str) -> str:
+    for kind, reason in _REASONS:
+        if isinstance(error, kind):
+            return reason
+    if hook == "journal":
+        return "journal_error"
+    return "guard_error" if hook.startswith("when:") else "callback_error"

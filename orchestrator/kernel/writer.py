@@ -1,0 +1,80 @@
+"""Makes the records of runs durable, and loses none of them, nor its knowledge of one, to a cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from orchestrator.kernel.clock import Clock
+from orchestrator.kernel.record import Fact, Journal, JournalWrite, Transition
+from orchestrator.kernel.report import Reporter
+from orchestrator.kernel.run import Run
+
+
+class Writer:
+    """A journal as the driver uses it. Methods return a CancelledError that came meanwhile, for later."""
+
+    def __init__(self, journal: Journal, report: Reporter, clock: Clock) -> None:
+        self._journal = journal
+        self._report = report
+        self._clock = clock
+
+    async def create(self, run: Run[Any, Any], at: float) -> asyncio.CancelledError | None:
+        """Begin a run. Raises RunExists when the journal knows its id."""
+        body = {"graph": run.graph.name, "fingerprint": run.graph.fingerprint, "at": at}
+        waiting = self._journal.create(run.run_id, body)
+        return None if waiting is None else await _done(waiting)
+
+    async def write(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
+        """Make the run's drafts durable. Where that fails, detach the run from its journal and raise.
+
+        The transitions these records stood for are then neither told nor counted: nobody can resume from
+        them.
+        """
+        if not run.drafts or run.detached:
+            return None
+        drafts, run.drafts = run.drafts, []
+        began = self._clock.monotonic()
+        try:
+            waiting = self._journal.append(run.run_id, drafts)
+            late = None if waiting is None else await _done(waiting)
+        except BaseException as error:
+            run.hook = "journal"
+            run.detached = True
+            told: list[Fact] = [fact for fact in run.unsent if not isinstance(fact, Transition)]
+            run.seq -= len(run.unsent) - len(told)
+            run.unsent = told
+            self._note(run, len(drafts), began, str(getattr(error, "kind", "other")))
+            self._report.send(run)
+            raise
+        self._note(run, len(drafts), began, "ok")
+        return late
+
+    def _note(self, run: Run[Any, Any], records: int, began: float, outcome: str) -> None:
+        seconds = self._clock.monotonic() - began
+        backend = self._journal.backend
+        self._report.tell(
+            JournalWrite(run.graph.name, run.run_id, backend, "append", records, seconds, outcome)
+        )
+
+
+async def _done(waiting: Awaitable[None]) -> asyncio.CancelledError | None:
+    """Wait until a write is done, whoever cancels meanwhile; return that cancellation.
+
+    Raises what the write raised, or the cancellation if there was one.
+    """
+    write = asyncio.ensure_future(waiting)
+    late: asyncio.CancelledError | None = None
+    while not write.done():
+        try:
+            await asyncio.wait((write,))
+        except asyncio.CancelledError as cancelled:
+            late = cancelled
+    try:
+        write.result()
+    except Exception as error:
+        if late is not None:
+            raise late from error
+        raise
+    return late

@@ -1,0 +1,114 @@
+"""Every (state, event) pair of every graph against the seed's own table, written out here row by row."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import InvalidEvent
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.hooks import Hooks
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.run import Run
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+
+# Seed 003, with `failure` from init and finalize too (P3) and `restart_loop` as the eleventh event (P10).
+LLM_LOOP_TABLE = """
+init               start_loop           await_llm
+await_llm          llm_response         evaluate_response
+evaluate_response  response_no_tool     handle_completion
+evaluate_response  response_with_tools  process_tools
+process_tools      tools_executed       update_budgets
+update_budgets     budget_ok            await_llm
+update_budgets     budget_exceeded      terminate_error
+update_budgets     restart_loop         await_llm
+handle_completion  completion_retry     await_llm
+handle_completion  completion_success   finalize
+init               failure              terminate_error
+await_llm          failure              terminate_error
+evaluate_response  failure              terminate_error
+process_tools      failure              terminate_error
+update_budgets     failure              terminate_error
+handle_completion  failure              terminate_error
+finalize           failure              terminate_error
+"""
+
+# One line a graph: the graph, the seed's table, how many states and events the seed has.
+GRAPHS = [
+    (LLM_LOOP, LLM_LOOP_TABLE, 8, 11),
+]
+
+IDS = [graph.name for graph, *_ in GRAPHS]
+Table = dict[tuple[str, str], str]
+
+
+@dataclass
+class Context:
+    iteration: int = 0
+
+
+def table(text: str) -> Table:
+    rows = [line.split() for line in text.strip().splitlines()]
+    return {(source, event): dest for source, event, dest in rows}
+
+
+def open_(graph: Graph) -> Graph:
+    """The graph with its guards allowing everything: here the rows are asked, not the budgets."""
+    return replace(graph, edges=tuple(replace(edge, when=None) for edge in graph.edges), strict=False)
+
+
+def run_in(machine: Machine, state: str) -> Run[Any, Any]:
+    run: Run[Any, Any] = Run(machine, "r", Context(), None)
+    run.cursor, run.fresh, run.started_at = state, False, 0.0
+    return run
+
+
+PAIRS = [
+    pytest.param(graph, table(text), state, event, id=f"{graph.name}-{state}-{event}")
+    for graph, text, _, _ in GRAPHS
+    for state in graph.states
+    for event in graph.events
+]
+
+
+@pytest.mark.parametrize(("graph", "text", "states", "events"), GRAPHS, ids=IDS)
+def test_the_graph_has_the_states_events_and_rows_of_its_seed(
+    graph: Graph, text: str, states: int, events: int
+) -> None:
+    assert (len(graph.states), len(graph.events)) == (states, events)
+    assert {(s.value, e.value): d.value for s, e, d, _ in graph.rows} == table(text)
+    assert len(graph.rows) == len(text.strip().splitlines())
+
+
+@pytest.mark.parametrize(("graph", "rows", "state", "event"), PAIRS)
+def test_each_pair_commits_or_is_refused_as_the_table_says(
+    graph: Graph, rows: Table, state: Any, event: Any
+) -> None:
+    machine = Machine(open_(graph), Hooks({}))
+    run = run_in(machine, state.value)
+    dest = rows.get((state.value, event.value))
+    if dest is not None:
+        asyncio.run(Driver(machine).fire(run, event))
+        assert (run.cursor, run.seq) == (dest, 1)
+        return
+    with pytest.raises(InvalidEvent) as caught:
+        asyncio.run(Driver(machine).fire(run, event))
+    error = caught.value
+    assert (error.graph, error.state, error.event) == (graph.name, state.value, event.value)
+    assert error.allowed == tuple(sorted(known for source, known in rows if source == state.value))
+    assert (run.cursor, run.seq) == (state.value, 0)
+
+
+@pytest.mark.parametrize("graph", [graph for graph, *_ in GRAPHS], ids=IDS)
+def test_the_graph_is_clean(graph: Graph) -> None:
+    assert graph.lint() == []
+
+
+@pytest.mark.parametrize("graph", [graph for graph, *_ in GRAPHS], ids=IDS)
+def test_every_state_with_work_has_a_way_to_fail_that_no_guard_can_bar(graph: Graph) -> None:
+    if graph.failure is not None:
+        assert all(graph.failure_event(state) for state in graph.states if graph.is_working(state))

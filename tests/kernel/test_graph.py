@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.graph import Edge, Graph, bounding, guard_name
+from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.machine import Machine
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from tests.kernel.toy import TOY, E, S, ToyRun, hooks, new_run
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+
+def test_names_given_as_text_become_the_graphs_own_members() -> None:
+    graph = TOY.extend(
+        waiting={"ask"}, dwell={"ask": (5.0, "late"), "work": None}, failure={s.value: "fail" for s in S}
+    )
+    members = [*graph.waiting, *graph.terminal, *(graph.dwell or {}), graph.initial, *graph.pure]
+    assert all(type(member) is graph.states for member in members)
+    assert graph.dwell_of(graph.states("ask")) == (5.0, graph.events("late"))
+    assert type(graph.failure_event(graph.states("work"))) is graph.events
+
+
+def test_failure_may_depend_on_the_state() -> None:
+    graph = replace(TOY, failure={S.WORK: E.FAIL, S.ASK: E.LATE}, strict=False)
+    assert [graph.failure_event(state) for state in (S.WORK, S.ASK, S.CHECK)] == [E.FAIL, E.LATE, None]
+
+
+def test_a_guard_is_named_by_its_function() -> None:
+    class Asked:
+        def __call__(self, ctx: object) -> bool:
+            return True
+
+    @bounding
+    def fits(ctx: object) -> bool:
+        return True
+
+    assert [guard_name(guard) for guard in (None, fits, Asked())] == [None, "fits", "Asked"]
+
+
+def test_description_is_plain_data() -> None:
+    described = LLM_LOOP.describe()
+    assert json.loads(json.dumps(described)) == described
+    assert all(type(event) is str for event in described["failure"].values())
+
+
+# ---- fingerprint ----
+
+
+def fingerprint(graph: Graph = TOY, **changes: Any) -> str:
+    return graph.extend(**changes).fingerprint
+
+
+def test_the_same_table_has_the_same_fingerprint() -> None:
+    assert fingerprint() == TOY.fingerprint == replace(TOY).fingerprint
+    assert len(TOY.fingerprint) == 64
+    assert fingerprint(LLM_LOOP) == LLM_LOOP.fingerprint
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "other"},
+        {"states": ["more"], "edges": [Edge(E.START, (S.ASK,), "more"), Edge(E.FINISH, ("more",), S.DONE)]},  # type: ignore[arg-type]
+        {"edges": [Edge(E.ANSWER, (S.WORK,), S.CHECK)]},
+        {"without": [("ask", "note")]},
+        {"waiting": (), "rest": (S.ASK,)},
+        {"failure": None},
+        {"edges": [Edge(E.NOTE, (S.ASK,), S.ASK, reenter=True)], "without": [("ask", "note")]},
+        {"edges": [Edge(E.ASKED, (S.CHECK,), S.ASK, len)], "without": [("check", "asked")]},
+    ],
+    ids=["name", "state", "edge", "row", "roles", "failure", "reenter", "guard"],
+)
+def test_it_changes_with_the_topology(changes: dict[str, Any]) -> None:
+    assert fingerprint(strict=False, **changes) != TOY.fingerprint
+
+
+def test_it_does_not_change_with_time_limits_or_with_how_records_are_written() -> None:
+    assert fingerprint(dwell={S.ASK: None}) == TOY.fingerprint
+    assert fingerprint(pure=()) == TOY.fingerprint
+
+
+@dataclass
+class Inner:
+    number: int = 0
+
+
+@dataclass
+class Outer:
+    iteration: int = 0
+    inner: Inner = field(default_factory=Inner)
+    many: list[Inner] = field(default_factory=list)
+
+
+def test_it_changes_with_the_schema_of_the_context_and_of_what_is_in_it() -> None:
+    @dataclass
+    class Changed:
+        number: float = 0.0
+
+    before = fingerprint(context=Outer)
+    assert before != TOY.fingerprint
+    kept = Inner.__dataclass_fields__["number"].type
+    try:
+        Inner.__dataclass_fields__["number"].type = "float"
+        assert fingerprint(context=Outer) != before
+    finally:
+        Inner.__dataclass_fields__["number"].type = kept
+    assert fingerprint(context=Outer) == before
+    assert fingerprint(context=None) != before
+
+
+def test_a_context_that_names_what_only_type_checkers_import_has_a_fingerprint() -> None:
+    @dataclass
+    class Odd:
+        iteration: int
+        key: Hashable
+
+    assert fingerprint(context=Odd) != fingerprint(context=None)
+
+
+# ---- extend: add a phase ----
+
+
+async def test_a_phase_is_added_without_touching_the_table_it_is_added_to() -> None:
+    before = TOY.describe()
+    graph = TOY.extend(
+        name="toy_with_review",
+        states=["review"],
+        events=["reviewed"],
+        without=[("check", "finish")],
+        edges=[
+            Edge(E.FINISH, (S.CHECK,), "review"),  # type: ignore[arg-type]
+            Edge("reviewed", ("review",), S.DONE),  # type: ignore[arg-type]
+            Edge(E.FAIL, ("review",), S.LOST),  # type: ignore[arg-type]
+        ],
+    )
+
+    async def enter_review(run: ToyRun) -> Any:
+        return "reviewed"
+
+    machine = Machine(graph, bind(graph, hooks(), SimpleNamespace(enter_review=enter_review)))
+    run = new_run(machine)
+    await Driver(machine).drive(run)
+    assert (run.state, run.seq) == (S.DONE, 4)
+    assert TOY.describe() == before
+    assert "review" not in [state.value for state in TOY.states]
+
+
+def test_a_row_is_dropped_from_one_source_only() -> None:
+    graph = TOY.extend(without=[("check", "fail")], strict=False)
+    assert graph.failure_event(graph.states("check")) is None
+    assert graph.failure_event(graph.states("work")) == "fail"
+
+
+def test_a_name_that_is_there_already_is_not_added_twice() -> None:
+    assert list(TOY.extend(states=["ask"], events=["note"]).states) == list(S)

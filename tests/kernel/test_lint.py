@@ -1,0 +1,266 @@
+"""Each rule, proven by one change to a shipped graph, or to its hooks, that breaks it and no other."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import GraphError
+from orchestrator.kernel.graph import Edge, Graph, bounding
+from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.lint import Problem, Rule
+from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue
+from orchestrator.machines.llm_loop.model import Event, State
+
+
+@bounding
+def bounded(ctx: Any) -> bool:
+    return True
+
+
+async def coroutine(ctx: Any) -> bool:
+    return False
+
+
+def row(event: str, source: str, dest: str, when: Any = None, *, reenter: bool = False) -> Edge:
+    """An edge that may name what the graph does not have yet."""
+    return Edge(event, (source,), dest, when, reenter)  # type: ignore[arg-type]
+
+
+Change = Callable[[], Graph]
+
+GRAPH_CHANGES: dict[Rule, Change] = {
+    Rule.UNKNOWN_NAME: lambda: LLM_LOOP.extend(terminal={*LLM_LOOP.terminal, "heaven"}),
+    Rule.RESERVED_NAME: lambda: LLM_LOOP.extend(events=["event"], edges=[row("event", "init", "finalize")]),
+    Rule.ROLE_CONFLICT: lambda: LLM_LOOP.extend(waiting={State.TERMINATE_ERROR}),
+    Rule.NO_END: lambda: LLM_LOOP.extend(terminal=()),
+    Rule.UNREACHABLE: lambda: LLM_LOOP.extend(states=["attic"]),
+    Rule.TRAP: lambda: LLM_LOOP.extend(
+        states=["cellar"],
+        events=["descend"],
+        edges=[row("descend", "init", "cellar"), row("failure", "cellar", "terminate_error")],
+    ),
+    Rule.NO_WAY_OUT: lambda: LLM_LOOP.extend(
+        states=["cellar", "vault"],
+        events=["descend"],
+        edges=[
+            row("descend", "init", "cellar"),
+            row("descend", "cellar", "vault"),
+            row("descend", "vault", "cellar", bounded),
+            row("failure", "cellar", "terminate_error"),
+            row("failure", "vault", "terminate_error"),
+        ],
+    ),
+    Rule.TERMINAL_EXIT: lambda: LLM_LOOP.extend(edges=[row("start_loop", "finalize", "await_llm")]),
+    Rule.GUARD_OVERLAP: lambda: LLM_LOOP.extend(edges=[row("llm_response", "await_llm", "process_tools")]),
+    Rule.GUARD_GAP: lambda: LLM_LOOP.extend(edges=[row("budget_ok", "update_budgets", "await_llm", bounded)]),
+    Rule.ASYNC_GUARD: lambda: LLM_LOOP.extend(
+        without=[("update_budgets", "budget_exceeded")],
+        edges=[row("budget_exceeded", "update_budgets", "terminate_error", coroutine)],
+    ),
+    Rule.UNBOUNDED_CYCLE: lambda: LLM_LOOP.extend(
+        without=[("update_budgets", "budget_ok")], edges=[row("budget_ok", "update_budgets", "await_llm")]
+    ),
+    Rule.WAITING_WITHOUT_LIMIT: lambda: LLM_LOOP.extend(waiting={State.PROCESS_TOOLS}, dwell={}),
+    Rule.BAD_DWELL: lambda: LLM_LOOP.extend(dwell={State.INIT: (0.0, Event.FAILURE)}),
+    Rule.MISSING_FAILURE: lambda: LLM_LOOP.extend(without=[("await_llm", "failure")], dwell={}),
+    Rule.INTERNAL_IN_WORKING_STATE: lambda: LLM_LOOP.extend(
+        events=["note"], edges=[row("note", "process_tools", "process_tools")]
+    ),
+    Rule.UNUSED_EVENT: lambda: LLM_LOOP.extend(events=["pause"]),
+}
+
+
+def module(name: str = "enter", **changes: Any) -> types.ModuleType:
+    """A module with an enter hook for each working state of the loop; None takes one out."""
+
+    async def hook(run: Any) -> None: ...
+
+    made = types.ModuleType(name)
+    wanted = {f"enter_{state}": hook for state in LLM_LOOP.states if LLM_LOOP.is_working(state)}
+    for key, value in {**wanted, **changes}.items():
+        if value is not None:
+            value.__module__ = name
+            setattr(made, key, value)
+    return made
+
+
+def _async() -> Any:
+    async def hook(run: Any) -> None: ...
+
+    return hook
+
+
+def _second(**hooks: Any) -> types.ModuleType:
+    made = types.ModuleType("second")
+    for name, hook in hooks.items():
+        hook.__module__ = "second"
+        setattr(made, name, hook)
+    return made
+
+
+HOOK_CHANGES: dict[Rule, Callable[[], list[types.ModuleType]]] = {
+    Rule.STRAY_HOOK: lambda: [module(enter_awiat_llm=_async())],
+    Rule.SYNC_HOOK: lambda: [module(leave_init=lambda run: None)],
+    Rule.DUPLICATE_HOOK: lambda: [module(), _second(enter_init=_async())],
+    Rule.MISSING_ENTER: lambda: [module(enter_await_llm=None)],
+    Rule.TERMINAL_WITHOUT_FAILURE: lambda: [module(enter_terminate_error=_async())],
+}
+
+
+def problems_of(build: Callable[[], object]) -> tuple[Problem, ...]:
+    with pytest.raises(GraphError) as caught:
+        build()
+    assert all(isinstance(problem, Problem) for problem in caught.value.problems)
+    return caught.value.problems  # type: ignore[return-value]
+
+
+def test_the_shipped_graph_and_its_hooks_are_clean() -> None:
+    assert LLM_LOOP.lint() == []
+    bind(LLM_LOOP, module())
+
+
+def test_every_rule_is_proven_here() -> None:
+    assert {*GRAPH_CHANGES, *HOOK_CHANGES} == set(Rule)
+
+
+@pytest.mark.parametrize("rule", GRAPH_CHANGES, ids=str)
+def test_a_change_to_the_graph_breaks_exactly_that_rule(rule: Rule) -> None:
+    assert {problem.rule for problem in problems_of(GRAPH_CHANGES[rule])} == {rule}
+
+
+@pytest.mark.parametrize("rule", HOOK_CHANGES, ids=str)
+def test_a_change_to_the_hooks_breaks_exactly_that_rule(rule: Rule) -> None:
+    found = problems_of(lambda: bind(LLM_LOOP, *HOOK_CHANGES[rule]()))
+    assert {problem.rule for problem in found} == {rule}
+
+
+# ---- the finer points of a rule ----
+
+
+def broken(**changes: Any) -> list[tuple[Rule, str | None, str | None]]:
+    return [(p.rule, p.state, p.event) for p in problems_of(lambda: LLM_LOOP.extend(**changes))]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"initial": "nowhere"},
+        {"edges": [row("fly", "init", "finalize")]},
+        {"edges": [row("failure", "nowhere", "finalize")]},
+        {"edges": [row("failure", "init", "nowhere")]},
+        {"rest": {"nowhere"}},
+        {"waiting": {"nowhere"}},
+        {"pure": {"nowhere"}},
+        {"dwell": {"nowhere": None}},
+        {"dwell": {"init": (1.0, "fly")}},
+        {"failure": "fly"},
+        {"failure": {"nowhere": "failure"}},
+        {"failure": {"init": "fly"}},
+        {"without": [("init", "fly")]},
+    ],
+    ids=str,
+)
+def test_a_name_that_is_not_declared_is_found_wherever_it_stands(changes: dict[str, Any]) -> None:
+    found = problems_of(lambda: LLM_LOOP.extend(**changes))
+    assert [problem.rule for problem in found] == [Rule.UNKNOWN_NAME]
+    assert "nowhere" in str(found[0]) or "fly" in str(found[0])
+
+
+def test_a_rest_state_is_an_end_too_but_something_must_lead_out_of_it() -> None:
+    changes: Any = {"terminal": {"terminate_error"}, "rest": {"finalize"}}
+    assert broken(**changes) == [(Rule.TRAP, "finalize", None)]
+    assert LLM_LOOP.extend(**changes, edges=[row("start_loop", "finalize", "init")]).lint() == []
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [(-1.0, "failure"), (float("nan"), "failure"), (5.0, "budget_ok"), (5.0, "note"), (5.0, "maybe")],
+    ids=["negative", "no number", "no edge", "internal", "guarded"],
+)
+def test_a_time_limit_must_be_positive_and_fire_what_surely_leaves_the_state(limit: Any) -> None:
+    extra = {
+        "note": [row("note", "process_tools", "process_tools")],
+        "maybe": [row("maybe", "process_tools", "terminate_error", bounded)],
+    }.get(limit[1], [])
+    found = broken(
+        events=[edge.event for edge in extra],
+        edges=extra,
+        dwell={"process_tools": limit},
+        waiting={"process_tools"},
+    )
+    assert {rule for rule, _, _ in found} == {Rule.BAD_DWELL}
+    assert {state for _, state, _ in found} == {"process_tools"}
+
+
+def test_a_failure_edge_that_a_guard_can_bar_is_missing() -> None:
+    found = broken(
+        without=[("await_llm", "failure")],
+        edges=[row("failure", "await_llm", "terminate_error", bounded)],
+        dwell={},
+    )
+    assert found == [(Rule.MISSING_FAILURE, "await_llm", None)]
+
+
+def test_a_failure_edge_that_stays_is_missing() -> None:
+    found = broken(
+        without=[("await_llm", "failure")], edges=[row("failure", "await_llm", "await_llm")], dwell={}
+    )
+    assert (Rule.MISSING_FAILURE, "await_llm", None) in found
+
+
+def test_choices_between_guards_that_end_in_an_open_edge_are_fine() -> None:
+    graph = LLM_LOOP.extend(
+        without=[("update_budgets", "budget_ok")],
+        edges=[
+            row("budget_ok", "update_budgets", "await_llm", may_continue),
+            row("budget_ok", "update_budgets", "terminate_error"),
+        ],
+    )
+    assert graph.lint() == []
+
+
+def test_a_cycle_through_a_waiting_state_is_paced_by_somebody_outside() -> None:
+    graph = LLM_LOOP.extend(
+        states=["asking"],
+        events=["ask", "answer"],
+        edges=[row("ask", "process_tools", "asking"), row("answer", "asking", "process_tools")],
+        waiting={"asking"},
+        dwell={"asking": None},
+    )
+    assert graph.lint() == []
+
+
+def test_a_working_state_that_reenters_itself_needs_a_bound() -> None:
+    found = broken(events=["more"], edges=[row("more", "process_tools", "process_tools", reenter=True)])
+    assert found == [(Rule.UNBOUNDED_CYCLE, "process_tools", None)]
+    bound = row("more", "process_tools", "process_tools", bounded, reenter=True)
+    assert LLM_LOOP.extend(events=["more"], edges=[bound]).lint() == []
+
+
+def test_all_problems_stand_in_one_error() -> None:
+    with pytest.raises(GraphError) as caught:
+        LLM_LOOP.extend(
+            name="broken",
+            events=["pause", "stop"],
+            without=[("update_budgets", "budget_ok")],
+            edges=[row("budget_ok", "update_budgets", "await_llm")],
+            dwell={"init": (0.0, "failure")},
+        )
+    error = caught.value
+    assert (error.graph, len(error.problems)) == ("broken", 7)
+    assert str(error).startswith("broken: 7 problems\n  - unbounded_cycle: ")
+    assert str(error).count("\n  - ") == 7
+
+
+def test_a_graph_that_is_not_strict_raises_structural_faults_only_and_lists_the_rest() -> None:
+    graph = LLM_LOOP.extend(events=["pause"], strict=False)
+    assert [problem.rule for problem in graph.lint()] == [Rule.UNUSED_EVENT]
+    assert broken(states=["attic"], strict=False) == [(Rule.UNREACHABLE, "attic", None)]
+
+
+def test_structural_faults_hide_the_others() -> None:
+    assert {rule for rule, _, _ in broken(states=["attic"], events=["pause"])} == {Rule.UNREACHABLE}

@@ -1,0 +1,56 @@
+"""A hundred thousand turns in one run need what one turn needs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import tracemalloc
+
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.history import History
+from tests.kernel.toy import E, ToyRun, machine, new_run
+
+TURNS = 100_000
+TRACED, FROM, TO = 88_000, 90_000, 100_000
+"""Tracing costs four times the run, so it starts late; by FROM all that is kept has been replaced once."""
+KEPT = 1_000
+"""Facts and records that observer and journal keep."""
+
+
+def depth() -> int:
+    frame, count = inspect.currentframe(), 0
+    while frame is not None:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+async def test_stack_and_tasks_stay_the_same_and_memory_grows_by_less_than_a_mebibyte() -> None:
+    seen: set[tuple[int, int]] = set()
+    held: dict[int, int] = {}
+
+    async def work(run: ToyRun) -> E:
+        turn = run.ctx.iteration = run.ctx.iteration + 1
+        if turn % 1_000 == 0:
+            seen.add((depth(), len(asyncio.all_tasks())))
+            if turn == TRACED:
+                tracemalloc.start(1)
+            if turn in (FROM, TO):
+                held[turn] = tracemalloc.get_traced_memory()[0]
+        return E.DID
+
+    async def check(run: ToyRun) -> E:
+        return E.AGAIN if run.ctx.iteration < TURNS else E.FINISH
+
+    made = machine(enter_work=work, enter_check=check)
+    history = History(limit=KEPT)
+    run = new_run(made, turns=TURNS)
+    try:
+        await Driver(made, observers=(history,), journal=MemoryJournal(records=KEPT)).drive(run)
+    finally:
+        tracemalloc.stop()
+    assert run.seq == 2 * TURNS + 1
+    assert sum(history.edges.values()) == run.seq
+    assert len(seen) == 1
+    growth = (held[TO] - held[FROM]) * TURNS / (TO - FROM)
+    assert growth < 2**20

@@ -1,0 +1,244 @@
+"""What the tests of the kernel share: a small graph with every kind of state, its hooks, journals, a run."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import SimpleNamespace
+from typing import Any, TypeAlias, TypeVar
+
+from orchestrator.errors import JournalError
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.graph import Edge, Graph, bounding
+from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.record import Draft, Fact, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.testing.clock import FakeClock
+
+F = TypeVar("F")
+T = TypeVar("T")
+
+
+class State(StrEnum):
+    INIT = "init"
+    WORK = "work"
+    CHECK = "check"
+    ASK = "ask"
+    DONE = "done"
+    LOST = "lost"
+
+
+class Event(StrEnum):
+    START = "start"
+    DID = "did"
+    AGAIN = "again"
+    ASKED = "asked"
+    ANSWER = "answer"
+    NOTE = "note"
+    LATE = "late"
+    FINISH = "finish"
+    FAIL = "fail"
+
+
+S = State
+E = Event
+
+
+@dataclass(slots=True)
+class Context:
+    """`plan` is what enter_check answers, in order; then it finishes."""
+
+    iteration: int = 0
+    plan: list[Event] = field(default_factory=list)
+    turns: int = 100
+    chosen: dict[int, Event] = field(default_factory=dict)
+
+
+@bounding
+def may_work(ctx: Context) -> bool:
+    return ctx.iteration < ctx.turns
+
+
+TOY = Graph(
+    name="toy",
+    states=State,
+    events=Event,
+    initial=S.INIT,
+    terminal=frozenset((S.DONE, S.LOST)),
+    waiting=frozenset((S.ASK,)),
+    failure=E.FAIL,
+    pure=frozenset((S.CHECK,)),
+    dwell={S.WORK: (10.0, E.FAIL), S.ASK: (60.0, E.LATE)},
+    context=Context,
+    edges=(
+        Edge(E.START, (S.INIT,), S.WORK),
+        Edge(E.DID, (S.WORK,), S.CHECK),
+        Edge(E.AGAIN, (S.CHECK,), S.WORK, may_work),
+        Edge(E.ASKED, (S.CHECK,), S.ASK),
+        Edge(E.ANSWER, (S.ASK,), S.WORK),
+        Edge(E.NOTE, (S.ASK,), S.ASK),
+        Edge(E.LATE, (S.ASK,), S.LOST),
+        Edge(E.FINISH, (S.CHECK,), S.DONE),
+        Edge(E.FAIL, (S.INIT, S.WORK, S.CHECK, S.ASK, S.DONE), S.LOST),
+    ),
+)
+
+Hook: TypeAlias = Callable[[Any], Awaitable[StrEnum | None]]
+ToyRun: TypeAlias = Run[Context, None]
+
+
+async def _init(run: ToyRun) -> Event:
+    await asyncio.sleep(0)
+    return E.START
+
+
+async def _work(run: ToyRun) -> Event:
+    run.ctx.iteration += 1
+    await asyncio.sleep(0)
+    return E.DID
+
+
+async def _check(run: ToyRun) -> Event:
+    """Answers the same when it is run again after an interruption."""
+    if run.seq not in run.ctx.chosen:
+        run.ctx.chosen[run.seq] = run.ctx.plan.pop(0) if run.ctx.plan else E.FINISH
+    return run.ctx.chosen[run.seq]
+
+
+async def nothing(run: ToyRun) -> None:
+    await asyncio.sleep(0)
+
+
+def raises(error: Exception) -> Hook:
+    """A hook that waits a little and raises."""
+
+    async def hook(run: ToyRun) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    return hook
+
+
+def hooks(**own: Hook) -> SimpleNamespace:
+    """The toy's hooks, some replaced or added."""
+    return SimpleNamespace(**{"enter_init": _init, "enter_work": _work, "enter_check": _check, **own})
+
+
+def machine(graph: Graph = TOY, extra: Iterable[object] = (), **own: Hook) -> Machine:
+    return Machine(graph, bind(graph, hooks(**own), extra=extra))
+
+
+def new_run(of: Machine, *plan: Event, turns: int = 100, run_id: str = "r1") -> ToyRun:
+    return Run(of, run_id, Context(plan=list(plan), turns=turns), None)
+
+
+class Facts:
+    """An observer that keeps everything it is told."""
+
+    def __init__(self) -> None:
+        self.all: list[Fact] = []
+
+    def observe(self, fact: Fact) -> None:
+        self.all.append(fact)
+
+    def of(self, kind: type[F]) -> list[F]:
+        return [fact for fact in self.all if isinstance(fact, kind)]
+
+    @property
+    def path(self) -> list[str]:
+        """Event of each transition told."""
+        return [fact.event for fact in self.of(Transition)]
+
+
+class CountingJournal(MemoryJournal):
+    """Keeps what each append was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appends: list[list[str]] = []
+
+    def append(self, run_id: str, drafts: Sequence[Draft]) -> None:
+        super().append(run_id, drafts)
+        self.appends.append([str(draft.body.get("event", draft.kind)) for draft in drafts])
+
+
+class SlowJournal:
+    """Durable only after two turns of the event loop, as a writer thread would be."""
+
+    backend = "slow"
+
+    def __init__(self) -> None:
+        self.kept = MemoryJournal()
+        self.broken_at = 0
+        """The number of the append that fails, from 1."""
+        self.appends = 0
+
+    async def create(self, run_id: str, body: dict[str, Any]) -> None:
+        await asyncio.sleep(0)
+        self.kept.create(run_id, body)
+        await asyncio.sleep(0)
+
+    async def append(self, run_id: str, drafts: Sequence[Draft]) -> None:
+        await asyncio.sleep(0)
+        self.appends += 1
+        if self.appends == self.broken_at:
+            raise JournalError("disk full")
+        self.kept.append(run_id, drafts)
+        await asyncio.sleep(0)
+
+    def path(self, run_id: str = "r1") -> list[dict[str, Any]]:
+        """Body of each transition that is durable."""
+        return [draft.body for draft in self.kept.load(run_id) if draft.kind == "transition"]
+
+
+@dataclass
+class Rig:
+    """A machine with a driver, one run, and what was observed."""
+
+    run: ToyRun
+    driver: Driver
+    facts: Facts
+    clock: FakeClock
+
+
+def rig(
+    *plan: Event,
+    graph: Graph = TOY,
+    journal: Any = None,
+    extra: Iterable[object] = (),
+    turns: int = 100,
+    strict: bool = False,
+    **own: Hook,
+) -> Rig:
+    clock, facts = FakeClock(), Facts()
+    made = machine(graph, extra, **own)
+    driver = Driver(made, observers=(facts,), journal=journal, clock=clock, strict=strict)
+    return Rig(new_run(made, *plan, turns=turns), driver, facts, clock)
+
+
+@types.coroutine
+def suspended_at(
+    number: int, inner: Coroutine[Any, Any, T], act: Callable[[], object]
+) -> Generator[Any, Any, T]:
+    """Await `inner` and call `act` while it is suspended for the `number`-th time."""
+    error: BaseException | None = None
+    count = 0
+    while True:
+        try:
+            waiting = inner.send(None) if error is None else inner.throw(error)
+        except StopIteration as stop:
+            done: T = stop.value
+            return done
+        count += 1
+        if count == number:
+            act()
+        error = None
+        try:
+            yield waiting
+        except BaseException as thrown:  # noqa: BLE001 - handed on to where it belongs
+            error = thrown
