@@ -1,0 +1,71 @@
+"""The final answer: read it, or ask once more with one feedback message that is replaced, never stacked."""
+
+from __future__ import annotations
+
+from orchestrator.completion import UnusableAnswer, error_payload
+from orchestrator.errors import CompletionError, LimitReached
+from orchestrator.kernel.record import Attempt
+from orchestrator.machines.llm_loop.graph import may_continue
+from orchestrator.messages import Message, Response
+from orchestrator_callbacks.llm_loop import review
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import completion_retries
+
+FEEDBACK = (
+    "Your answer could not be used (attempt {attempt} of {most}): {issue}. "
+    "Answer again{form}, without any other text. Attempts left after this one: {left}."
+)
+
+
+def read(run: LoopRun) -> str | None:
+    """Set `ctx.output` from the answer; return what is wrong with it when it cannot be used."""
+    ctx, spec = run.ctx, run.deps.output
+    response = ctx.response or Response()
+    text = response.message().text
+    if spec is None:
+        ctx.output = text
+        return error_payload(text) if ctx.limits.completion_retries and not ctx.wrapping_up else None
+    try:
+        ctx.output = spec.parse(text)
+    except UnusableAnswer as error:
+        if ctx.wrapping_up:
+            ctx.output = text  # a partial answer in free text is worth more than none
+            return None
+        return f"the model refused: {response.refusal}" if response.refusal else str(error)
+    return None
+
+
+def request_another(run: LoopRun, issue: str) -> None:
+    """Put the feedback after the unusable answer, and take away the last such pair.
+
+    Raises CompletionError when no retry is left, LimitReached when another budget says no.
+    """
+    ctx = run.ctx
+    attempts, most = ctx.completion.retries, ctx.limits.completion_retries
+    if not most or not completion_retries(attempts, most):
+        ctx.fault = "completion_invalid"
+        run.emit(
+            Attempt(run.graph.name, run.run_id, "completion", attempts + 1, "exhausted", "schema_invalid")
+        )
+        raise CompletionError(issue, attempts)
+    if ctx.limits.max_no_progress:
+        review.remember(ctx, [], ctx.messages[-1].text)
+    verdict = may_continue(ctx)
+    ctx.verdict = None if verdict else verdict
+    if not review.may_go_on(ctx):
+        raise LimitReached(verdict)
+    ctx.completion.retries = attempts + 1
+    run.emit(Attempt(run.graph.name, run.run_id, "completion", attempts + 1, "retry", "schema_invalid"))
+    _replace_feedback(run, issue)
+
+
+def _replace_feedback(run: LoopRun, issue: str) -> None:
+    ctx = run.ctx
+    state, most = ctx.completion, ctx.limits.completion_retries
+    if state.mark >= 0:  # a new list: requests hold views of the old one
+        ctx.messages = ctx.messages[: state.mark] + ctx.messages[state.mark + 2 :]
+    state.mark = len(ctx.messages) - 1
+    form = " as JSON that fits the schema" if run.deps.output else ""
+    left = most - state.retries
+    feedback = FEEDBACK.format(attempt=state.retries, most=most, issue=issue, form=form, left=left)
+    ctx.messages.append(Message("user", feedback))

@@ -1,0 +1,11 @@
+"""`before_<event>`: preparations that may still refuse the event."""
+
+from __future__ import annotations
+
+from orchestrator_callbacks.llm_loop import review
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+
+
+async def before_restart_loop(run: LoopRun) -> None:
+    """Go back to the messages the run started with. What was spent stays spent, iterations included (D19)."""
+    review.start_over(run.ctx)

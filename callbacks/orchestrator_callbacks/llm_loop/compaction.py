@@ -1,0 +1,75 @@
+"""The context fills up: note it, and replace older messages by one summary before a request would not fit."""
+
+from __future__ import annotations
+
+from orchestrator.kernel.record import Attempt
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.messages import Message
+from orchestrator.scope import logger_from_context
+from orchestrator_callbacks.llm_loop import recall
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+
+HEADING = "Summary of the conversation so far:"
+_SNIPPET = 240
+_TOOL_RESULTS = 3
+
+
+def is_due(ctx: LoopContext) -> bool:
+    """Tell whether to compact before the next request: asked anew each turn, with a cooldown (fixes D9)."""
+    limits, state = ctx.limits, ctx.context
+    if not limits.compaction_threshold or not state.limit or len(ctx.messages) <= ctx.base:
+        return False
+    cool = ctx.iteration - state.compacted_at >= limits.compaction_cooldown
+    return cool and state.tokens >= limits.compaction_threshold * state.limit
+
+
+def warn(run: LoopRun) -> None:
+    """Log the highest threshold that the last reply passed; each once, until compaction or restart (fixes D9)."""
+    ctx, state = run.ctx, run.ctx.context
+    passed = sum(state.tokens >= share * state.limit for share in ctx.limits.context_warnings)
+    if state.limit and passed > state.warned:
+        state.warned = passed
+        logger_from_context().warning(
+            "context.filling",
+            iteration=ctx.iteration,
+            state=run.cursor,
+            observed=state.tokens,
+            limit=state.limit,
+        )
+
+
+async def compact(run: LoopRun) -> None:
+    """Replace every message since the beginning by one summary; a memory that cannot keep it is only counted."""
+    ctx = run.ctx
+    summary = Message("system", _summary(ctx))
+    ctx.messages = [*ctx.messages[: ctx.base], summary]
+    ctx.completion.mark = -1
+    ctx.context.compacted_at, ctx.context.warned, ctx.context.tokens = ctx.iteration, 0, 0
+    ctx.spent.compactions += 1
+    kept = await recall.keep_summary(run, summary)
+    outcome = "ok" if kept else "exhausted"
+    run.emit(Attempt(run.graph.name, run.run_id, "compaction", ctx.spent.compactions, outcome))
+
+
+def _summary(ctx: LoopContext) -> str:
+    """Return earlier summary lines, then one line for each assistant and user text and the last tool results."""
+    lines: list[str] = []
+    results = 0
+    for message in reversed(ctx.messages[ctx.base :]):
+        if message.role == "system" and message.text.startswith(HEADING):
+            lines += reversed(message.text.splitlines()[1:])
+        elif message.role == "tool":
+            results += 1
+            if results <= _TOOL_RESULTS:
+                lines.append(f"- result of {message.name}: {_snippet(message.text)}")
+        elif message.tool_calls:
+            names = ", ".join(call.name for call in message.tool_calls)
+            lines.append(f"- {message.role} called {names}. {_snippet(message.text)}".rstrip())
+        elif message.text:
+            lines.append(f"- {message.role}: {_snippet(message.text)}")
+    return "\n".join([HEADING, *reversed(lines)])
+
+
+def _snippet(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SNIPPET else f"{flat[: _SNIPPET - 1]}…"

@@ -1,0 +1,117 @@
+"""What the hooks of the loop may touch: live handles, built by the runtime, never stored."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from orchestrator.completion import OutputSpec
+from orchestrator.kernel.hooks import Hook, Hooks
+from orchestrator.kernel.run import Run
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.messages import ToolCall
+from orchestrator.ports import LLM, Clock, Memory, Price
+from orchestrator.retry import RetryPolicy
+from orchestrator.toolspec import ToolContext, ToolSpec
+from orchestrator.toolset import ToolResult
+
+Point: TypeAlias = Callable[..., Awaitable[Any]]
+"""A host's hook at one of the POINTS. What it returns replaces what it was given; None leaves it."""
+
+POINTS = (
+    "before_llm_request",
+    "after_llm_response",
+    "before_tool_execution",
+    "after_tool_execution",
+    "before_finalize",
+)
+"""The five places inside the loop's states where a host's hooks may look and change.
+
+`before_llm_request(run, request)`, `after_llm_response(run, response)`, `before_tool_execution(run, call)`,
+`after_tool_execution(run, result)`, `before_finalize(run, output)`. An error in any of them fails the run.
+"""
+
+
+def split(bound: Hooks) -> tuple[Hooks, Mapping[str, tuple[Point, ...]]]:
+    """Part what was bound into the machine's hooks and the hosts' points.
+
+    `after_llm_response` is the name of both: the hook of the event takes (run), the point (run, response).
+    """
+    hooks: dict[str, tuple[Hook, ...]] = dict(bound.by_name)
+    points: dict[str, tuple[Point, ...]] = {}
+    for name in POINTS:
+        named = hooks.pop(name, ())
+        if here := tuple(hook for hook in named if _takes_value(hook)):
+            points[name] = here
+        if rest := tuple(hook for hook in named if not _takes_value(hook)):
+            hooks[name] = rest
+    return Hooks(hooks, bound.hosted & hooks.keys()), points
+
+
+def _takes_value(hook: Hook) -> bool:
+    try:
+        inspect.signature(hook).bind(None, None)
+    except TypeError:
+        return False
+    return True
+
+
+class Tools(Protocol):
+    """The tools of an agent; `ToolSet` is one, `ReplayTools` another."""
+
+    @property
+    def offers(self) -> tuple[ToolSpec, ...]:
+        """What the model is told of."""
+        ...
+
+    def find(self, name: str) -> ToolSpec | None:
+        """Return a tool by name, or None."""
+        ...
+
+    async def execute_all(
+        self,
+        calls: Sequence[ToolCall],
+        context_for: Callable[[ToolCall, int], ToolContext],
+        *,
+        max_concurrent: int = 0,
+        done: list[ToolResult | None] | None = None,
+        before: Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]] | None = None,
+        after: Callable[[ToolResult], Awaitable[ToolResult | None]] | None = None,
+    ) -> list[ToolResult]:
+        """Run the calls that have no result in `done` yet; fill it in place and return it, in call order."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class LoopDeps:
+    """Handles of one run of the loop."""
+
+    llm: LLM
+    tools: Tools
+    retry: RetryPolicy
+    clock: Clock
+    model: str
+    """The configured model name, as labels and logs show it."""
+    memory: Memory | None = None
+    output: OutputSpec | None = None
+    price: Price | None = None
+    points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    on_delta: Callable[[str], None] | None = None
+    host: Any = None
+    """The host's own handles: `ToolContext.deps`."""
+
+
+LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
+
+
+async def through(run: LoopRun, point: str, value: Any) -> Any:
+    """Pass a value through the host's hooks at a point, each seeing what the one before made of it."""
+    for hook in run.deps.points.get(point, ()):
+        run.hook = point
+        changed = await hook(run, value)
+        if changed is not None:
+            value = changed
+    return value

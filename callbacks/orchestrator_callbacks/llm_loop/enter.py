@@ -1,0 +1,74 @@
+"""`enter_<state>`: the work of each state of the LLM loop. Each returns the event that leaves its state."""
+
+from __future__ import annotations
+
+from orchestrator.errors import LimitReached
+from orchestrator.kernel.record import BudgetChecked
+from orchestrator.machines.llm_loop.graph import hard_refusal, verdicts
+from orchestrator.machines.llm_loop.model import Event
+from orchestrator_callbacks.llm_loop import admission, answer, compaction, recall, review, turn
+from orchestrator_callbacks.llm_loop.deps import LoopRun, through
+from orchestrator_guards import first_refusal
+
+
+async def enter_init(run: LoopRun) -> Event:
+    """Put what memory has to say before the conversation."""
+    await recall.prepare(run)
+    return Event.START_LOOP
+
+
+async def enter_await_llm(run: LoopRun) -> Event:
+    """Ask the model, with retries, and take its answer into the transcript."""
+    refusal = hard_refusal(run.ctx)
+    if (
+        refusal is not None
+    ):  # the guards on the way here have asked already; nothing is spent if one was missed
+        run.ctx.verdict = refusal
+        raise LimitReached(refusal)
+    if compaction.is_due(run.ctx):
+        await compaction.compact(run)
+    request = await through(run, "before_llm_request", turn.compose(run))
+    response = await turn.ask(run, request)
+    turn.take(run, await through(run, "after_llm_response", response))
+    compaction.warn(run)
+    return Event.LLM_RESPONSE
+
+
+async def enter_evaluate_response(run: LoopRun) -> Event:
+    """Tell tool calls from a final answer."""
+    response = run.ctx.response
+    return Event.RESPONSE_WITH_TOOLS if response and response.tool_calls else Event.RESPONSE_NO_TOOL
+
+
+async def enter_process_tools(run: LoopRun) -> Event:
+    """Run the calls that are allowed, all at once within the caps; results keep the order of the calls."""
+    await admission.run_calls(run)
+    return Event.TOOLS_EXECUTED
+
+
+async def enter_update_budgets(run: LoopRun) -> Event:
+    """Count what the turn used and did, then ask every guard whether another may start."""
+    ctx = run.ctx
+    review.account(run)
+    asked = verdicts(ctx) if ctx.verdict is None else [ctx.verdict, *verdicts(ctx)]
+    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor, ctx.iteration, asked))
+    if review.may_start_over(ctx, asked):
+        return Event.RESTART_LOOP
+    ctx.verdict = first_refusal(asked)
+    return Event.BUDGET_OK if review.may_go_on(ctx) else Event.BUDGET_EXCEEDED
+
+
+async def enter_handle_completion(run: LoopRun) -> Event:
+    """Accept the final answer, or ask for a better one while retries are left."""
+    review.note_time(run)
+    issue = answer.read(run)
+    if issue is None:
+        return Event.COMPLETION_SUCCESS
+    answer.request_another(run, issue)
+    return Event.COMPLETION_RETRY
+
+
+async def enter_finalize(run: LoopRun) -> None:
+    """Let the host see the output, then keep the exchange in memory. A failing store costs no output."""
+    run.ctx.output = await through(run, "before_finalize", run.ctx.output)
+    await recall.store(run)

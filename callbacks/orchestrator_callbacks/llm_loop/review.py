@@ -1,0 +1,137 @@
+"""After a turn: what it did, whether it repeated itself, and whether the run may go on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from orchestrator.machines.llm_loop.graph import hard_refusal, may_restart
+from orchestrator.machines.llm_loop.model import Completion, LoopContext, Progress, Success
+from orchestrator.toolset import ToolResult
+from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
+from orchestrator_guards import (
+    CallSeen,
+    Escalation,
+    Verdict,
+    call_key,
+    escalation,
+    expected,
+    failed_result,
+    fingerprint,
+    next_streak,
+    progress,
+    stall,
+    tool_key,
+    window_size,
+)
+
+REPEATING = "You are repeating yourself ({what}). Do something different, or give your final answer."
+
+
+def account(run: LoopRun) -> None:
+    """Count errors and successes of each tool, take the turn's fingerprint, and arm what follows from a stall."""
+    ctx = run.ctx
+    note_time(run)
+    results = [result for result in ctx.results if result is not None]
+    seen = [_seen(run.deps.tools, result) for result in results]
+    for call, result in zip(seen, results, strict=True):
+        if result.outcome != "denied":  # it did not run, so it is neither the tool's error nor its success
+            _count(ctx.progress, call)
+    if ctx.limits.max_no_progress or ctx.limits.max_restarts:
+        remember(ctx, seen)
+
+
+def note_time(run: LoopRun) -> None:
+    """Take down how long the run has lasted when it entered the present state."""
+    if run.started_at is not None:
+        run.ctx.spent.seconds = run.entered_at - run.started_at
+
+
+def _seen(tools: Tools, result: ToolResult) -> CallSeen:
+    spec = tools.find(result.call.name)
+    failed = result.is_error or failed_result(
+        result.content, declared_plain_text=bool(spec and spec.plain_text)
+    )
+    policy = spec.progress if spec else "strict"
+    return CallSeen(result.call.name, result.call.arguments, result.content, failed, policy)
+
+
+def _count(seen: Progress, call: CallSeen) -> None:
+    tool = tool_key(call.tool)
+    streak = next_streak(seen.error_streaks.get(tool, 0), failed=call.failed)
+    if streak:
+        seen.error_streaks[tool] = streak
+        seen.successes.pop(tool, None)
+        return
+    seen.error_streaks.pop(tool, None)
+    key, before = call_key(call.tool, call.arguments), seen.successes.get(tool)
+    same = before is not None and before.call == key and before.result == call.result
+    seen.successes[tool] = Success(key, call.result, before.times + 1 if same and before else 1)
+
+
+def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> None:
+    """Add a turn to the window; warn the model, or block the next repetition, as the guard's escalation says."""
+    state, limits = ctx.progress, ctx.limits
+    turn = fingerprint(seen, text)
+    if state.expected is not None and turn.calls == state.expected.calls:
+        turn = (
+            state.expected
+        )  # it was blocked, so it has no result of its own, and counts as the repeat it was
+    size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
+    if state.turns.maxlen != size:
+        state.turns = deque(state.turns, maxlen=size)
+    state.turns.append(turn)
+    state.expected, state.warning = None, ""
+    if limits.max_no_progress:
+        _escalate(state, limits.max_no_progress)
+
+
+def _escalate(state: Progress, limit: int) -> None:
+    verdict = progress(state.turns, limit)
+    match escalation(verdict.observed, verdict.limit):
+        case Escalation.WARN:
+            state.warning = REPEATING.format(what=verdict.detail)
+        case Escalation.BLOCK:
+            state.warning = REPEATING.format(what=verdict.detail)
+            state.expected = expected(state.turns, stall(state.turns, limit))
+        case _:
+            pass
+
+
+def may_start_over(ctx: LoopContext, asked: Iterable[Verdict]) -> bool:
+    """Tell whether to restart: the run is stuck, a restart is left, no other guard refuses a turn."""
+    if ctx.wrapping_up or not is_stuck(ctx) or not may_restart(ctx):
+        return False
+    return all(verdict.ok or verdict.guard == "no_progress" for verdict in asked)
+
+
+def is_stuck(ctx: LoopContext) -> bool:
+    """Tell whether the run repeats itself enough to start over; asked before the no-progress guard."""
+    limits = ctx.limits
+    if not limits.max_restarts or not limits.restart_stall_threshold or not ctx.progress.turns:
+        return False
+    threshold = limits.restart_stall_threshold
+    if limits.max_no_progress:
+        threshold = min(threshold, limits.max_no_progress)  # above it the guard would always come first
+    found = stall(ctx.progress.turns, threshold)
+    return found.repeats >= threshold * found.patience
+
+
+def may_go_on(ctx: LoopContext) -> bool:
+    """Tell whether another turn starts: a normal one, or the one kept back for wrapping up."""
+    if ctx.verdict is None:
+        return True
+    if not ctx.limits.wrap_up_turns or ctx.wrapping_up or hard_refusal(ctx) is not None:
+        return False
+    ctx.wrapping_up = True
+    return True
+
+
+def start_over(ctx: LoopContext) -> None:
+    """Restart: the messages of the beginning, an empty progress account, a new count of completion retries."""
+    ctx.spent.restarts += 1
+    ctx.messages = ctx.messages[: ctx.base]
+    ctx.response, ctx.results, ctx.verdict = None, [], None
+    ctx.progress = Progress()
+    ctx.completion = Completion()
+    ctx.context.warned, ctx.context.compacted_at, ctx.context.tokens = 0, ctx.iteration, 0

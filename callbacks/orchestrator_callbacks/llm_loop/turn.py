@@ -1,0 +1,140 @@
+"""One question to the model: what it is shown, how it is asked, what its answer adds to the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+from orchestrator.errors import LimitReached, LLMError
+from orchestrator.kernel.record import Attempt, LLMCall
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.messages import Message, Request, Response, Transcript, Usage
+from orchestrator.retry import RetryPolicy, Tried
+from orchestrator_callbacks.llm_loop import advice
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import retries
+
+WRAP_UP = (
+    "A limit of this run is reached ({limit}). Tools are no longer available. "
+    "Give your final answer now, from what you have; say what is missing."
+)
+
+
+def compose(run: LoopRun) -> Request:
+    """Return the next request. Warnings, guidance and the wrap-up notice are shown but never become history."""
+    ctx, deps = run.ctx, run.deps
+    return Request(
+        Transcript(ctx.messages, tuple(_notices(ctx))),
+        deps.tools.offers,
+        "none" if ctx.wrapping_up else "auto",
+        deps.output.schema if deps.output else None,
+        deps.params,
+        deps.on_delta,
+    )
+
+
+def _notices(ctx: LoopContext) -> Iterator[Message]:
+    if ctx.limits.guidance:
+        yield from advice.guidance(ctx)
+    if ctx.progress.warning:
+        yield Message("user", ctx.progress.warning)
+    if ctx.wrapping_up and ctx.verdict is not None:
+        yield Message("user", WRAP_UP.format(limit=ctx.verdict.explain()))
+
+
+async def ask(run: LoopRun, request: Request) -> Response:
+    """Ask the model, trying again as the policy allows. Every try is a fact; the last error is raised itself.
+
+    Raises LimitReached from it when the policy would have gone on but the run has no retries left.
+    """
+    ctx, deps = run.ctx, run.deps
+    tries: list[Tried] = []
+
+    def tried(one: Tried) -> None:
+        tries.append(one)
+        if one.outcome != "ok":
+            _report_failure(run, one)
+
+    policy = _policy(ctx, deps.retry)
+    started = deps.clock.monotonic()
+    try:
+        response = await policy.call(deps.llm.complete, request, on_attempt=tried, clock=deps.clock)
+    except asyncio.CancelledError:
+        _report_call(run, "cancelled", deps.clock.monotonic() - started)
+        raise
+    except Exception as error:
+        ctx.fault = "llm_error"
+        if len(tries) == policy.attempts < deps.retry.attempts and tries[-1].outcome == "exhausted":
+            ctx.verdict = retries(ctx.spent.retries, ctx.limits.max_retries)
+            raise LimitReached(ctx.verdict) from error
+        raise
+    if not isinstance(response, Response):
+        ctx.fault = "llm_error"
+        raise LLMError(f"the model gave a {type(response).__name__}, not a Response", kind="malformed")
+    seconds = tries[-1].seconds if tries else deps.clock.monotonic() - started
+    _report_call(run, "ok", seconds, response)
+    return response
+
+
+def _policy(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
+    """Return the policy with no more tries than the run's own budget of retries has left."""
+    if not ctx.limits.max_retries:
+        return policy
+    left = max(0, ctx.limits.max_retries - ctx.spent.retries)
+    return replace(policy, attempts=min(policy.attempts, left + 1))
+
+
+def _report_failure(run: LoopRun, one: Tried) -> None:
+    _report_call(run, one.kind or "other", one.seconds)
+    if one.outcome == "retry":
+        run.ctx.spent.retries += 1
+    outcome = "retry" if one.outcome == "retry" else "exhausted"
+    run.emit(Attempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
+
+
+def _report_call(run: LoopRun, outcome: str, seconds: float, response: Response | None = None) -> None:
+    usage = response.usage if response else Usage()
+    run.emit(
+        LLMCall(
+            run.graph.name,
+            run.run_id,
+            run.cursor,
+            run.ctx.iteration + 1,
+            run.deps.model,
+            outcome,
+            seconds,
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cached_input_tokens,
+            usage.reasoning_tokens,
+            _cost(run, response) if response else None,
+            response.finish_reason if response else None,
+            len(response.tool_calls) if response else 0,
+        )
+    )
+
+
+def _cost(run: LoopRun, response: Response) -> float | None:
+    usage = response.usage
+    if usage.cost is not None or run.deps.price is None:
+        return usage.cost
+    tokens = {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_input_tokens": usage.cached_input_tokens,
+    }
+    return run.deps.price(response.model or run.deps.model, tokens)
+
+
+def take(run: LoopRun, response: Response) -> None:
+    """Add an answer to the transcript, the bill and the account of how full the context is."""
+    ctx = run.ctx
+    cost = _cost(run, response)
+    usage = response.usage if cost == response.usage.cost else replace(response.usage, cost=cost)
+    ctx.response, ctx.results = response, []
+    ctx.iteration += 1
+    ctx.spent.usage = ctx.spent.usage + usage
+    ctx.context.tokens = usage.input_tokens + usage.output_tokens
+    ctx.progress.warning = ""
+    ctx.messages.append(response.message())

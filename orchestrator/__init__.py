@@ -1,0 +1,110 @@
+"""An orchestrator for LLM agents as an explicit finite state machine.
+
+Names are loaded when first used: importing this package starts nothing and loads nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.errors import ConfigError as ConfigError
+    from orchestrator.errors import EventError as EventError
+    from orchestrator.errors import GraphError as GraphError
+    from orchestrator.errors import LLMError as LLMError
+    from orchestrator.errors import OrchestratorError as OrchestratorError
+    from orchestrator.errors import Refused as Refused
+    from orchestrator.errors import RunError as RunError
+    from orchestrator.errors import RunStopped as RunStopped
+    from orchestrator.journal.memory import MemoryJournal as MemoryJournal
+    from orchestrator.kernel.driver import Driver as Driver
+    from orchestrator.kernel.graph import Edge as Edge
+    from orchestrator.kernel.graph import Graph as Graph
+    from orchestrator.kernel.graph import bounding as bounding
+    from orchestrator.kernel.history import History as History
+    from orchestrator.kernel.machine import bind as bind
+    from orchestrator.kernel.outcome import Outcome as Outcome
+    from orchestrator.kernel.run import Run as Run
+    from orchestrator.machines.llm_loop.graph import LLM_LOOP as LLM_LOOP
+    from orchestrator.machines.llm_loop.limits import Limits as Limits
+    from orchestrator.messages import Message as Message
+    from orchestrator.messages import Request as Request
+    from orchestrator.messages import Response as Response
+    from orchestrator.messages import ToolCall as ToolCall
+    from orchestrator.messages import Usage as Usage
+    from orchestrator.providers.replay import ReplayLLM as ReplayLLM
+    from orchestrator.providers.replay_tool import ReplayTools as ReplayTools
+    from orchestrator.providers.scripted import FunctionLLM as FunctionLLM
+    from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
+    from orchestrator.retry import RetryPolicy as RetryPolicy
+    from orchestrator.runtime.llm_loop import Orchestrator as Orchestrator
+    from orchestrator.runtime.result import Result as Result
+    from orchestrator.scope import config_from_context as config_from_context
+    from orchestrator.scope import logger_from_context as logger_from_context
+    from orchestrator.telemetry.log import TransitionLog as TransitionLog
+    from orchestrator.telemetry.metrics import Metrics as Metrics
+    from orchestrator.testing.clock import FakeClock as FakeClock
+    from orchestrator.toolspec import ToolContext as ToolContext
+    from orchestrator.toolspec import ToolSpec as ToolSpec
+    from orchestrator.toolspec import tool as tool
+    from orchestrator_guards import Verdict as Verdict
+
+_HOME = {
+    "ConfigError": "errors",
+    "Driver": "kernel.driver",
+    "Edge": "kernel.graph",
+    "EventError": "errors",
+    "FakeClock": "testing.clock",
+    "FunctionLLM": "providers.scripted",
+    "Graph": "kernel.graph",
+    "GraphError": "errors",
+    "History": "kernel.history",
+    "LLMError": "errors",
+    "LLM_LOOP": "machines.llm_loop.graph",
+    "Limits": "machines.llm_loop.limits",
+    "MemoryJournal": "journal.memory",
+    "Message": "messages",
+    "Metrics": "telemetry.metrics",
+    "Orchestrator": "runtime.llm_loop",
+    "OrchestratorError": "errors",
+    "Outcome": "kernel.outcome",
+    "Refused": "errors",
+    "ReplayLLM": "providers.replay",
+    "ReplayTools": "providers.replay_tool",
+    "Request": "messages",
+    "Response": "messages",
+    "Result": "runtime.result",
+    "RetryPolicy": "retry",
+    "Run": "kernel.run",
+    "RunError": "errors",
+    "RunStopped": "errors",
+    "ScriptedLLM": "providers.scripted",
+    "ToolCall": "messages",
+    "ToolContext": "toolspec",
+    "ToolSpec": "toolspec",
+    "TransitionLog": "telemetry.log",
+    "Usage": "messages",
+    "Verdict": "",
+    "bind": "kernel.machine",
+    "bounding": "kernel.graph",
+    "config_from_context": "scope",
+    "logger_from_context": "scope",
+    "tool": "toolspec",
+}
+"""Public name -> the module it lives in; empty for the guards' own package."""
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOME[name]
+    value = getattr(import_module(f"{__name__}.{home}" if home else "orchestrator_guards"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

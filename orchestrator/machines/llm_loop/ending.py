@@ -1,0 +1,99 @@
+"""How a run of the loop ended: one table from terminal state, error and verdict to outcome and reason."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+from orchestrator.errors import (
+    CancelRequested,
+    DeadlineExceeded,
+    JournalError,
+    LimitReached,
+    LLMError,
+    Refused,
+    StateTimeout,
+)
+from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.run import Run
+from orchestrator.machines.llm_loop.model import LoopContext, State
+from orchestrator_guards import Verdict
+
+BUDGET_OF = {
+    "iterations": "max_iterations",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cost": "cost",
+    "elapsed": "time",
+    "tool_calls": "tool_calls",
+    "tool_cap": "tool_calls",
+    "tool_errors": "tool_errors",
+    "retries": "retries",
+}
+"""Guard -> reason of `budget_exceeded`."""
+
+STALL_OF = {"no_progress": "stalled", "repeated_success": "repeated_success"}
+"""Guard -> reason of `no_progress`."""
+
+_FAILURES: tuple[tuple[type[Exception], str], ...] = (
+    (StateTimeout, "state_timeout"),
+    (JournalError, "journal_error"),
+    (LLMError, "llm_error"),
+)
+
+_EVENT_REASONS = {
+    "guard_error": "guard_error",
+    "undeclared_edge": "invalid_transition",
+    "unknown_event": "invalid_transition",
+    "refused": "policy_stop",
+    "callback_error": "callback_error",
+}
+"""Reason of the first failed event -> reason of `failed`, where the error's type says nothing."""
+
+
+def ending(run: Run[LoopContext, Any]) -> Ending:
+    """Return outcome and reason of a run in a terminal state."""
+    ctx, error = run.ctx, run.error
+    if run.state == State.FINALIZE and error is None:
+        if ctx.wrapping_up and ctx.verdict is not None:
+            return Ending(Outcome.PARTIAL, _of_verdict(ctx.verdict).reason)
+        return Ending(Outcome.COMPLETED, "memory_degraded" if ctx.degraded else "none")
+    if isinstance(error, CancelRequested):
+        return Ending(Outcome.CANCELLED, error.reason)
+    if isinstance(error, DeadlineExceeded):
+        return Ending(Outcome.BUDGET_EXCEEDED, "time")
+    verdict = refusal(run)
+    return Ending(Outcome.FAILED, _reason(run, error)) if verdict is None else _of_verdict(verdict)
+
+
+def refusal(run: Run[LoopContext, Any]) -> Verdict | None:
+    """Return the refusal that ended a run early, if one did; a guard on an edge that a host added counts too.
+
+    A run that failed while it wrapped up ended by the limit it wrapped up for. A hook that fails after the end
+    changes nothing.
+    """
+    ctx, error = run.ctx, run.error
+    if isinstance(error, LimitReached | Refused) and _is_limit(error.verdict):
+        return error.verdict
+    ran_out = run.failure is None or run.failure.state == State.TERMINATE_ERROR
+    return ctx.verdict if ctx.wrapping_up or ran_out else None
+
+
+def _is_limit(verdict: object) -> TypeGuard[Verdict]:
+    return isinstance(verdict, Verdict) and verdict.guard in (*BUDGET_OF, *STALL_OF)
+
+
+def _of_verdict(verdict: Verdict) -> Ending:
+    if verdict.guard in STALL_OF:
+        return Ending(Outcome.NO_PROGRESS, STALL_OF[verdict.guard])
+    return Ending(Outcome.BUDGET_EXCEEDED, BUDGET_OF[verdict.guard])
+
+
+def _reason(run: Run[LoopContext, Any], error: Exception | None) -> str:
+    for kind, reason in _FAILURES:
+        if isinstance(error, kind):
+            return reason
+    if run.ctx.fault is not None:
+        return run.ctx.fault
+    if run.failure is None:
+        return "internal"
+    return _EVENT_REASONS.get(run.failure.reason, "internal")

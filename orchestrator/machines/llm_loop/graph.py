@@ -1,0 +1,130 @@
+"""The table of the LLM loop: states, events, edges, and the predicate that unpacks a context for the guards."""
+
+from __future__ import annotations
+
+from orchestrator.kernel.graph import Edge, Graph, bounding
+from orchestrator.machines.llm_loop.model import Event, LoopContext, State
+from orchestrator_guards import (
+    Verdict,
+    cost,
+    elapsed,
+    first_refusal,
+    input_tokens,
+    iterations,
+    output_tokens,
+    progress,
+    reserve,
+    tool_errors,
+)
+
+E = Event
+S = State
+
+
+def verdicts(ctx: LoopContext) -> list[Verdict]:
+    """Ask every budget and progress guard whether another turn may start; limits that are off are not asked.
+
+    What the run did is asked about first, as in the original, and iterations last. With a wrap-up turn reserved
+    the guards see the limit less its share, so that the turn still fits.
+    """
+    limits, spent = ctx.limits, ctx.spent
+    share = limits.wrap_up_share if limits.wrap_up_turns else 0.0
+    turns = limits.max_iterations
+    asked = _behaviour(ctx)
+    if limits.max_input_tokens:
+        asked.append(input_tokens(spent.usage.input_tokens, reserve(limits.max_input_tokens, share)))
+    if limits.max_output_tokens:
+        asked.append(output_tokens(spent.usage.output_tokens, reserve(limits.max_output_tokens, share)))
+    if limits.max_cost:
+        asked.append(cost(spent.usage.cost or 0.0, reserve(limits.max_cost, share)))
+    if limits.max_seconds:
+        asked.append(elapsed(spent.seconds, reserve(limits.max_seconds, share)))
+    asked.append(iterations(ctx.iteration, turns - limits.wrap_up_turns if turns > 1 else turns))
+    return asked
+
+
+def _behaviour(ctx: LoopContext) -> list[Verdict]:
+    limits, seen = ctx.limits, ctx.progress
+    asked: list[Verdict] = []
+    if seen.error_streaks and limits.max_tool_errors:
+        tool, streak = max(seen.error_streaks.items(), key=lambda item: item[1])
+        asked.append(tool_errors(tool, streak, limits.max_tool_errors))
+    if limits.max_no_progress and seen.turns:
+        asked.append(progress(seen.turns, limits.max_no_progress))
+    return asked
+
+
+def hard_refusal(ctx: LoopContext) -> Verdict | None:
+    """Return the first budget that is used up whole, so that not even a wrap-up turn fits."""
+    return first_refusal(_whole(ctx))
+
+
+def _whole(ctx: LoopContext) -> tuple[Verdict, ...]:
+    limits, spent = ctx.limits, ctx.spent
+    return (
+        input_tokens(spent.usage.input_tokens, limits.max_input_tokens),
+        output_tokens(spent.usage.output_tokens, limits.max_output_tokens),
+        cost(spent.usage.cost or 0.0, limits.max_cost),
+        elapsed(spent.seconds, limits.max_seconds),
+        iterations(ctx.iteration, limits.max_iterations),
+    )
+
+
+@bounding
+def may_continue(ctx: LoopContext) -> Verdict:
+    """May the model be asked again? The first refusal of any guard, or the verdict on iterations."""
+    if ctx.wrapping_up:
+        asked = [*_whole(ctx)]
+    elif ctx.verdict is not None:
+        return ctx.verdict
+    else:
+        asked = verdicts(ctx)
+    refusal = first_refusal(asked)
+    return asked[-1] if refusal is None else refusal  # a refusal is falsy: no `or` here
+
+
+@bounding
+def may_restart(ctx: LoopContext) -> Verdict:
+    """May the loop start over? Restarts have a limit of their own and no iteration is given back."""
+    limits = ctx.limits
+    if not limits.max_restarts or ctx.spent.restarts >= limits.max_restarts:
+        return Verdict(False, "restarts", ctx.spent.restarts, limits.max_restarts)
+    return iterations(ctx.iteration, limits.max_iterations)
+
+
+_WORKING = (S.INIT, S.AWAIT_LLM, S.EVALUATE_RESPONSE, S.PROCESS_TOOLS, S.UPDATE_BUDGETS, S.HANDLE_COMPLETION)
+
+LLM_LOOP = Graph(
+    name="llm_loop",
+    states=State,
+    events=Event,
+    initial=S.INIT,
+    terminal=frozenset((S.FINALIZE, S.TERMINATE_ERROR)),
+    failure=E.FAILURE,
+    pure=frozenset((S.EVALUATE_RESPONSE, S.UPDATE_BUDGETS, S.HANDLE_COMPLETION)),
+    context=LoopContext,
+    dwell={
+        S.INIT: (60.0, E.FAILURE),
+        S.AWAIT_LLM: (600.0, E.FAILURE),
+        S.EVALUATE_RESPONSE: (60.0, E.FAILURE),
+        S.PROCESS_TOOLS: (1800.0, E.FAILURE),
+        S.UPDATE_BUDGETS: (60.0, E.FAILURE),
+        S.HANDLE_COMPLETION: (60.0, E.FAILURE),
+        S.FINALIZE: (120.0, E.FAILURE),
+    },
+    edges=(
+        #    event                   from                     to                    only when
+        Edge(E.START_LOOP,          (S.INIT,),               S.AWAIT_LLM),
+        Edge(E.LLM_RESPONSE,        (S.AWAIT_LLM,),          S.EVALUATE_RESPONSE),
+        Edge(E.RESPONSE_NO_TOOL,    (S.EVALUATE_RESPONSE,),  S.HANDLE_COMPLETION),
+        Edge(E.RESPONSE_WITH_TOOLS, (S.EVALUATE_RESPONSE,),  S.PROCESS_TOOLS),
+        Edge(E.TOOLS_EXECUTED,      (S.PROCESS_TOOLS,),      S.UPDATE_BUDGETS),
+        Edge(E.BUDGET_OK,           (S.UPDATE_BUDGETS,),     S.AWAIT_LLM,          may_continue),
+        Edge(E.RESTART_LOOP,        (S.UPDATE_BUDGETS,),     S.AWAIT_LLM,          may_restart),
+        Edge(E.BUDGET_EXCEEDED,     (S.UPDATE_BUDGETS,),     S.TERMINATE_ERROR),
+        Edge(E.COMPLETION_RETRY,    (S.HANDLE_COMPLETION,),  S.AWAIT_LLM,          may_continue),
+        Edge(E.COMPLETION_SUCCESS,  (S.HANDLE_COMPLETION,),  S.FINALIZE),
+        Edge(E.FAILURE,             (*_WORKING, S.FINALIZE), S.TERMINATE_ERROR),
+    ),
+)  # fmt: skip
+"""Seed 003's machine, with `failure` from init and finalize too: no error is ever lost (D1)."""

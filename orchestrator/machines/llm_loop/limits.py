@@ -1,0 +1,95 @@
+"""Limits of the LLM loop. Numbers where 0 disables; there are no on/off switches beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+
+from orchestrator.errors import ConfigError
+from orchestrator_guards import tool_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one run may use. A limit of N allows exactly N; 0 is unlimited, or off.
+
+    Defaults are seed 003's. Raises ConfigError on a negative number or a share outside its range.
+    """
+
+    max_iterations: int = 100
+    """Requests to the model, completion retries and restarts included."""
+    max_tool_errors: int = 10
+    """Consecutive errors of one tool."""
+    max_repeated_success: int = 3
+    """Executions in a row of one call with the same arguments and the same successful result."""
+    max_no_progress: int = 3
+    """Repeats of a whole turn, or of a cycle of turns, without progress."""
+    max_input_tokens: int = 0
+    max_output_tokens: int = 0
+    max_cost: float = 0.0
+    """In the currency of the price table."""
+    max_seconds: float = 0.0
+    """Wall time of the run; a request or tool in flight is interrupted."""
+    max_tool_calls: int = 0
+    """Tool calls of all tools together."""
+    tool_caps: Mapping[str, int] = field(default_factory=dict)
+    """Tool name (case does not count) -> calls of that tool. Checked before the tool runs."""
+    max_retries: int = 0
+    """Repeated tries of model requests over the whole run; each request has its own RetryPolicy besides."""
+    max_concurrent_tools: int = 10
+    """Tools of one turn that run at once."""
+    completion_retries: int = 2
+    """Further requests when the final answer is unusable."""
+    max_restarts: int = 0
+    restart_stall_threshold: int = 2
+    """Repeats without progress at which the loop starts over, while restarts are left."""
+    context_limit: int = 0
+    """Tokens the model can read at once; 0 takes the model's own `context_window`, if it names one."""
+    context_warnings: tuple[float, ...] = (0.70, 0.85)
+    """Shares of the context limit at which the run notes that the context fills up; each once until compaction."""
+    compaction_threshold: float = 0.0
+    """Share of the context limit at which older messages are replaced by a summary."""
+    compaction_cooldown: int = 2
+    """Iterations between two compactions."""
+    guidance: int = 0
+    """Failed calls (and as many successful ones) that the model is reminded of."""
+    wrap_up_turns: int = 0
+    """1 keeps one last turn, without tools, for an answer when a limit is reached."""
+    wrap_up_share: float = 0.1
+    """Share of token, cost and time limits kept back for that turn."""
+    memory_seconds: float = 30.0
+    """How long each call of the memory port may take."""
+
+    def __post_init__(self) -> None:
+        if fault := next(_faults(self), None):
+            raise ConfigError(f"limit {fault}")
+        object.__setattr__(self, "tool_caps", {tool_key(tool): cap for tool, cap in self.tool_caps.items()})
+        object.__setattr__(self, "context_warnings", tuple(sorted(self.context_warnings)))
+
+
+def _faults(limits: Limits) -> Iterator[str]:
+    """Say what is out of range; `not >=` because NaN is nowhere."""
+    numbers = {item.name: getattr(limits, item.name) for item in fields(limits)}
+    numbers |= {f"tool_caps[{tool!r}]": cap for tool, cap in limits.tool_caps.items()}
+    for name, value in numbers.items():
+        if isinstance(value, int | float) and not value >= 0:
+            yield f"{name} is {value}; it must be 0 (off) or more"
+    if limits.wrap_up_turns not in {0, 1}:
+        yield f"wrap_up_turns is {limits.wrap_up_turns}; it must be 0 or 1"
+    for name in ("wrap_up_share", "compaction_threshold"):
+        if not numbers[name] < 1:
+            yield f"{name} is {numbers[name]}; it must be at least 0 and below 1"
+    for share in limits.context_warnings:
+        if not 0 < share <= 1:
+            yield f"context_warnings has {share}; each must be above 0 and at most 1"
+
+
+OFF = Limits(
+    max_iterations=0,
+    max_tool_errors=0,
+    max_repeated_success=0,
+    max_no_progress=0,
+    max_concurrent_tools=0,
+    completion_retries=0,
+)
+"""No limit at all: for replaying recorded conversations."""

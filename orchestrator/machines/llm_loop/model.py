@@ -1,0 +1,135 @@
+"""States, events and context of the LLM loop. Plain data: it can be stored, and a run can go on from it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.messages import NO_USAGE, Message, Response, Usage
+from orchestrator_guards import Turn, Verdict
+
+
+class State(StrEnum):
+    """Seed 003's eight states."""
+
+    INIT = "init"
+    AWAIT_LLM = "await_llm"
+    EVALUATE_RESPONSE = "evaluate_response"
+    PROCESS_TOOLS = "process_tools"
+    UPDATE_BUDGETS = "update_budgets"
+    HANDLE_COMPLETION = "handle_completion"
+    FINALIZE = "finalize"
+    TERMINATE_ERROR = "terminate_error"
+
+
+class Event(StrEnum):
+    """Seed 003's ten events and the eleventh of its code, `restart_loop`."""
+
+    START_LOOP = "start_loop"
+    LLM_RESPONSE = "llm_response"
+    RESPONSE_NO_TOOL = "response_no_tool"
+    RESPONSE_WITH_TOOLS = "response_with_tools"
+    TOOLS_EXECUTED = "tools_executed"
+    BUDGET_OK = "budget_ok"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    RESTART_LOOP = "restart_loop"
+    COMPLETION_RETRY = "completion_retry"
+    COMPLETION_SUCCESS = "completion_success"
+    FAILURE = "failure"
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the run has used so far. Never reset: a restart does not give anything back."""
+
+    usage: Usage = NO_USAGE
+    seconds: float = 0.0
+    tool_calls: int = 0
+    retries: int = 0
+    restarts: int = 0
+    compactions: int = 0
+    by_tool: dict[str, int] = field(default_factory=dict)
+    """Folded tool name -> calls that ran."""
+
+
+class Success(NamedTuple):
+    """A successful call and how often in a row it was made with the same result."""
+
+    call: str
+    """Digest of tool and arguments."""
+    result: str
+    times: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the progress guards look at. A restart empties it."""
+
+    turns: deque[Turn] = field(default_factory=deque)
+    """Fingerprints of the last turns."""
+    error_streaks: dict[str, int] = field(default_factory=dict)
+    """Folded tool name -> consecutive errors."""
+    successes: dict[str, Success] = field(default_factory=dict)
+    """Folded tool name -> the call it last succeeded with."""
+    expected: Turn | None = None
+    """The turn that would make a stall longer: its calls are not run again."""
+    warning: str = ""
+    """What the model is told before its next turn."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """The attempts at a usable final answer."""
+
+    retries: int = 0
+    mark: int = -1
+    """Index of the unusable answer that the next feedback replaces, or -1."""
+    issue: str = ""
+
+
+@dataclass(slots=True)
+class ContextUse:
+    """How full the model's context is."""
+
+    tokens: int = 0
+    """Input and output tokens of the last reply."""
+    limit: int = 0
+    warned: int = 0
+    """How many of the warning thresholds were passed since the last compaction."""
+    compacted_at: int = -1_000_000
+    """Iteration of the last compaction."""
+
+
+@dataclass(slots=True)
+class LoopContext:
+    """Everything a run of the loop knows. `messages` only ever grows, but for restart, compaction and retries."""
+
+    messages: list[Message]
+    limits: Limits
+    base: int
+    """Messages the run started with: instructions, memory, history, prompt."""
+    recalled: tuple[int, int] = (0, 0)
+    """Span of those that memory put in: shown to the model, not part of the conversation."""
+    iteration: int = 0
+    """Answers of the model so far, over the whole run."""
+    response: Response | None = None
+    """The answer that is being worked on."""
+    results: list[Any] = field(default_factory=list)
+    """One `ToolResult` (or None, while it runs) for each call of that answer."""
+    spent: Spent = field(default_factory=Spent)
+    progress: Progress = field(default_factory=Progress)
+    completion: Completion = field(default_factory=Completion)
+    context: ContextUse = field(default_factory=ContextUse)
+    verdict: Verdict | None = None
+    """The refusal that ends the run, or that it wraps up for."""
+    wrapping_up: bool = False
+    """The last turn: no tools, whatever it answers is the output."""
+    output: Any = None
+    fault: str | None = None
+    """Reason of a failure where the place it happened in knows better than the error's type."""
+    degraded: bool = False
+    """The memory store failed after the answer was complete."""
+    conversation_id: str | None = None

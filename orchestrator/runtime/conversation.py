@@ -1,0 +1,87 @@
+"""What an agent keeps between runs in this process: the path of each live run, the history of each conversation."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.record import Fact, Transition
+from orchestrator.messages import Message
+
+Prompt: TypeAlias = str | Message | Sequence[Message | Mapping[str, Any]]
+"""Text of the user, one message, or a whole conversation as messages or in OpenAI chat form."""
+
+
+class Paths:
+    """An observer that keeps the last transitions of every live run, for `Result.transitions`."""
+
+    def __init__(self, kept: int = 10_000) -> None:
+        self._kept = kept
+        self._paths: dict[str, deque[Transition]] = {}
+
+    def open(self, run_id: str) -> None:
+        """Begin to keep a run's path."""
+        self._paths[run_id] = deque(maxlen=self._kept)
+
+    def close(self, run_id: str) -> tuple[Transition, ...]:
+        """Return the path and forget it."""
+        return tuple(self._paths.pop(run_id, ()))
+
+    def observe(self, fact: Fact) -> None:
+        """Keep a transition."""
+        if type(fact) is Transition:
+            self._paths[fact.run_id].append(fact)
+
+
+class Conversations:
+    """The messages of the last `kept` conversations, by id."""
+
+    def __init__(self, kept: int = 1_000) -> None:
+        self._kept = kept
+        self._messages: OrderedDict[str, tuple[Message, ...]] = OrderedDict()
+
+    def history(self, conversation_id: str | None) -> tuple[Message, ...]:
+        """Return what was said so far."""
+        return () if conversation_id is None else self._messages.get(conversation_id, ())
+
+    def keep(self, conversation_id: str | None, messages: Sequence[Message]) -> None:
+        """Remember the conversation as it stands; the one unused for longest is forgotten beyond `kept`."""
+        if conversation_id is None:
+            return
+        self._messages[conversation_id] = tuple(messages)
+        self._messages.move_to_end(conversation_id)
+        if len(self._messages) > self._kept:
+            self._messages.popitem(last=False)
+
+
+def opening(prompt: Prompt, history: Sequence[Message], instructions: str | None) -> list[Message]:
+    """Return the messages a run starts with. Raises ConfigError for a prompt that is none."""
+    messages = [*history, *_as_messages(prompt)]
+    if not messages:
+        raise ConfigError("the prompt is empty; give text or at least one message")
+    if instructions is not None and messages[0] != (system := Message("system", instructions)):
+        messages.insert(0, system)
+    return messages
+
+
+def _as_messages(prompt: Prompt) -> list[Message]:
+    if isinstance(prompt, str):
+        return [Message("user", prompt)]
+    if isinstance(prompt, Message):
+        return [prompt]
+    if not isinstance(prompt, Sequence):
+        raise ConfigError(f"the prompt must be text or messages, not {type(prompt).__name__}")
+    return [_as_message(item) for item in prompt]
+
+
+def _as_message(item: object) -> Message:
+    if isinstance(item, Message):
+        return item
+    if not isinstance(item, Mapping):
+        raise ConfigError(f"a message must be a Message or a mapping, not {type(item).__name__}")
+    try:
+        return Message.from_openai(item)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"a message of the prompt cannot be read: {error}") from error

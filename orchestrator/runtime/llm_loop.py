@@ -1,0 +1,201 @@
+"""The LLM loop put together: table, guards, hooks and handles meet here. `Orchestrator` is the door to it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from orchestrator.completion import OutputSpec
+from orchestrator.errors import ConfigError, RunExists, RunUnknown
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import Journal, Observer, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.machines.llm_loop.ending import ending, refusal
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.ports import LLM, Clock, Memory, Price, SystemClock
+from orchestrator.retry import RetryPolicy
+from orchestrator.runtime.conversation import Conversations, Paths, Prompt, opening
+from orchestrator.runtime.result import Result
+from orchestrator.runtime.summary import summary
+from orchestrator.scope import scope
+from orchestrator.switch import real_models_refused
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.toolspec import ToolSpec
+from orchestrator.toolset import ToolSet
+from orchestrator_callbacks.llm_loop import admission, after, before, enter, leave, recall
+from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Tools, split
+
+
+class Orchestrator:
+    """Runs the LLM loop: one agent, any number of runs, also at once.
+
+    `journal=None` keeps records in memory. `observers=None` is `TransitionLog()` and `Metrics()` on the default
+    registry; `()` is silent. `hooks` are modules or objects with `enter_/leave_/before_/after_` functions, run after
+    ours, and with the five middleware points. `output_type` is a pydantic model, a type, or a JSON schema.
+    Raises ConfigError or GraphError when this cannot work; nothing is started here.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        tools: Iterable[ToolSpec | Callable[..., Any]] | Tools = (),
+        limits: Limits | None = None,
+        retry: RetryPolicy | None = None,
+        journal: Journal | None = None,
+        memory: Memory | None = None,
+        output_type: object = None,
+        observers: Iterable[Observer] | None = None,
+        hooks: Iterable[object] = (),
+        graph: Graph = LLM_LOOP,
+        instructions: str | None = None,
+        deps: Any = None,
+        clock: Clock | None = None,
+        price: Price | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not callable(getattr(llm, "complete", None)):
+            raise ConfigError(f"llm must have `async complete(request)`; {type(llm).__name__} has not")
+        self._llm = llm
+        self._model = str(getattr(llm, "model", None) or "unknown")
+        self._clock = clock or SystemClock()
+        self._tools: Tools = tools if hasattr(tools, "execute_all") else ToolSet(tools, clock=self._clock)
+        self._limits = limits or Limits()
+        self._retry = retry or RetryPolicy()
+        self._memory = memory
+        self._output = None if output_type is None else OutputSpec.of(output_type)
+        self._instructions = instructions
+        self._host = deps
+        self._price = price
+        self._params = dict(params or {})
+        bound, self._points = split(
+            bind(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS)
+        )
+        self._machine = Machine(graph, bound)
+        self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
+        self._live: dict[str, LoopRun] = {}
+        self._paths = Paths()
+        self._conversations = Conversations()
+        self._driver = Driver(
+            self._machine,
+            observers=(self._paths, *self._observers),
+            journal=journal if journal is not None else MemoryJournal(),
+            clock=self._clock,
+            ending=ending,
+            summary=summary,
+        )
+        for observer in self._observers:
+            declare = getattr(observer, "declare", None)
+            if declare is not None:
+                declare(graph, tools=[spec.name for spec in self._tools.offers], model=self._model)
+
+    async def run(
+        self,
+        prompt: Prompt,
+        *,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: Limits | None = None,
+        deadline: float | None = None,
+    ) -> Result:
+        """Run one prompt, or a whole conversation as messages, to its end and return the Result.
+
+        `deadline` is in seconds from now and comes on top of `limits`. Raises RunExists for a known run_id and
+        ConfigError for a prompt that is none; how the run itself ends is `result.outcome`. A cancelled caller gets
+        its CancelledError; the run is then left where it was.
+        """
+        run = self._new(prompt, run_id or _new_id(), conversation_id, limits or self._limits)
+        if run.run_id in self._live:
+            raise RunExists(run.run_id)
+        seconds = [limit for limit in (run.ctx.limits.max_seconds, deadline) if limit]
+        run.expires_at = self._clock.monotonic() + min(seconds) if seconds else None
+        self._live[run.run_id] = run
+        self._paths.open(run.run_id)
+        try:
+            with scope(run.ctx.limits, self._logger(run)):
+                await self._driver.drive(run)
+        finally:
+            admission.close_turn(run.ctx)  # an interrupted turn is answered, so that the history stays valid
+            if run.started_at is not None:  # a run that was refused said nothing
+                self._conversations.keep(conversation_id, recall.conversation(run.ctx))
+            del self._live[run.run_id]
+            path = self._paths.close(run.run_id)
+        return _result(run, path)
+
+    def run_sync(self, prompt: Prompt, **options: Any) -> Result:
+        """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.run(prompt, **options))
+        raise ConfigError("run_sync was called inside a running event loop; use `await agent.run(...)` there")
+
+    def cancel(self, run_id: str, *, why: str = "") -> None:
+        """Ask a live run to stop: it starts nothing more and ends as `cancelled`. Raises RunUnknown."""
+        run = self._live.get(run_id)
+        if run is None:
+            raise RunUnknown(run_id)
+        run.cancel("caller", why)
+
+    def _new(self, prompt: Prompt, run_id: str, conversation_id: str | None, limits: Limits) -> LoopRun:
+        if real_models_refused() and not getattr(type(self._llm), "double", False):
+            raise ConfigError(
+                f"real model calls are switched off, and {type(self._llm).__name__} is no test double"
+            )
+        history = self._conversations.history(conversation_id)
+        messages = opening(prompt, history, self._instructions)
+        ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
+        ctx.context.limit = limits.context_limit or int(getattr(self._llm, "context_window", 0) or 0)
+        deps = LoopDeps(
+            llm=self._llm,
+            tools=self._tools,
+            retry=self._retry,
+            clock=self._clock,
+            model=self._model,
+            memory=self._memory,
+            output=self._output,
+            price=self._price,
+            points=self._points,
+            params=self._params,
+            host=self._host,
+        )
+        return Run(self._machine, run_id, ctx, deps)
+
+    def _logger(self, run: LoopRun) -> Any:
+        for observer in self._observers:
+            if isinstance(observer, TransitionLog):
+                return observer.bound(run.run_id, run.graph.name)
+        return None
+
+
+def _new_id() -> str:
+    return secrets.token_hex(16)
+
+
+def _result(run: LoopRun, path: tuple[Transition, ...]) -> Result:
+    ctx, end = run.ctx, ending(run)
+    ended_well = end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL)
+    said = next(
+        (m.text for m in reversed(ctx.messages[ctx.base :]) if m.role == "assistant" and m.text), None
+    )
+    return Result(
+        run_id=run.run_id,
+        outcome=end.outcome,
+        reason=end.reason,
+        output=ctx.output if ended_well else said,
+        messages=tuple(recall.conversation(ctx)),
+        usage=ctx.spent.usage,
+        transitions=path,
+        verdict=refusal(run) if ctx.verdict is None else ctx.verdict,
+        error=run.error,
+    )

@@ -1,0 +1,58 @@
+"""What a run gives back. Outcomes are values; `raise_for_outcome` is for those who prefer exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import (
+    BudgetExceeded,
+    NoProgress,
+    RunCancelled,
+    RunFailed,
+    RunPartial,
+    RunRejected,
+    RunStopped,
+)
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import Transition
+from orchestrator.messages import Message, Usage
+
+_STOPPED: Mapping[Outcome, type[RunStopped]] = {
+    Outcome.PARTIAL: RunPartial,
+    Outcome.BUDGET_EXCEEDED: BudgetExceeded,
+    Outcome.NO_PROGRESS: NoProgress,
+    Outcome.CANCELLED: RunCancelled,
+    Outcome.REJECTED: RunRejected,
+    Outcome.FAILED: RunFailed,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The end of a run, with everything it said and used."""
+
+    run_id: str
+    outcome: Outcome
+    reason: str
+    """One of REASONS[outcome]."""
+    output: Any
+    """The final answer: text, or the value of `output_type`. For a run that was stopped, the last text it said."""
+    messages: tuple[Message, ...]
+    """The whole conversation, valid as the history of a next run."""
+    usage: Usage
+    transitions: tuple[Transition, ...]
+    """The path taken: the last 10,000 transitions."""
+    verdict: Any = None
+    """The guard's verdict that stopped the run: ok, guard, observed, limit, detail."""
+    error: Exception | None = None
+    """The first error, also of a run that ended well in spite of it."""
+
+    def raise_for_outcome(self) -> Result:
+        """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
+        if self.outcome is Outcome.COMPLETED:
+            return self
+        what = f"run {self.run_id} ended as {self.outcome.value} ({self.reason})"
+        why = self.verdict.explain() if self.verdict is not None else str(self.error or "")
+        raise _STOPPED[self.outcome](f"{what}: {why}" if why else what, self) from self.error

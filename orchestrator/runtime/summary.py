@@ -1,0 +1,35 @@
+"""The totals of a run of the loop: what `run.completed` logs and the budget metrics show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.kernel.run import Run
+from orchestrator.machines.llm_loop.model import LoopContext
+
+
+def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:
+    """Return tokens, cost, counts, and for each limit that is on the share of it that was used."""
+    spent = run.ctx.spent
+    return {
+        "tokens_in": spent.usage.input_tokens,
+        "tokens_out": spent.usage.output_tokens,
+        "cost": spent.usage.cost,
+        "tool_calls": spent.tool_calls,
+        "retries": spent.retries,
+        "restarts": spent.restarts,
+        "compactions": spent.compactions,
+        "budget_used": {name: round(used / limit, 4) for name, used, limit in _budgets(run.ctx) if limit},
+    }
+
+
+def _budgets(ctx: LoopContext) -> Iterator[tuple[str, float, float]]:
+    spent, limits = ctx.spent, ctx.limits
+    yield "iterations", ctx.iteration, limits.max_iterations
+    yield "input_tokens", spent.usage.input_tokens, limits.max_input_tokens
+    yield "output_tokens", spent.usage.output_tokens, limits.max_output_tokens
+    yield "cost", spent.usage.cost or 0.0, limits.max_cost
+    yield "time", spent.seconds, limits.max_seconds
+    yield "tool_calls", spent.tool_calls, limits.max_tool_calls
+    yield "retries", spent.retries, limits.max_retries
