@@ -1,0 +1,208 @@
+"""Paths through a graph, read off its table: a test for each edge without writing one; and a walk along them.
+
+Guards are not asked when paths are sought: a path says what the table permits, a walk what the guards do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.graph import Edge, Graph, guard_name
+from orchestrator.kernel.hooks import Hooks
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.record import Fact, Observer, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.testing.clock import FakeClock
+from orchestrator.testing.purity import stand_in
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Hop(NamedTuple):
+    """One row of the table, taken."""
+
+    source: StrEnum
+    event: StrEnum
+    dest: StrEnum
+    edge: Edge
+
+
+Path: TypeAlias = tuple[Hop, ...]
+"""Hops that begin in the graph's initial state; each begins where the one before ended."""
+
+
+def shortest_paths(graph: Graph) -> dict[StrEnum, Path]:
+    """Return a shortest path to every state; among equally short ones the first in the order of the table.
+
+    Example:
+        >>> from orchestrator.machines.llm_loop.graph import LLM_LOOP
+        >>> {state.value: len(path) for state, path in shortest_paths(LLM_LOOP).items()}["finalize"]
+        4
+    """
+    found: dict[StrEnum, Path] = {graph.initial: ()}
+    ahead = deque((graph.initial,))
+    while ahead:
+        state = ahead.popleft()
+        for hop in _from(graph, state):
+            if hop.dest not in found:
+                found[hop.dest] = (*found[state], hop)
+                ahead.append(hop.dest)
+    return found
+
+
+def edge_paths(graph: Graph) -> tuple[Path, ...]:
+    """Return, for each row of the table and in its order, a shortest path that ends with it."""
+    reached = shortest_paths(graph)
+    return tuple((*reached[hop.source], hop) for hop in map(Hop._make, graph.rows))
+
+
+def simple_paths(graph: Graph, *, to: StrEnum | Collection[StrEnum] | None = None) -> Iterator[Path]:
+    """Yield every path that visits no state twice and ends in `to`: one state, several, or any end.
+
+    Their number may grow exponentially with the graph, so they are made as they are asked for.
+    """
+    ends = graph.terminal | graph.rest if to is None else {to} if isinstance(to, str) else set(to)
+    ahead: list[Path] = [()]
+    while ahead:
+        path = ahead.pop()
+        state = path[-1].dest if path else graph.initial
+        if state in ends:
+            yield path
+        visited = {graph.initial, *(hop.dest for hop in path)}
+        ahead += [(*path, hop) for hop in reversed(_from(graph, state)) if hop.dest not in visited]
+
+
+def path_id(path: Path) -> str:
+    """Return a readable name for a path: its events, then the state it ends in.
+
+    Example:
+        >>> from orchestrator.machines.llm_loop.graph import LLM_LOOP
+        >>> path_id(edge_paths(LLM_LOOP)[1])
+        'start_loop.llm_response->evaluate_response'
+    """
+    if not path:
+        return "start"
+    return f"{'.'.join(hop.event.value for hop in path)}->{path[-1].dest.value}"
+
+
+def parametrize_paths(
+    graph: Graph, paths: Callable[[Graph], Iterable[Path]] = edge_paths, *, argname: str = "path"
+) -> pytest.MarkDecorator:
+    """Return a decorator that runs a test once for each path, by default once for each row of the table."""
+    import pytest
+
+    chosen = list(paths(graph))
+    return pytest.mark.parametrize(argname, chosen, ids=[path_id(path) for path in chosen])
+
+
+class WalkDiverged(AssertionError):
+    """A guard led the run along another row than the path's. `hop` is the one that was meant."""
+
+    def __init__(self, hop: Hop, arrived: StrEnum) -> None:
+        taken = f"{hop.event.value!r} in {hop.source.value!r} led to {arrived.value!r}"
+        super().__init__(f"{taken}, the path says {hop.dest.value!r}")
+        self.hop = hop
+        self.arrived = arrived
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A run that went along a path, and everything it told its observers."""
+
+    run: Run[Any, Any]
+    facts: tuple[Fact, ...]
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """The transitions it took."""
+        return tuple(fact for fact in self.facts if isinstance(fact, Transition))
+
+
+async def walk(
+    graph: Graph,
+    path: Path,
+    ctx: Any = None,  # noqa: ANN401 - each graph has a context of its own
+    *,
+    force: bool = False,
+    observers: Iterable[Observer] = (),
+) -> Walk:
+    """Drive a run along a path with the real driver; each enter hook just returns the next event.
+
+    Guards are asked about `ctx`: one that refuses raises Refused, one that chooses another row
+    WalkDiverged. With `force` they are not: the row that the path takes is allowed, those before it are
+    not. A path that ends in a terminal, rest or waiting state is driven to its end there. Raises ValueError
+    where a guard has no `ctx`.
+    """
+    if ctx is None and not force and any(hop.edge.when is not None for hop in path):
+        raise ValueError(f"{path_id(path)}: a guard is asked on the way; give it a ctx, or force=True")
+    trail = _Trail(path)
+    facts = _Facts()
+    machine = Machine(trail.forced(graph) if force else graph, trail.hooks(graph))
+    driver = Driver(machine, observers=(facts, *observers), clock=FakeClock())
+    trail.run = run = Run(machine, f"walk-{path_id(path)}", _Bare() if ctx is None else ctx, None)
+    event = await driver.start(run)
+    for hop in path:
+        event = await driver.fire(run, event or hop.event)  # no enter hook runs after an internal edge
+        if run.state != hop.dest:
+            raise WalkDiverged(hop, run.state)
+    if not graph.is_working(run.state):
+        await driver.drive(run)
+    return Walk(run, tuple(facts.seen))
+
+
+@dataclass(slots=True)
+class _Bare:
+    """The least that the kernel asks of a context."""
+
+    iteration: int = 0
+
+
+class _Facts:
+    def __init__(self) -> None:
+        self.seen: list[Fact] = []
+
+    def observe(self, fact: Fact) -> None:
+        self.seen.append(fact)
+
+
+class _Trail:
+    """A path on which a run knows its way by the number of transitions it has made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run: Run[Any, Any] | None = None
+
+    async def follow(self, run: Run[Any, Any]) -> StrEnum | None:
+        return self.path[run.seq].event if run.seq < len(self.path) else None
+
+    def hooks(self, graph: Graph) -> Hooks:
+        return Hooks({f"enter_{state.name.lower()}": (self.follow,) for state in graph.states})
+
+    def forced(self, graph: Graph) -> Graph:
+        """Return the graph with guards that know the path. Its lint is passed: the guards' marks are kept."""
+        return replace(graph, edges=tuple(self._force(edge) for edge in graph.edges))
+
+    def _force(self, edge: Edge) -> Edge:
+        if edge.when is None:
+            return edge
+
+        def on_the_path(_: object) -> bool:
+            return self.run is not None and _is_row(self.path[self.run.seq].edge, edge)
+
+        return replace(edge, when=stand_in(edge.when, on_the_path))
+
+
+def _is_row(one: Edge, other: Edge) -> bool:
+    """Compare guards by name only: a path of a graph leads through `strict_guards(graph)` too."""
+    same_guard = guard_name(one.when) == guard_name(other.when)
+    return same_guard and replace(one, when=None) == replace(other, when=None)
+
+
+def _from(graph: Graph, state: StrEnum) -> list[Hop]:
+    return [Hop._make(row) for row in graph.rows if row[0] == state]

@@ -1,0 +1,162 @@
+"""The pytest plugin: coverage of graphs, a clock to move, no real models.
+
+It is loaded in every project that has this package installed: unless its options and fixtures are used it
+does nothing and imports nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.switch import NO_REAL_MODELS
+
+if TYPE_CHECKING:
+    from orchestrator.kernel.graph import Graph
+    from orchestrator.testing.clock import FakeClock
+    from orchestrator.testing.coverage import GraphCoverage, Tally
+
+_SEEN: pytest.StashKey[dict[str, Tally]] = pytest.StashKey()
+"""Fingerprint -> what all tests of this process saw of that graph."""
+_SENT = "orchestrator_graph_coverage"
+"""Key under which an xdist worker hands its share to the controller."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    group = parser.getgroup("orchestrator", "state graphs of LLM agents")
+    group.addoption(
+        "--graph-coverage",
+        action="store_true",
+        help="report states, transitions and guard results of the graphs given to the graph_coverage fixture",
+    )
+    group.addoption(
+        "--graph-coverage-fail-under",
+        type=_percent,
+        metavar="N",
+        help="like --graph-coverage, and fail when a graph has less than N %% in total, or none was watched",
+    )
+    group.addoption(
+        "--no-real-models",
+        action="store_true",
+        help="refuse every LLM whose class does not say `double = True`",
+    )
+    parser.addini(
+        "orchestrator_no_real_models",
+        f"as --no-real-models; {NO_REAL_MODELS} in the environment overrides it",
+        type="bool",
+        default=False,
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Throw the switch. An environment variable, so that workers and subprocesses under test obey it too."""
+    config.stash[_SEEN] = {}
+    chosen = config.getoption("--no-real-models")
+    configured = config.getini("orchestrator_no_real_models") and NO_REAL_MODELS not in os.environ
+    if chosen or configured:
+        patch = pytest.MonkeyPatch()
+        patch.setenv(NO_REAL_MODELS, "1")
+        config.add_cleanup(patch.undo)
+
+
+@pytest.fixture
+def no_real_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse, during this test, every LLM whose class does not say `double = True`."""
+    monkeypatch.setenv(NO_REAL_MODELS, "1")
+
+
+@pytest.fixture
+def fake_clock() -> FakeClock:
+    """A clock that stands still until `await fake_clock.advance(seconds)`."""
+    from orchestrator.testing.clock import FakeClock
+
+    return FakeClock()
+
+
+@pytest.fixture
+def graph_coverage(request: pytest.FixtureRequest) -> Iterator[Callable[[Graph], GraphCoverage]]:
+    """`graph_coverage(GRAPH)` is an observer of this test's runs that counts for the session's report too."""
+    from orchestrator.testing.coverage import GraphCoverage
+
+    made: list[GraphCoverage] = []
+
+    def watch(graph: Graph) -> GraphCoverage:
+        made.append(GraphCoverage(graph))
+        return made[-1]
+
+    yield watch
+    for coverage in made:
+        _add(request.config, coverage)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401 - a class of xdist, which need not be installed
+    """Take the share of an xdist worker that has finished; one that crashed has none."""
+    shares: Sequence[dict[str, Any]] = getattr(node, "workeroutput", {}).get(_SENT, ())
+    for share in shares:
+        from orchestrator.testing.coverage import Tally
+
+        _add(node.config, Tally.from_data(share))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the share over, in a worker; else fail an otherwise green session that saw too little."""
+    config = session.config
+    worker: dict[str, Any] | None = getattr(config, "workeroutput", None)
+    if worker is not None:
+        worker[_SENT] = [tally.to_data() for tally in config.stash[_SEEN].values()]
+    elif session.exitstatus == pytest.ExitCode.OK and _shortfalls(config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the table, then one line for each graph that saw too little."""
+    gated = config.getoption("--graph-coverage-fail-under") is not None
+    if config.getoption("collectonly") or not (gated or config.getoption("--graph-coverage")):
+        return
+    seen = config.stash[_SEEN]
+    terminalreporter.section("graph coverage")
+    if seen:
+        from orchestrator.testing.coverage import report
+
+        for line in report(seen.values()):
+            terminalreporter.line(line)
+    else:
+        terminalreporter.line("no test gave a graph to the graph_coverage fixture")
+    for line in _shortfalls(config):
+        terminalreporter.line(f"FAILED graph coverage: {line}", red=True)
+
+
+def _shortfalls(config: pytest.Config) -> list[str]:
+    """Say which graphs are below the mark. Nothing watched is below any: a gate must not pass on nothing."""
+    least: float | None = config.getoption("--graph-coverage-fail-under")
+    if least is None or config.getoption("collectonly"):
+        return []
+    seen = config.stash[_SEEN].values()
+    if not seen:
+        return ["no graph was watched"]
+    low = [tally for tally in seen if tally.total.percent < least]
+    return [f"{tally.graph} has {tally.total}, wanted {least:g} %" for tally in low]
+
+
+def _add(config: pytest.Config, tally: Tally) -> None:
+    seen = config.stash[_SEEN]
+    if tally.fingerprint in seen:
+        seen[tally.fingerprint].merge(tally)
+    else:
+        seen[tally.fingerprint] = tally
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:  # noqa: PLR2004 - percent; a NaN fails too
+        raise argparse.ArgumentTypeError(f"a percentage from 0 to 100 is wanted, not {text!r}")
+    return value
