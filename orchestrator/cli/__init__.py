@@ -1,0 +1,98 @@
+"""The command line. `main` is the one place where errors become a sentence on stderr and an exit code.
+
+Nothing is imported before it is needed: `--help` pays for typer only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+
+@dataclass(slots=True)
+class Options:
+    """What is said before the command's name."""
+
+    traceback: bool = False
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and end the process with its exit code."""
+    sys.exit(_status(sys.argv[1:] if arguments is None else arguments))
+
+
+def _status(arguments: Sequence[str]) -> int:
+    from orchestrator.cli.exit import Exit
+    from orchestrator.cli.output import complain
+
+    for stream in (sys.stdout, sys.stderr):  # recorded text may hold what the terminal's encoding cannot show
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    options = Options()
+    try:
+        return _carried_out(arguments, options)
+    except BrokenPipeError:
+        return Exit.PIPE
+    except (Exception, KeyboardInterrupt) as error:
+        if options.traceback:
+            raise
+        code, sentence = explained(error)
+        complain(sentence)
+        return code
+    finally:
+        _flush()
+
+
+def _carried_out(arguments: Sequence[str], options: Options) -> int:
+    from orchestrator.cli.app import execute
+
+    return execute(arguments, options)
+
+
+def _flush() -> None:
+    """Hand out what is printed. A reader that is gone must not become an error at exit."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+
+
+def explained(error: BaseException) -> tuple[int, str]:
+    """Return the exit code for an error and one sentence: what was wrong, and what is allowed."""
+    from orchestrator import errors
+    from orchestrator.cli.exit import Exit
+
+    code = Exit.USAGE
+    match error:
+        case KeyboardInterrupt():
+            code, sentence = Exit.CANCELLED, "cancelled before anything ran"
+        case errors.GraphError():
+            sentence = f"{error.graph}: {'; '.join(map(str, error.problems))}"
+        case errors.RunError() | errors.EventError():
+            code, sentence = Exit.FAILED, str(error)
+        case errors.OrchestratorError() | MissingExtra():
+            sentence = str(error)
+        case OSError():
+            sentence = f"{error.filename or 'input or output'}: {error.strerror or error}"
+        case _ if hasattr(error, "format_message"):  # typer's: their base has moved between its versions
+            sentence = _usage(error)
+        case _:
+            where = "`orchestrator --traceback …` shows where"
+            code, sentence = Exit.FAILED, f"unexpected {type(error).__name__}: {error} ({where})"
+    return code, sentence
+
+
+def _usage(error: BaseException) -> str:
+    command = getattr(getattr(error, "ctx", None), "command_path", "orchestrator")
+    said = str(getattr(error, "format_message")()).rstrip(".")  # noqa: B009
+    return f"{said}; see `{command} --help`"
+
+
+class MissingExtra(ImportError):
+    """A package of an extra is not installed; the message names the install line."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'fsm-orchestrator[{extra}]'", name=package)

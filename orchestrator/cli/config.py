@@ -1,0 +1,100 @@
+"""`orchestrator config show`: the effective settings and where each comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.retry import RetryPolicy
+from orchestrator.settings import DEFAULT_FILE, PREFIX, Settings, build
+
+_SECTIONS: Mapping[str, type] = {"limits": Limits, "retry": RetryPolicy}
+_SECRET = re.compile(r"(?:key|secret|password|token)$", re.IGNORECASE)
+_USER_INFO = re.compile(r":/{1,2}[^/@\s]+@")  # a Path has made one slash of two
+_REDACTED = "[redacted]"
+
+
+class Setting(NamedTuple):
+    """One effective value."""
+
+    name: str
+    value: object
+    source: str
+    """The environment variable, the file, or `default`."""
+
+
+def show_settings(*, as_json: bool) -> int:
+    """Print every setting with its value and source. Raises ConfigError when they cannot be read."""
+    settings = list(_effective(Settings.load()))
+    if as_json:
+        say_json({one.name: {"value": one.value, "source": one.source} for one in settings})
+        return Exit.COMPLETED
+    width = max(len(one.name) for one in settings)
+    for name, value, source in settings:
+        text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
+        say(f"{name:<{width}}  {shown(text):<24}  {source}")
+    return Exit.COMPLETED
+
+
+def _effective(settings: Settings) -> Iterator[Setting]:
+    written = _file()
+    for name in type(settings).model_fields:
+        given = getattr(settings, name)
+        kind = _SECTIONS.get(name)
+        if kind is None:
+            value = None if given is None else str(given)
+            yield Setting(name, redacted(name, value), _source(name, None, written))
+            continue
+        built: object = build(kind, given, name)
+        for item in fields(kind):
+            full = f"{name}.{item.name}"
+            source = _source(name, item.name, written) if item.name in given else "default"
+            yield Setting(full, redacted(full, _data(getattr(built, item.name))), source)
+
+
+def _file() -> Mapping[str, Any]:
+    path = Path(DEFAULT_FILE)
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _source(name: str, member: str | None, written: Mapping[str, Any]) -> str:
+    """Name where a value comes from; the environment goes before the file."""
+    wanted = f"{PREFIX}{name}__{member}" if member else f"{PREFIX}{name}"
+    for variable in os.environ:
+        parts = variable.upper()
+        if parts == wanted.upper() or (member and parts.startswith(f"{wanted.upper()}__")):
+            return variable
+    whole = f"{PREFIX}{name}".upper()
+    if member is None:
+        return DEFAULT_FILE if name in written else "default"
+    if member in written.get(name, {}) and not _in_json(os.environ.get(whole), member):
+        return DEFAULT_FILE
+    return whole
+
+
+def _in_json(text: str | None, member: str) -> bool:
+    """Tell whether a section given as JSON in one variable has this member."""
+    try:
+        return member in json.loads(text or "{}")
+    except (ValueError, TypeError):
+        return False
+
+
+def _data(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def redacted(name: str, value: object) -> object:
+    """Return the value as it may be shown: none whose name says secret, no password of an address."""
+    if value is not None and _SECRET.search(name):
+        return _REDACTED
+    return _USER_INFO.sub(f"://{_REDACTED}@", value) if isinstance(value, str) else value

@@ -1,0 +1,45 @@
+"""Exit codes: one for each outcome of a run, one for bad input, one for a reader that went away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from orchestrator.kernel.outcome import Outcome
+
+
+class Exit(IntEnum):
+    """What the process says about how it went. 3 and up tell a script *why* there is no answer."""
+
+    COMPLETED = 0
+    FAILED = 1
+    USAGE = 2
+    PARTIAL = 3
+    BUDGET_EXCEEDED = 4
+    NO_PROGRESS = 5
+    CANCELLED = 6
+    REJECTED = 7
+    PIPE = 141
+    """Whoever read our output closed it: what a shell shows for a program ended by SIGPIPE."""
+
+
+EXIT_CODES: Mapping[Outcome, Exit] = {outcome: Exit[outcome.name] for outcome in Outcome}
+"""Outcome -> exit code. A new outcome without a code fails here, at import."""
+
+MEANINGS: Mapping[Exit, str] = {
+    Exit.COMPLETED: "completed: a final answer (or: the command did what it was asked to)",
+    Exit.FAILED: "failed: the run, the check or the replay did not come out right",
+    Exit.USAGE: "bad input: options, files, settings; nothing was run",
+    Exit.PARTIAL: "partial: a limit was reached, a wrap-up turn still answered",
+    Exit.BUDGET_EXCEEDED: "budget_exceeded: a limit was reached",
+    Exit.NO_PROGRESS: "no_progress: the run repeated itself",
+    Exit.CANCELLED: "cancelled: SIGINT (Ctrl-C) or SIGTERM; a second one ends the process at once",
+    Exit.REJECTED: "rejected: a person ended the run",
+    Exit.PIPE: "the reader of our output closed it (as in `| head -1`)",
+}
+"""Every exit code in words, for --help and README.md."""
+
+
+def table() -> str:
+    """Return the exit codes as lines of text."""
+    return "\n".join(f"{code.value:>3}  {text}" for code, text in MEANINGS.items())

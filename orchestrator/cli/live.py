@@ -1,0 +1,126 @@
+"""`orchestrator replay --live`: each conversation as it happens, at a pace a person can follow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.cli.output import is_terminal, say, shown
+from orchestrator.cli.reproduction import Reproduction, Stage
+from orchestrator.cli.screen import Screen, Tally, console, print_report, states_table
+from orchestrator.kernel.record import Fact
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.providers.replay import Record, ReplayError, RunScript
+from orchestrator.runtime.result import Result
+
+PAUSE = 0.2
+"""Seconds that stand for a reply whose time was not recorded."""
+MOST = 10.0
+"""Seconds that the waiting may take altogether, unless a speed is given."""
+
+_HINT = """
+With a model of your own, put this into my_agent.py and run the line below it:
+
+    async def model(request):            # has request.messages and request.tools
+        return "Hello from my model."    # text, or a Response with tool calls
+
+    {orchestrator} run "Hello" --model python:my_agent:model
+"""
+
+
+def _invocation() -> str:
+    """Return how to call us from here, as a person would type it."""
+    if Path(sys.argv[0]).name != "__main__.py":
+        return "orchestrator"
+    python = Path(sys.executable)
+    near = python.is_relative_to(Path.cwd())
+    return f"{python.relative_to(Path.cwd()) if near else 'python'} -m orchestrator"
+
+
+def pace(
+    found: Iterable[Record | ReplayError], speed: float | None
+) -> tuple[list[Record | ReplayError], float]:
+    """Return the conversations with a time for every reply, and the factor to wait by."""
+    paced = [one if isinstance(one, ReplayError) else _timed(one) for one in found]
+    if speed is not None:
+        return paced, speed
+    whole = sum(_seconds(one) for one in paced if isinstance(one, Record))
+    return paced, min(1.0, MOST / whole) if whole else 1.0
+
+
+def _timed(record: Record) -> Record:
+    replies = [index for index, message in enumerate(record.messages) if message.role == "assistant"]
+    turns = {index: record.turn(index) for index in replies}
+    return replace(
+        record, turns={at: replace(turn, latency=turn.latency or PAUSE) for at, turn in turns.items()}
+    )
+
+
+def _seconds(record: Record) -> float:
+    return sum(turn.latency for turn in record.turns.values()) + sum(record.tool_seconds.values())
+
+
+class LiveStage(Stage):
+    """Prompt, states, tools, tokens and answer of each run; times of each state after each conversation."""
+
+    def __init__(self, count: int) -> None:
+        self.observers = (self,)
+        self._count = count
+        self._number = 0
+        self._whole = Tally()
+        self._screen = Screen(LLM_LOOP, lambda: None)  # that the reader is gone shows at the next heading
+
+    def observe(self, fact: Fact) -> None:
+        """Show a fact."""
+        self._whole.observe(fact)
+        self._screen.observe(fact)
+
+    def begin(self, record: Record) -> None:
+        """Print the heading."""
+        self._screen = Screen(LLM_LOOP, lambda: None)
+        self._heading(f"{record.id}, {record.model}" if record.model else record.id)
+
+    def skip(self, done: Reproduction) -> None:
+        """Say why there is nothing to see."""
+        self._heading(done.id)
+        say(f"\n{done.result}: {shown(done.reason)}")
+
+    def _heading(self, text: str) -> None:
+        if not self._number:
+            say(f"Recorded times are kept; a reply whose time was not recorded takes {PAUSE:g} s.")
+        self._number += 1
+        say(f"\n=== {self._number} of {self._count}: {shown(text)}")
+
+    @contextmanager
+    def turn(self, script: RunScript) -> Iterator[None]:
+        """Print what the user said, then the states as they pass."""
+        for message in script.prompt:
+            if message.role == "user":
+                say(f"\nuser: {shown(message.text, 600)}\n")
+        with self._screen.showing():
+            yield
+
+    def answered(self, result: Result) -> None:
+        """Print the answer, or why there is none."""
+        said = result.output if isinstance(result.output, str) else ""
+        if said:
+            say(f"\nassistant: {shown(said, 1_200)}")
+        if result.error is not None:
+            say(f"\nno answer: {shown(str(result.error))}")
+
+    def end(self, done: Reproduction) -> None:
+        """Print what the conversation came to and where its time went."""
+        why = f" ({', '.join(done.irregular) or done.reason})" if done.irregular or done.reason else ""
+        say(f"\n{done.result}{why}: {len(done.messages)} messages; {self._screen.tally.totals()}")
+        if not is_terminal():  # there the table above shows it already
+            console().print(states_table(self._screen.tally.history))
+
+    def close(self, summary: str) -> None:
+        """Print the report over all conversations, and how to go on."""
+        say(f"\n=== report: {self._whole.totals()}")
+        print_report(self._whole.history, self._whole.ends)
+        say(f"  {summary}")
+        say(_HINT.format(orchestrator=_invocation()))

@@ -1,0 +1,88 @@
+"""What a command line names: things in modules, limits, files. Every fault is one ConfigError."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ConfigError, GraphError
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.settings import build
+
+
+def imported(spec: str, what: str) -> Any:  # noqa: ANN401 - whatever stands there
+    """Return what `module:attribute` names; modules in the working directory are found too.
+
+    Raises ConfigError. A GraphError passes through: a strict graph refuses to be built with problems.
+    """
+    module, _, attribute = spec.partition(":")
+    if not module or not attribute:
+        raise ConfigError(f"{what} {spec!r} is not of the form module:attribute")
+    found = _module(module, what)
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise ConfigError(f"{what} {spec!r}: {module} has no {attribute!r}")
+        found = getattr(found, name)
+    return found
+
+
+def _module(name: str, what: str) -> Any:  # noqa: ANN401
+    here = os.getcwd()  # noqa: PTH109 - sys.path holds text
+    if here not in sys.path and "" not in sys.path:  # an installed script has its own folder there
+        sys.path.insert(0, here)
+    try:
+        return import_module(name)
+    except GraphError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            where = "in the working directory or among the installed packages"
+            raise ConfigError(f"{what}: there is no module {name!r} {where}") from error
+        raise ConfigError(f"{what}: module {name!r} cannot be imported: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{what}: importing {name!r} raised {type(error).__name__}: {error}") from error
+
+
+def limits_from(pairs: Iterable[str], base: Mapping[str, Any]) -> Limits:
+    """Return the limits of `base` with those given as `name=value` put over them. Raises ConfigError.
+
+    A value that is no number is JSON: tool_caps={"search": 3}.
+    """
+    members = dict(base)
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"limit {pair!r} is not of the form name=value")
+        members[name.strip()] = _value(name, value.strip())
+    return build(Limits, members, "limits")
+
+
+def _value(name: str, text: str) -> object:
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"limit {name}: {text!r} is not JSON ({error})") from error
+
+
+def members_of(limits: Limits) -> dict[str, Any]:
+    """Return limits as the members they are made of."""
+    return {item.name: getattr(limits, item.name) for item in fields(limits)}
+
+
+def schema_from(file: Path) -> Mapping[str, Any]:
+    """Return the JSON schema in a file. Raises ConfigError when it is none, or OSError."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file} is not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file} holds no JSON schema: a schema is an object")
+    return found

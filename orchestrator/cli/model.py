@@ -1,0 +1,98 @@
+"""Model specs: `provider:rest`. Vendors join this table together with their extras."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.cli.load import imported
+from orchestrator.errors import ConfigError
+from orchestrator.ports import LLM
+
+_FORMS = "python:MODULE:ATTRIBUTE, replay:FILE[#ID]"
+_SHOWN = 5
+
+
+class Model(NamedTuple):
+    """A model, and the tools that came with it."""
+
+    llm: LLM
+    tools: Any = ()
+
+
+def model_of(spec: str | None) -> Model:
+    """Return the model a spec names. Raises ConfigError, ReplayError or OSError with one sentence."""
+    if not spec:
+        raise ConfigError(f"no model: give --model or set ORCHESTRATOR_MODEL; known: {_FORMS}")
+    provider, _, rest = spec.partition(":")
+    if provider not in _PROVIDERS:
+        raise ConfigError(f"unknown model {spec!r}; known: {_FORMS}")
+    if not rest:
+        raise ConfigError(f"model {spec!r} names nothing after the colon; known: {_FORMS}")
+    return _PROVIDERS[provider](rest)
+
+
+def _python(rest: str) -> Model:
+    found = imported(rest, "model")
+    if _answers(found):
+        return Model(found)
+    needed = _needed(found)
+    if needed == 1:
+        from orchestrator.providers.scripted import FunctionLLM
+
+        return Model(FunctionLLM(found, model=rest.rpartition(":")[2]))
+    if needed == 0:
+        try:
+            built = found()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"model {rest!r}: the factory raised {said}") from error
+        if _answers(built):
+            return Model(built)
+        raise ConfigError(f"model {rest!r}: the factory returned a {type(built).__name__}; {_WANTED}")
+    raise ConfigError(f"model {rest!r} is a {type(found).__name__}; {_WANTED}")
+
+
+_WANTED = "a model is an object with `async complete(request)`, a function of the request, or a factory"
+
+
+def _answers(found: object) -> bool:
+    return not isinstance(found, type) and callable(getattr(found, "complete", None))
+
+
+def _needed(found: object) -> int | None:
+    """Return how many positional arguments a callable cannot do without; None if it is none."""
+    if not callable(found):
+        return None
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except ValueError:
+        return None
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in positional and one.default is one.empty for one in parameters)
+
+
+def _replay(rest: str) -> Model:
+    from orchestrator.providers.replay import ReplayLLM, ReplayTools, load
+
+    file, wanted = _file_and_id(rest)
+    records = list(load(file))
+    ids = [record.id for record in records]
+    if wanted is None and len(records) == 1:
+        wanted = ids[0]
+    if wanted not in ids:
+        known = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
+        problem = "holds several conversations" if wanted is None else f"has no conversation {wanted!r}"
+        raise ConfigError(f"{file} {problem}; choose one with replay:FILE#ID: {known}")
+    record = records[ids.index(wanted)]
+    return Model(ReplayLLM(record, strict=False), ReplayTools(record))
+
+
+def _file_and_id(rest: str) -> tuple[str, str | None]:
+    file, mark, wanted = rest.rpartition("#")
+    return (rest, None) if not mark or Path(rest).exists() else (file, wanted)
+
+
+_PROVIDERS: Mapping[str, Callable[[str], Model]] = {"python": _python, "replay": _replay}

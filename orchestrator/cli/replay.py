@@ -1,0 +1,150 @@
+"""`orchestrator replay`: recorded conversations, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.load import limits_from, members_of
+from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.reproduction import CANCELLED, DIVERGED, Player, Reproduction, Stage
+from orchestrator.cli.run import logging_to
+from orchestrator.cli.stop import on_signal
+from orchestrator.errors import ConfigError
+from orchestrator.examples import bundled
+from orchestrator.kernel.record import Observer
+from orchestrator.machines.llm_loop.limits import OFF, Limits
+from orchestrator.providers.recorded_run import IRREGULAR, OPEN_END, REPRODUCED, UNUSABLE
+from orchestrator.providers.recording import INDEX_FILE
+from orchestrator.providers.replay import Record, ReplayError, scan
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The command line of `replay`."""
+
+    paths: tuple[Path, ...]
+    bundled: bool
+    live: bool
+    speed: float | None
+    limits: tuple[str, ...]
+    log: Path | None
+    json: bool
+
+
+_ALWAYS_COUNTED = (REPRODUCED, OPEN_END, IRREGULAR, UNUSABLE)
+_FAULTS = {UNUSABLE: Exit.USAGE, DIVERGED: Exit.FAILED}
+
+
+@dataclass(slots=True)
+class Account:
+    """How many conversations came to what, and the first of each kind of fault."""
+
+    results: Counter[str] = field(default_factory=Counter)
+    first: dict[str, Reproduction] = field(default_factory=dict)
+
+    def add(self, done: Reproduction) -> None:
+        """Count one."""
+        self.results[done.result] += 1
+        self.first.setdefault(done.result, done)
+
+    def summary(self) -> str:
+        """Return the counts in one line."""
+        kinds = [*_ALWAYS_COUNTED, *(kind for kind in (DIVERGED, CANCELLED) if self.results[kind])]
+        counts = ", ".join(f"{self.results[kind]} {kind}" for kind in kinds)
+        return f"{self.results.total()} conversations: {counts}"
+
+
+Show = Callable[[Reproduction], None]
+Found = Iterable[Record | ReplayError]
+
+
+def replay_conversations(wanted: Wanted) -> int:
+    """Replay everything, print what came of it, and return the exit code of the worst."""
+    paths = _checked(wanted)
+    limits = limits_from(wanted.limits, members_of(OFF))
+    with logging_to(wanted.log) as logs:
+        if wanted.live:
+            account, stopped = _watch(_found(paths), limits, wanted.speed, logs)
+        else:
+            player = Player(limits, stage=Stage(), observers=logs, speed=wanted.speed or 0.0)
+            account = asyncio.run(_play(player, _found(paths), _print_json if wanted.json else _print_line))
+            stopped = player.stopped
+    if not wanted.json and not wanted.live:
+        say(account.summary())
+    return _status(account, stopped=stopped)
+
+
+def _checked(wanted: Wanted) -> list[Path]:
+    """Return the files and folders to replay. Raises, before anything runs, for what cannot be."""
+    paths = [*wanted.paths, *(bundled() if wanted.bundled else ())]
+    if not paths:
+        raise ConfigError("nothing to replay: give a PATH, or --bundled")
+    if wanted.json and wanted.live:
+        raise ConfigError("--live is for watching and --json prints data; give one of them")
+    if wanted.speed is not None and not wanted.speed >= 0:
+        raise ConfigError(f"speed is {wanted.speed:g}; it must be 0 (do not wait) or more")
+    for path in paths:
+        if not path.is_dir():
+            path.open("rb").close()
+        elif not any(file.name != INDEX_FILE for file in path.glob("*.jsonl")):
+            raise ConfigError(f"{path}: no conversations here (*.jsonl, {INDEX_FILE} left out)")
+    return paths
+
+
+def _found(paths: Iterable[Path]) -> Iterator[Record | ReplayError]:
+    for path in paths:
+        yield from scan(path)
+
+
+def _watch(
+    found: Found, limits: Limits, speed: float | None, logs: Iterable[Observer]
+) -> tuple[Account, bool]:
+    from orchestrator.cli.live import LiveStage, pace
+
+    records, factor = pace(found, speed)
+    stage = LiveStage(len(records))
+    player = Player(limits, stage=stage, observers=logs, speed=factor)
+    account = asyncio.run(_play(player, records, lambda _: None))
+    stage.close(account.summary())
+    return account, player.stopped
+
+
+async def _play(player: Player, found: Found, show: Show) -> Account:
+    account = Account()
+    with on_signal(player.stop):
+        for one in found:
+            if player.stopped:
+                break
+            done = await player.play(one)
+            account.add(done)
+            show(done)
+    return account
+
+
+def _print_json(done: Reproduction) -> None:
+    say_json(done.as_json())
+
+
+def _print_line(done: Reproduction) -> None:
+    why = ", ".join(done.irregular) or done.reason
+    runs = f"{len(done.runs)} run{'' if len(done.runs) == 1 else 's'}"
+    say(f"{done.result:<22}  {runs:>8}  {shown(done.id)}" + (f"  ({shown(why)})" if why else ""))
+
+
+def _status(account: Account, *, stopped: bool) -> int:
+    """Return the exit code of the worst, having said in one sentence on stderr what it was."""
+    if stopped:
+        complain("cancelled by a signal")
+        return Exit.CANCELLED
+    for kind, code in _FAULTS.items():
+        if count := account.results[kind]:
+            worst = account.first[kind]
+            total = account.results.total()
+            complain(f"{count} of {total} conversations {kind}; the first, {worst.id}: {worst.reason}")
+            return code
+    return Exit.COMPLETED

@@ -1,0 +1,174 @@
+"""`orchestrator report`: log lines added up. What is missing from them is said, never guessed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.screen import print_report
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.history import History, StateStats
+from orchestrator.kernel.record import Transition
+
+_SHOWN = 10
+"""Gaps that are named one by one."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """What the lines say of one graph."""
+
+    history: History = field(default_factory=lambda: History(limit=0))
+    ends: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seen: dict[str, set[int]] = field(default_factory=dict)
+    """Run id -> the transitions seen, by number."""
+    announced: dict[str, int] = field(default_factory=dict)
+    """Run id -> how many transitions its last line says there were."""
+
+    def moved(self, line: Mapping[str, Any]) -> bool:
+        """Take a transition; False for one that was read before. Raises KeyError, TypeError or ValueError."""
+        fact = Transition(
+            str(line["machine"]),
+            str(line["run_id"]),
+            int(line["seq"]),
+            str(line["fsm_event"]),
+            str(line["from_state"]),
+            str(line["to_state"]),
+            float(line["state_duration_s"]),
+            at=0.0,
+            iteration=0,
+            internal=bool(line.get("internal", False)),
+        )
+        seen = self.seen.setdefault(fact.run_id, set())
+        if fact.seq in seen:
+            return False
+        seen.add(fact.seq)
+        self.history.observe(fact)
+        return True
+
+    def ended(self, line: Mapping[str, Any]) -> bool:
+        """Take the end of a run; False for one that was read before."""
+        run_id, count = str(line["run_id"]), int(line["seq"])
+        end = str(line["outcome"]), str(line["reason"])
+        if run_id in self.announced:
+            return False
+        self.announced[run_id] = count
+        self.ends[end] += 1
+        return True
+
+    def gaps(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (run id, first, last) of transitions that were made and have no line."""
+        for run_id in self.seen | self.announced:
+            seen = self.seen.get(run_id, set())
+            past = max([self.announced.get(run_id, 0), *seen]) + 1
+            for before, after in pairwise(sorted({0, past} | seen)):
+                if after - before > 1:
+                    yield run_id, before + 1, after - 1
+
+
+@dataclass(slots=True)
+class Log:
+    """All lines of all files."""
+
+    machines: dict[str, Machine] = field(default_factory=dict)
+    lines: int = 0
+    unreadable: int = 0
+    first_unreadable: str = ""
+    repeated: int = 0
+
+    def read(self, file: Path) -> None:
+        """Add a file. Raises OSError."""
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    self.lines += 1
+                    self._take(line, f"{file}, line {number}")
+
+    def _take(self, text: bytes, where: str) -> None:
+        try:
+            line = json.loads(text)
+            known = line.get("msg") in ("fsm.transition", "run.completed")
+            if known and not self._added(line):
+                self.repeated += 1
+        except (ValueError, KeyError, TypeError, AttributeError):  # not JSON, or not a line of ours
+            self.unreadable += 1
+            self.first_unreadable = self.first_unreadable or where
+
+    def _added(self, line: Mapping[str, Any]) -> bool:
+        machine = self.machines.setdefault(str(line["machine"]), Machine())
+        return machine.moved(line) if line["msg"] == "fsm.transition" else machine.ended(line)
+
+
+def report_logs(files: Sequence[Path], *, as_json: bool) -> int:
+    """Print what the files say. Raises ConfigError when they say nothing."""
+    log = Log()
+    for file in files:
+        log.read(file)
+    if not any(machine.history.edges or machine.ends for machine in log.machines.values()):
+        raise ConfigError(f"{', '.join(map(str, files))}: no line of a transition or of a run's end here")
+    if as_json:
+        say_json(_plain(log))
+    else:
+        _print(log)
+    return Exit.COMPLETED
+
+
+def _print(log: Log) -> None:
+    for name, machine in log.machines.items():
+        unfinished = len(machine.seen.keys() - machine.announced.keys())
+        moves = sum(machine.history.edges.values())
+        say(f"{shown(name)}: {moves:,} transitions of {len(machine.seen):,} runs")
+        print_report(machine.history, machine.ends)
+        if unfinished:
+            say(f"  {unfinished:,} without an end in these lines")
+        gaps = list(machine.gaps())
+        for run_id, first, last in gaps[:_SHOWN]:
+            say(f"  lost: run {shown(run_id)}, transition {first}" + (f" to {last}" if last > first else ""))
+        if len(gaps) > _SHOWN:
+            say(f"  lost: {len(gaps) - _SHOWN:,} more gaps")
+    if log.repeated:
+        say(f"{log.repeated:,} lines stand twice and count once")
+    if log.unreadable:
+        say(f"{log.unreadable:,} of {log.lines:,} lines cannot be read; the first: {log.first_unreadable}")
+
+
+def _plain(log: Log) -> dict[str, Any]:
+    return {
+        "machines": {name: _plain_machine(machine) for name, machine in log.machines.items()},
+        "lines": log.lines,
+        "unreadable": log.unreadable,
+        "repeated": log.repeated,
+    }
+
+
+def _plain_machine(machine: Machine) -> dict[str, Any]:
+    history = machine.history
+    whole = sum(stats.total for stats in history.states.values()) or 1.0
+    edge = history.commonest
+    names = ("from_state", "event", "to_state")
+    return {
+        "states": {name: _plain_state(stats, whole) for name, stats in history.states.items()},
+        "bottleneck": history.bottleneck,
+        "commonest_edge": edge and dict(zip(names, edge, strict=True), count=history.edges[edge]),
+        "runs": [{"outcome": end[0], "reason": end[1], "count": n} for end, n in machine.ends.most_common()],
+        "unfinished": sorted(machine.seen.keys() - machine.announced.keys()),
+        "gaps": [{"run_id": run, "first": first, "last": last} for run, first, last in machine.gaps()],
+    }
+
+
+def _plain_state(stats: StateStats, whole: float) -> dict[str, Any]:
+    return {
+        "visits": stats.visits,
+        "min_s": stats.shortest,
+        "mean_s": stats.mean,
+        "max_s": stats.longest,
+        "total_s": stats.total,
+        "share": stats.total / whole,
+    }

@@ -1,0 +1,198 @@
+"""Recorded conversations driven through the real Orchestrator, and what came of it.
+
+Messages are ours throughout: the first run starts from the recorded prompt, each later one from the history
+that our own run left. A conversation is followed while that history equals the recorded one; from the first
+difference on, the recording says nothing about what would have come next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from orchestrator.errors import OrchestratorError, RunUnknown
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import Observer
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.messages import Message
+from orchestrator.providers.difference import Difference, differences
+from orchestrator.providers.recorded_run import IRREGULAR, UNUSABLE
+from orchestrator.providers.replay import (
+    Record,
+    ReplayError,
+    ReplayLLM,
+    ReplayTools,
+    RunScript,
+    expectation,
+    irregularities,
+    split_runs,
+)
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.result import Result
+
+DIVERGED = "diverged"
+"""Ours is not what was recorded: a limit cut the run short, or we do not do what the recorded agent did."""
+CANCELLED = "cancelled"
+"""The replay was stopped in this conversation."""
+
+
+@dataclass(slots=True)
+class Reproduction:
+    """One conversation: what came of it."""
+
+    id: str
+    file: str
+    result: str
+    irregular: tuple[str, ...] = ()
+    runs: list[Result] = field(default_factory=list)
+    messages: Sequence[Message] = ()
+    """Ours, up to where the recording ends: results that only close calls it never answered are left out."""
+    reason: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        data: dict[str, Any] = {
+            "id": self.id,
+            "file": self.file,
+            "result": self.result,
+            "irregular": list(self.irregular),
+            "runs": [_run_json(run) for run in self.runs],
+            "messages": [message.to_openai() for message in self.messages],
+        }
+        return data | {"reason": self.reason} if self.reason else data
+
+
+def _unusable(error: ReplayError) -> Reproduction:
+    """Return what to say of a line that holds no conversation."""
+    name = error.file.replace("\\", "/").rpartition("/")[2]
+    stem = name.rpartition(".")[0] or name
+    line = "" if error.line is None else f"-{error.line}"
+    return Reproduction(f"{stem}{line}", name, UNUSABLE, reason=str(error))
+
+
+class Stage:
+    """What goes on around the runs of a conversation; this one shows nothing."""
+
+    observers: Sequence[Observer] = ()
+
+    def begin(self, record: Record) -> None:
+        """Begin a conversation."""
+
+    def turn(self, script: RunScript) -> AbstractContextManager[None]:
+        """Surround one run."""
+        del script
+        return nullcontext()
+
+    def answered(self, result: Result) -> None:
+        """Show how one run ended."""
+
+    def end(self, done: Reproduction) -> None:
+        """End a conversation."""
+
+    def skip(self, done: Reproduction) -> None:
+        """Pass over what is no conversation."""
+
+
+class Player:
+    """Plays conversations one after the other. `stop` ends the run in flight and everything after it."""
+
+    def __init__(
+        self, limits: Limits, *, stage: Stage, observers: Iterable[Observer] = (), speed: float = 0.0
+    ) -> None:
+        self.stopped = False
+        self._limits = limits
+        self._stage = stage
+        self._observers = (*stage.observers, *observers)
+        self._speed = speed
+        self._live: tuple[Orchestrator, str] | None = None
+
+    def stop(self) -> None:
+        """Cancel the run in flight; start no further one."""
+        self.stopped = True
+        if self._live is not None:
+            agent, run_id = self._live
+            with suppress(RunUnknown):  # it has just ended
+                agent.cancel(run_id, why="signal")
+
+    async def play(self, record: Record | ReplayError) -> Reproduction:
+        """Play one conversation. One that cannot be read, or that our own API refuses, is unusable."""
+        if isinstance(record, ReplayError):
+            done = _unusable(record)
+            self._stage.skip(done)
+            return done
+        self._stage.begin(record)
+        try:
+            done = await self._played(record)
+        except OrchestratorError as error:
+            done = Reproduction(record.id, record.file, UNUSABLE, reason=str(error))
+        self._stage.end(done)
+        return done
+
+    async def _played(self, record: Record) -> Reproduction:
+        agent = Orchestrator(
+            ReplayLLM(record, speed=self._speed),
+            tools=ReplayTools(record, speed=self._speed),
+            limits=self._limits,
+            observers=self._observers,
+        )
+        scripts = split_runs(record)
+        ours: Sequence[Message] = scripts[0].history if scripts else ()
+        done = Reproduction(record.id, record.file, IRREGULAR, irregularities(record.messages))
+        for script in scripts:
+            await asyncio.sleep(0)  # what is recorded waits for nothing, and a signal needs its turn
+            if self.stopped:
+                break
+            with self._stage.turn(script):
+                result = await self._run(agent, [*ours, *script.prompt])
+            self._stage.answered(result)
+            done.runs.append(result)
+            ours = result.messages[: script.stop]
+            closed = len(result.messages) > script.stop and script is not scripts[-1]
+            if closed or next(differences(record.messages[: script.stop], ours), None) is not None:
+                break
+        done.messages = ours
+        cut = self.stopped and len(done.runs) < len(scripts)
+        done.result, done.reason = _judged(record, done, cut=cut)
+        return done
+
+    async def _run(self, agent: Orchestrator, messages: list[Message]) -> Result:
+        run_id = uuid4().hex
+        self._live = agent, run_id
+        try:
+            return await agent.run(messages, run_id=run_id)
+        finally:
+            self._live = None
+
+
+def _judged(record: Record, done: Reproduction, *, cut: bool) -> tuple[str, str]:
+    """Say what the conversation came to, and why where that needs saying."""
+    last = done.runs[-1] if done.runs else None
+    if cut or (last is not None and last.outcome is Outcome.CANCELLED):
+        return CANCELLED, "stopped by a signal"
+    expected = expectation(record)
+    if expected == IRREGULAR:
+        return IRREGULAR, ""
+    found = next(differences(record.messages, done.messages), None)
+    return (expected, "") if found is None else (DIVERGED, _why(found, last))
+
+
+def _why(found: Difference, last: Result | None) -> str:
+    ended = f"; the run ended as {last.outcome} ({last.reason})" if last is not None else ""
+    return f"{found}{ended}"
+
+
+def _run_json(run: Result) -> dict[str, Any]:
+    path = run.transitions
+    visits = Counter([one.source for one in path[:1]] + [one.dest for one in path if not one.internal])
+    return {
+        "outcome": run.outcome.value,
+        "reason": run.reason,
+        "error": None if run.error is None else str(run.error),
+        "transitions": path[-1].seq if path else 0,
+        "states": dict(visits),
+    }

@@ -1,0 +1,197 @@
+"""What a person sees of a run: a table that moves on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.cli.output import is_terminal, say, shown
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.history import History, StateStats
+from orchestrator.kernel.record import EventFailed, Fact, LLMCall, RunCompleted, ToolCall, Transition
+
+_BAR = 20
+_WIDTH = 160
+"""Columns where nobody looks: a pipe has no width, and cut ids are of no use there."""
+
+
+class _Out(Console):
+    def on_broken_pipe(self) -> None:
+        """Pass the error on: `main` decides what a reader that is gone means."""
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Return standard output. Texts are shown as they are: recorded ones are full of brackets and colons."""
+    width = None if is_terminal() else _WIDTH
+    return _Out(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
+
+
+class Tally:
+    """An observer that adds up what is shown: states, tools, tokens, ends of runs."""
+
+    def __init__(self) -> None:
+        self.history = History(limit=0)
+        self.tools: Counter[tuple[str, str]] = Counter()
+        """(tool, outcome) -> calls."""
+        self.tokens_in = self.tokens_out = self.requests = 0
+        self.ends: Counter[tuple[str, str]] = Counter()
+        """(outcome, reason) -> runs."""
+        self.state = ""
+        self.entered = time.perf_counter()
+
+    def observe(self, fact: Fact) -> None:
+        """Add a fact up."""
+        self.history.observe(fact)
+        match fact:
+            case Transition():
+                self.state, self.entered = fact.dest, time.perf_counter()
+            case LLMCall():
+                self.requests += 1
+                self.tokens_in += fact.input_tokens
+                self.tokens_out += fact.output_tokens
+            case ToolCall():
+                self.tools[fact.tool, fact.outcome] += 1
+            case RunCompleted():
+                self.ends[fact.outcome, fact.reason] += 1
+
+    def totals(self) -> str:
+        """Return requests, tool calls and tokens in one line."""
+        calls = sum(self.tools.values())
+        tokens = f"{self.tokens_in:,} tokens in, {self.tokens_out:,} out"
+        return f"{_many(self.requests, 'request')}, {_many(calls, 'tool call')}, {tokens}"
+
+
+class Board:
+    """The moving table: each state with visits, time and a marker for where the run is."""
+
+    def __init__(self, graph: Graph, tally: Tally) -> None:
+        self.graph = graph
+        self.tally = tally
+
+    def __rich__(self) -> Group:
+        """Draw the present moment; called from the refreshing thread too, so it reads copies."""
+        tally, stats = self.tally, dict(self.tally.history.states)
+        table = _table("", "state", "visits", "seconds", "")
+        spent = {state.value: self._seconds(state.value, stats) for state in self.graph.states}
+        longest = max(spent.values()) or 1.0
+        for state in self.graph.states:
+            one, here = stats.get(state.value), state.value == tally.state
+            style = "bold green" if here else "" if one else "dim"
+            seconds = spent[state.value]
+            bar = "█" * round(_BAR * seconds / longest)
+            cells = (state.value, str(one.visits if one else 0), f"{seconds:.3f}", bar.ljust(_BAR))
+            table.add_row("▶" if here else "", *cells, style=style)
+        tools = ", ".join(f"{tool} {outcome} ×{n}" for (tool, outcome), n in list(tally.tools.items()))
+        return Group(table, Text(f"  tools: {tools or 'none yet'}"), Text(f"  {tally.totals()}"))
+
+    def _seconds(self, state: str, stats: Mapping[str, StateStats]) -> float:
+        """Return the time spent in a state, the stay that is not over yet included."""
+        past = stats[state].total if state in stats else 0.0
+        running = state == self.tally.state and state not in self.graph.terminal
+        return past + (time.perf_counter() - self.tally.entered if running else 0.0)
+
+
+class Lines:
+    """The plain lines: one for each transition, request and tool call."""
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        self._lost: Callable[[], None] | None = lost
+
+    def observe(self, fact: Fact) -> None:
+        """Print the fact. Observers cannot fail a run, so a reader that is gone is told to `lost`, once."""
+        if self._lost is None:
+            return
+        try:
+            if line := _line(fact):
+                say(line)
+        except BrokenPipeError:
+            lost, self._lost = self._lost, None
+            lost()
+
+
+def _line(fact: Fact) -> str:
+    match fact:
+        case Transition():
+            where = f"{fact.source} -> {fact.dest}"
+            return f"  {where:<38} {fact.event:<20} {fact.dwell:8.3f} s"
+        case LLMCall():
+            known = fact.input_tokens or fact.output_tokens
+            tokens = f" {fact.input_tokens:,} tokens in, {fact.output_tokens:,} out," if known else ""
+            return f"    model {shown(fact.model)}: {fact.outcome},{tokens} {fact.seconds:.3f} s"
+        case ToolCall():
+            cut = ", cut" if fact.cut else ""
+            size = f"{fact.result_chars:,} characters{cut}"
+            return f"    tool {shown(fact.tool)}: {fact.outcome}, {size}, {fact.seconds:.3f} s"
+        case EventFailed():
+            why = type(fact.error).__name__ if fact.error else fact.reason
+            return f"    {fact.reason} in {fact.state}: {why}"
+    return ""
+
+
+class Screen:
+    """Shows runs of one graph as they go. `lost` is called when whoever reads our output is gone."""
+
+    def __init__(self, graph: Graph, lost: Callable[[], None]) -> None:
+        self.graph = graph
+        self.tally = Tally()
+        self._lines = None if is_terminal() else Lines(lost)
+
+    def observe(self, fact: Fact) -> None:
+        """Take a fact."""
+        self.tally.observe(fact)
+        if self._lines is not None:
+            self._lines.observe(fact)
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Show what happens inside the block; the table's last picture stays."""
+        if self._lines is not None:
+            yield
+            return
+        self.tally.state, self.tally.entered = self.graph.initial.value, time.perf_counter()
+        with Live(Board(self.graph, self.tally), console=console(), refresh_per_second=10):
+            yield
+
+
+def states_table(history: History) -> Table:
+    """Return visits, times and share of the whole for each state visited, in the order of first visits."""
+    table = _table("state", "visits", "min s", "mean s", "max s", "total s", "share")
+    whole = sum(stats.total for stats in history.states.values()) or 1.0
+    for name, stats in history.states.items():
+        times = [f"{seconds:.3f}" for seconds in (stats.shortest, stats.mean, stats.longest, stats.total)]
+        table.add_row(name, str(stats.visits), *times, f"{stats.total / whole:.1%}")
+    return table
+
+
+def print_report(history: History, ends: Counter[tuple[str, str]]) -> None:
+    """Print the states, the bottleneck, the commonest edge and how the runs ended."""
+    out = console()
+    out.print(states_table(history))
+    if history.bottleneck is not None:
+        say(f"  bottleneck: {history.bottleneck}")
+    if history.commonest is not None:
+        source, event, dest = history.commonest
+        say(f"  commonest edge: {source} -> {dest} ({event}), {history.edges[history.commonest]} times")
+    for (outcome, reason), count in ends.most_common():
+        say(f"  {_many(count, 'run')} {outcome}" + (f" ({reason})" if reason != "none" else ""))
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, pad_edge=True)
+    for head in heads:
+        numeric = head in {"visits", "share"} or head.endswith((" s", "seconds"))
+        table.add_column(head, justify="right" if numeric else "left", no_wrap=True)
+    return table
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

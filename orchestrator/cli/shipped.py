@@ -1,0 +1,36 @@
+"""The graphs that come with the library, by name, and the hooks bound to each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from orchestrator.cli.load import imported
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.hooks import Hooks, bind
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+
+SHIPPED: Mapping[str, Graph] = {"llm_loop": LLM_LOOP}
+
+
+def named(name: str) -> Graph:
+    """Return a shipped graph, or the one that `module:attribute` names. Raises ConfigError or GraphError."""
+    if name in SHIPPED:
+        return SHIPPED[name]
+    if ":" not in name:
+        raise ConfigError(f"unknown graph {name!r}; known: {', '.join(sorted(SHIPPED))}, or module:attribute")
+    found = imported(name, "graph")
+    if not isinstance(found, Graph):
+        raise ConfigError(f"graph {name!r} is a {type(found).__name__}, not a Graph")
+    return found
+
+
+def _llm_loop() -> Hooks:
+    from orchestrator_callbacks.llm_loop import after, before, enter, leave
+    from orchestrator_callbacks.llm_loop.deps import POINTS
+
+    return bind(LLM_LOOP, enter, leave, before, after, points=POINTS)
+
+
+HOOKS: Mapping[str, Callable[[], Hooks]] = {"llm_loop": _llm_loop}
+"""Graph name -> binds its hooks. Raises GraphError with every problem."""

@@ -1,0 +1,43 @@
+"""SIGINT and SIGTERM: the first asks the run to stop, the second ends the process at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = b"\x1b[?25h"
+
+
+@contextmanager
+def on_signal(act: Callable[[], None]) -> Iterator[None]:
+    """Inside the block the first signal calls `act` on the running loop; the second has its default effect.
+
+    Plain handlers, not the loop's: the second signal must work while a model's code blocks the loop.
+    """
+    loop = asyncio.get_running_loop()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if (
+            sys.stdout.isatty()
+        ):  # a second signal leaves nobody to do it; past the buffer, which may be in use
+            os.write(sys.stdout.fileno(), _SHOW_CURSOR)
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        loop.call_soon_threadsafe(act)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread can have handlers; whoever embeds us elsewhere has its own
+        return
+    before = {each: signal.signal(each, handle) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

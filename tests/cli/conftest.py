@@ -1,0 +1,241 @@
+"""How the command line is called: as a process of its own, or in this one, always from an empty folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from orchestrator.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODELS = '''
+import asyncio
+import threading
+import time
+
+from orchestrator import Response, ScriptedLLM, ToolCall, tool
+from orchestrator.providers.scripted import call
+
+
+def answers():
+    return ScriptedLLM([call("look", query="moon"), "Two moons."])
+
+
+def repeats():
+    return ScriptedLLM([call("look", query="moon")] * 50)
+
+
+def wraps_up():
+    return ScriptedLLM([call("look", query="moon"), "One moon so far."])
+
+
+def breaks():
+    return ScriptedLLM([ValueError("the model\\nis down")])
+
+
+def surrogate():
+    return ScriptedLLM(["half a character: \\ud83d, and \\x1b[31mred"])
+
+
+def json_answer():
+    return ScriptedLLM(["no json", '{"moons": 2}'])
+
+
+class Model:
+    model = "mine"
+
+    async def complete(self, request):
+        return Response(f"{request.messages[-1].content}?")
+
+
+model = Model()
+number = 7
+silent = Response
+
+
+async def asked(request):
+    return f"{len(request.messages)} messages, the first from {request.messages[0].role}"
+
+
+def broken_factory():
+    raise OSError("no key")
+
+
+async def hangs(request):
+    await asyncio.sleep(600)
+
+
+def calls_slow():
+    return ScriptedLLM([call("slow")])
+
+
+def calls_blocking():
+    return ScriptedLLM([call("blocking")])
+
+
+def blocks(request):
+    time.sleep(600)
+
+
+async def endless(request):
+    await asyncio.sleep(0.002)
+    return call("look", query=str(time.perf_counter()))
+
+
+@tool(effect="pure")
+def look(query: str) -> str:
+    """Look it up."""
+    return f"seen: {query}"
+
+
+async def slow() -> str:
+    """Take long."""
+    await asyncio.sleep(600)
+
+
+def blocking() -> str:
+    """Take long, in a thread."""
+    threading.Event().wait(600)
+
+
+def unfit(*anything):
+    """No model could call this."""
+'''
+
+
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with models.py in it, and no setting from outside."""
+    (tmp_path / "models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
+        monkeypatch.delenv(name)
+    for name in ("CLICOLOR_FORCE", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    roots = (ROOT, ROOT / "callbacks", ROOT / "guards")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, roots)))
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the command line as a process of its own; its ends are pipes. None outlives its test."""
+    all_started: list[subprocess.Popen[str]] = []
+
+    def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-W", "error", "-m", "orchestrator", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        all_started.append(subprocess.Popen(command, cwd=folder, **{**pipes, **options}))
+        return all_started[-1]
+
+    yield started
+    for one in all_started:
+        if one.poll() is None:
+            one.kill()
+            one.wait()
+        for end in (one.stdin, one.stdout, one.stderr):
+            if end is not None:
+                end.close()
+
+
+@pytest.fixture
+def process(start: Callable[..., subprocess.Popen[str]]) -> Cli:
+    """Run the command line as a process of its own, to its end."""
+
+    def ran(*arguments: str) -> Done:
+        with start(*arguments) as running:
+            out, err = running.communicate(timeout=90)
+        return Done(running.returncode, out, err)
+
+    return ran
+
+
+@pytest.fixture
+def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Run the command line in this process: quick, for what needs no process of its own."""
+    monkeypatch.syspath_prepend(str(folder))
+
+    def ran(*arguments: str) -> Done:
+        sys.modules.pop("models", None)
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return Done(end.value.code if isinstance(end.value.code, int) else -1, captured.out, captured.err)
+
+    return ran
+
+
+@pytest.fixture
+def one_sentence() -> Callable[[Done], str]:
+    """Assert that a command failed with one line on stderr, nothing on stdout, and return the line."""
+
+    def only(done: Done) -> str:
+        assert done.out == ""
+        (line,) = done.err.splitlines()
+        assert line.startswith("orchestrator: ")
+        assert "Traceback" not in line
+        return line
+
+    return only
+
+
+def conversation(*messages: dict[str, Any], **members: Any) -> dict[str, Any]:
+    return {"id": "one", "messages": list(messages), **members}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def says(text: str | None, *calls: tuple[str, str, str]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = [
+            {"id": one, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for one, name, arguments in calls
+        ]
+    return message
+
+
+def result(call_id: str, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+class Say:
+    """Builds recorded conversations."""
+
+    conversation = staticmethod(conversation)
+    user = staticmethod(user)
+    says = staticmethod(says)
+    result = staticmethod(result)
+
+
+@pytest.fixture
+def record() -> type[Say]:
+    return Say
+
+
+@pytest.fixture
+def lines() -> Callable[[str], Sequence[dict[str, Any]]]:
+    """Parse JSON lines."""
+    import json
+
+    return lambda text: [json.loads(line) for line in text.splitlines()]

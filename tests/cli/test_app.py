@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+
+COMMANDS = ("run", "replay", "graph", "lint", "report", "config")
+
+
+def test_help_names_every_command(cli: Cli) -> None:
+    said = cli("--help")
+    assert re.findall(r"^  ([a-z]+)  +[A-Z]", said.out, re.MULTILINE) == list(COMMANDS)
+    assert (said.code, said.err) == (0, "")
+    assert cli() == said
+    assert cli("-h") == said
+
+
+@pytest.mark.parametrize("command", [*((name,) for name in COMMANDS), ("config", "show")])
+def test_each_command_has_help(cli: Cli, command: tuple[str, ...]) -> None:
+    done = cli(*command, "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: orchestrator {' '.join(command)}")
+    assert max(map(len, done.out.splitlines())) <= 100
+
+
+def test_the_version_is_printed(cli: Cli) -> None:
+    done = cli("--version")
+    assert re.fullmatch(r"orchestrator (\d\S*|\(run from source, not installed\))\n", done.out)
+    assert done.code == 0
+
+
+def test_help_imports_neither_a_command_nor_what_it_needs(folder: Path) -> None:
+    code = (
+        "import sys\nfrom orchestrator.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert not loaded & {"pydantic", "rich", "asyncio", "transitions", "structlog", "tenacity"}
+    assert not {f"orchestrator.cli.{name}" for name in COMMANDS} & loaded
+
+
+def test_the_module_runs_like_the_script(process: Cli) -> None:
+    done = process("graph", "--format", "table")
+    assert done.out.startswith("from ")
+    assert (done.code, done.err) == (0, "")

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+
+RUN = ("run", "hi", "--model")
+ANSWERS = (*RUN, "python:models:answers")
+
+BAD = [
+    ((*RUN, "echo"), "unknown model 'echo'; known: python:MODULE:ATTRIBUTE, replay:FILE[#ID]"),
+    ((*RUN, "openai:gpt"), "unknown model 'openai:gpt'; known: python:"),
+    ((*RUN, "python:"), "names nothing after the colon"),
+    ((*RUN, "python:models"), "model 'models' is not of the form module:attribute"),
+    ((*RUN, "python:nowhere:x"), "there is no module 'nowhere'"),
+    ((*RUN, "python:models:nothing"), "models has no 'nothing'"),
+    ((*RUN, "python:models:number"), "is a int; a model is an object with `async complete(request)`"),
+    ((*RUN, "python:models:silent"), "the factory returned a Response; a model is"),
+    ((*RUN, "python:models:broken_factory"), "the factory raised OSError: no key"),
+    ((*RUN, "python:broken:x"), "importing 'broken' raised ZeroDivisionError"),
+    ((*RUN, "python:needy:x"), "module 'needy' cannot be imported: No module named 'what_it_needs'"),
+    ((*RUN, "replay:missing.jsonl"), "missing.jsonl"),
+    ((*RUN, "replay:malformed.jsonl"), "malformed.jsonl, line 1: malformed JSON"),
+    ((*RUN, "replay:two.jsonl"), "choose one with replay:FILE#ID: a, b"),
+    ((*RUN, "replay:two.jsonl#c"), "has no conversation 'c'"),
+    (("run", "hi"), "no model: give --model or set ORCHESTRATOR_MODEL"),
+    (("run",), "Missing argument 'PROMPT'; see `orchestrator run --help`"),
+    ((*ANSWERS, "--limit", "max_iterations=-1"), "limit max_iterations is -1; it must be 0 (off) or more"),
+    ((*ANSWERS, "--limit", "max_iterations=many"), "limits.max_iterations: Input should be a valid integer"),
+    ((*ANSWERS, "--limit", "max_turns=3"), "limits.max_turns; known: "),
+    ((*ANSWERS, "--limit", "max_iterations"), "limit 'max_iterations' is not of the form name=value"),
+    ((*ANSWERS, "--limit", "tool_caps={look"), "limit tool_caps: '{look' is not JSON"),
+    ((*ANSWERS, "--tool", "models"), "tool 'models' is not of the form module:attribute"),
+    ((*ANSWERS, "--tool", "models:nothing"), "models has no 'nothing'"),
+    ((*ANSWERS, "--tool", "models:number"), "a int cannot become a tool"),
+    ((*ANSWERS, "--tool", "models:unfit"), "tool 'unfit': parameter 'anything' takes any number"),
+    ((*ANSWERS, "--output-schema", "missing.json"), "missing.json: No such file or directory"),
+    ((*ANSWERS, "--output-schema", "malformed.jsonl"), "malformed.jsonl is not JSON"),
+    ((*ANSWERS, "--output-schema", "list.json"), "a schema is an object"),
+    ((*ANSWERS, "--output-schema", "bad_schema.json"), "output_type is not a valid JSON schema"),
+    ((*ANSWERS, "--log", "no/such/folder.jsonl"), "no/such/folder.jsonl: No such file or directory"),
+    ((*ANSWERS, "--nonsense"), "No such option: --nonsense"),
+    (("replay",), "nothing to replay: give a PATH, or --bundled"),
+    (("replay", "missing.jsonl"), "missing.jsonl: No such file or directory"),
+    (("replay", "two.jsonl", "missing"), "missing: No such file or directory"),
+    (("replay", "empty"), "empty: no conversations here"),
+    (("replay", "two.jsonl", "--limit", "max_iterations=-1"), "it must be 0 (off) or more"),
+    (("replay", "two.jsonl", "--limit", "max_turns=1"), "limits.max_turns; known: "),
+    (("replay", "two.jsonl", "--speed", "-1"), "speed is -1; it must be 0 (do not wait) or more"),
+    (("replay", "two.jsonl", "--speed", "nan"), "speed is nan"),
+    (("replay", "two.jsonl", "--speed", "fast"), "Invalid value for '--speed'"),
+    (("replay", "two.jsonl", "--json", "--live"), "give one of them"),
+    (("graph", "nowhere"), "unknown graph 'nowhere'; known: llm_loop, or module:attribute"),
+    (("graph", "models:number"), "graph 'models:number' is a int, not a Graph"),
+    (("graph", "--format", "svg"), "unknown format 'svg'; known: mermaid, dot, table, json"),
+    (("lint", "nowhere"), "unknown graph 'nowhere'; known: llm_loop"),
+    (("report", "missing.log"), "missing.log: No such file or directory"),
+    (("report", "models.py"), "models.py: no line of a transition or of a run's end here"),
+    (("fly",), "No such command 'fly'; see `orchestrator --help`"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), BAD, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    cli: Cli, one_sentence: Callable[..., str], folder: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    (folder / "empty").mkdir()
+    (folder / "empty" / "index.jsonl").write_text("{}\n")
+    (folder / "broken.py").write_text("1 / 0\n")
+    (folder / "needy.py").write_text("import what_it_needs\n")
+    (folder / "malformed.jsonl").write_text('{"messages": [\n')
+    (folder / "list.json").write_text("[]")
+    (folder / "bad_schema.json").write_text('{"type": "moon"}')
+    (folder / "two.jsonl").write_text(
+        '{"id": "a", "messages": [{"role": "user", "content": "x"}]}\n'
+        '{"id": "b", "messages": [{"role": "user", "content": "x"}]}\n'
+    )
+    done = cli(*arguments)
+    assert said in one_sentence(done)
+    assert done.code == 2
+
+
+SETTINGS = [
+    ({"ORCHESTRATOR_MODLE": "x"}, None, "unknown setting ORCHESTRATOR_MODLE; known: "),
+    ({"ORCHESTRATOR_LIMITS__MAX_TURNS": "1"}, None, "max_turns; known: "),
+    ({"ORCHESTRATOR_LOG_LEVEL": "loud"}, None, "setting log_level: "),
+    ({}, "model = [", "orchestrator.toml cannot be read"),
+    ({}, "modle = 'x'", "setting modle: "),
+]
+
+
+@pytest.mark.parametrize(("environment", "file", "said"), SETTINGS)
+@pytest.mark.parametrize("command", [("run", "hi"), ("config", "show")])
+def test_bad_settings_are_one_sentence(
+    cli: Cli,
+    one_sentence: Callable[..., str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    file: str | None,
+    said: str,
+    command: tuple[str, ...],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if file is not None:
+        (folder / "orchestrator.toml").write_text(file)
+    if command[0] == "run":
+        command = (*command, "--model", "python:models:answers")
+    done = cli(*command)
+    assert said in one_sentence(done)
+    assert done.code == 2
+
+
+def test_an_error_nobody_expected_is_one_sentence_too(
+    cli: Cli, one_sentence: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(name: str, form: str) -> str:
+        raise ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr("orchestrator.cli.graph.draw", broken)
+    done = cli("graph")
+    assert one_sentence(done) == (
+        "orchestrator: unexpected ZeroDivisionError: two lines (`orchestrator --traceback …` shows where)"
+    )
+    assert done.code == 1
+
+
+def test_a_traceback_is_shown_when_asked_for(process: Cli) -> None:
+    done = process("--traceback", "run", "hi", "--model", "echo")
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("orchestrator.errors.ConfigError: unknown model 'echo'")
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    cli: Cli, one_sentence: Callable[..., str], folder: Path
+) -> None:
+    locked = folder / "locked.jsonl"
+    locked.write_text("{}\n")
+    locked.chmod(0)
+    try:
+        locked.read_text()
+    except PermissionError:
+        assert "locked.jsonl: Permission denied" in one_sentence(cli("replay", "locked.jsonl"))
+    else:
+        pytest.skip("whoever runs this may read everything")
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_a_missing_extra_names_the_install_line(
+    start: Callable[..., Any], folder: Path, package: str
+) -> None:
+    code = (
+        f"import sys, importlib.util as u; find = u.find_spec; sys.modules[{package!r}] = None\n"
+        f"u.find_spec = lambda name, *rest: None if name == {package!r} else find(name, *rest)\n"
+        "from orchestrator.cli import main; main(['graph'])"
+    )
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    expected = f"orchestrator: {package} is not installed: pip install 'fsm-orchestrator[cli]'\n"
+    assert (done.returncode, done.stderr) == (2, expected)

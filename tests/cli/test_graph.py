@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.kernel.diagram import FORMATS
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+
+Cli = Callable[..., Any]
+
+OWN = """
+from enum import StrEnum
+from orchestrator import Edge, Graph
+
+class State(StrEnum):
+    HERE = "here"
+    THERE = "there"
+    LOST = "lost"
+
+class Event(StrEnum):
+    GO = "go"
+
+graph = Graph("mine", State, Event, State.HERE, (Edge(Event.GO, (State.HERE,), State.THERE),),
+              terminal={State.THERE}, strict=%s)
+"""
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_shipped_graph_is_drawn_in_each_format(cli: Cli, form: str) -> None:
+    for name in ((), ("llm_loop",)):
+        done = cli("graph", *name, "--format", form)
+        assert (done.out, done.code) == (FORMATS[form](LLM_LOOP, None), 0)
+
+
+def test_the_format_is_mermaid_unless_said(cli: Cli) -> None:
+    assert cli("graph").out.startswith("stateDiagram-v2\n")
+
+
+def test_shipped_graphs_have_no_problem_and_neither_have_their_hooks(cli: Cli) -> None:
+    assert cli("lint") == (0, "llm_loop: no problems\n", "")
+    done = cli("lint", "llm_loop", "--json")
+    assert (json.loads(done.out), done.code) == ({"graphs": [{"graph": "llm_loop", "problems": []}]}, 0)
+
+
+def test_a_graph_of_ones_own_can_be_drawn_and_checked(cli: Cli, folder: Path) -> None:
+    source = (OWN % False).replace('    LOST = "lost"\n', "")
+    (folder / "machine_a.py").write_text(source)
+    assert "here --> there: go" in cli("graph", "machine_a:graph").out
+    assert cli("lint", "machine_a:graph") == (0, "machine_a:graph: no problems\n", "")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_problems_are_listed_and_the_exit_code_is_1(cli: Cli, folder: Path, strict: bool) -> None:
+    (folder / f"machine_{strict}.py").write_text(OWN % strict)  # unreachable: it cannot even be built
+    name = f"machine_{strict}:graph"
+    done = cli("lint", name)
+    assert done == (1, f"{name}: 1 problem\n  unreachable: no path leads from 'here' to 'lost'\n", "")
+    (problem,) = json.loads(cli("lint", name, "--json").out)["graphs"][0]["problems"]
+    assert (problem["rule"], problem["state"]) == ("unreachable", "lost")
+
+
+def test_a_problem_of_the_hooks_is_a_problem_of_the_graph(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator_callbacks.llm_loop import enter
+
+    monkeypatch.delattr(enter, "enter_await_llm")
+    done = cli("lint")
+    assert (done.code, done.out.splitlines()[0]) == (1, "llm_loop: 1 problem")
+    assert "missing_enter: no enter_await_llm hook" in done.out
+
+
+def test_a_graph_that_cannot_be_built_is_one_sentence_to_all_others(
+    cli: Cli, one_sentence: Callable[..., str], folder: Path
+) -> None:
+    (folder / "machine_b.py").write_text(OWN % True)
+    assert one_sentence(cli("graph", "machine_b:graph")) == (
+        "orchestrator: mine: unreachable: no path leads from 'here' to 'lost'"
+    )

@@ -1,0 +1,126 @@
+"""Signals, and readers that go away. Each test waits for what it sees, never for a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Start = Callable[..., subprocess.Popen[str]]
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+PLACES = [
+    ("hangs", (), "await_llm", "-> await_llm"),
+    ("calls_slow", ("--tool", "models:slow"), "process_tools", "-> process_tools"),
+    ("calls_blocking", ("--tool", "models:blocking"), "process_tools", "-> process_tools"),
+]
+
+
+def until(running: subprocess.Popen[str], text: str) -> str:
+    """Read its output up to the line with this text."""
+    assert running.stdout is not None
+    seen = ""
+    for line in running.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"no {text!r} in {seen!r}")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(("model", "options", "state", "entered"), PLACES)
+def test_a_signal_cancels_the_run_wherever_it_is(
+    start: Start, number: int, model: str, options: tuple[str, ...], state: str, entered: str
+) -> None:
+    running = start("run", "hi", "--model", f"python:models:{model}", *options)
+    until(running, entered)
+    running.send_signal(number)
+    out, err = running.communicate(timeout=60)
+    assert f"cancelled in {state}" in out
+    assert f"{state} -> terminate_error" in out
+    assert "outcome: cancelled (caller)" in out
+    assert err == "orchestrator: the run ended as cancelled (caller): cancelled by caller: signal\n"
+    assert running.returncode == 6
+
+
+def test_json_is_printed_of_a_cancelled_run_and_its_history_is_valid(start: Start) -> None:
+    options = ("--json", "--log", "/dev/stderr", "--tool", "models:slow")
+    running = start("run", "hi", "--model", "python:models:calls_slow", *options)
+    assert running.stderr is not None
+    for line in running.stderr:
+        if '"to_state":"process_tools"' in line:
+            break
+    running.send_signal(signal.SIGTERM)
+    out, _ = running.communicate(timeout=60)
+    result = json.loads(out)
+    assert (running.returncode, result["outcome"]) == (6, "cancelled")
+    assert [message["role"] for message in result["messages"]] == ["user", "assistant", "tool"]
+    assert result["messages"][2]["is_error"]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_signal_ends_the_process_even_while_it_is_blocked(start: Start, number: int) -> None:
+    running = start("run", "hi", "--model", "python:models:blocks")
+    until(running, "-> await_llm")
+    while running.poll() is None:  # when the first was taken is not to be seen from here
+        running.send_signal(number)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == -number
+    assert err == ""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("options", [("--json",), (), ("--live",)])
+def test_a_signal_stops_a_replay_and_what_there_is_gets_printed(
+    start: Start, record: Any, number: int, options: tuple[str, ...]
+) -> None:
+    quick = record.conversation(record.user("hi"), record.says("there"), id="quick")
+    slow = {**quick, "id": "slow", "turns": [{"message": 1, "latency_s": 600}]}
+    Path("all.jsonl").write_text("\n".join(json.dumps(one) for one in (quick, slow, quick)))
+    running = start("replay", "all.jsonl", "--speed", "1", *options)
+    until(running, "quick")
+    if options == ("--live",):
+        until(running, "slow")
+        until(running, "-> await_llm")
+    running.send_signal(number)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (6, "orchestrator: cancelled by a signal\n")
+    if options == ("--json",):
+        (last,) = [json.loads(line) for line in out.splitlines()]
+        assert (last["id"], last["result"]) == ("slow", "cancelled")
+    else:
+        assert "1 reproduced, 0 reproduced_to_open_end, 0 irregular, 0 unusable, 1 cancelled" in out
+
+
+CLOSED = [
+    ("run", "hi", "--model", "python:models:endless", "--tool", "models:look", "--limit", "max_iterations=0"),
+    ("replay", "--bundled", "--bundled", "--json"),
+    ("replay", "--bundled", "--live", "--speed", "0"),
+]
+
+
+@pytest.mark.parametrize("arguments", CLOSED, ids=" ".join)
+def test_a_reader_that_goes_away_ends_the_command_quietly(start: Start, arguments: tuple[str, ...]) -> None:
+    running = start(*arguments, bufsize=0, text=False)
+    assert running.stdout is not None
+    os.read(running.stdout.fileno(), 10)
+    running.stdout.close()
+    assert running.stderr is not None
+    assert not running.stderr.read()
+    running.wait(timeout=60)
+    assert running.returncode == 141
+
+
+def test_a_reader_that_was_never_there_is_no_traceback(start: Start) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    running = start("graph", stdout=writing)
+    os.close(writing)
+    _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (141, "")

@@ -1,0 +1,115 @@
+"""On a terminal: a pseudo-terminal is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Start = Callable[..., subprocess.Popen[str]]
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+class Terminal:
+    """A process on a pseudo-terminal, and what it has shown so far."""
+
+    def __init__(self, start: Start, *arguments: str, term: str = "xterm") -> None:
+        self.ours, theirs = pty.openpty()
+        environment = {**os.environ, "TERM": term, "COLUMNS": "100", "LINES": "40"}
+        self.process = start(*arguments, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment)
+        os.close(theirs)
+        self.raw = ""
+
+    def until(self, text: str) -> None:
+        while text not in self.raw:
+            assert self._more(), f"no {text!r} in {self.raw!r}"
+
+    def end(self) -> tuple[int, str]:
+        """Read to the end: the exit code, and what stood on stderr."""
+        while self._more():
+            pass
+        os.close(self.ours)
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, err
+
+    @property
+    def text(self) -> str:
+        return ESCAPE.sub("", self.raw).replace("\r", "")
+
+    def _more(self) -> bool:
+        try:
+            data = os.read(self.ours, 65536)
+        except OSError:  # how Linux says that nobody holds the other end any more
+            return False
+        self.raw += data.decode(errors="replace")
+        return bool(data)
+
+
+def test_a_run_is_a_table_that_moves(start: Start) -> None:
+    terminal = Terminal(start, "run", "hi", "--model", "python:models:answers", "--tool", "models:look")
+    assert terminal.end() == (0, "")
+    final = terminal.text[terminal.text.rindex("state  ") :]
+    assert re.search(r"await_llm +2 ", final)
+    assert re.search(r"▶ +finalize +1 ", final)
+    assert "tools: look ok ×1" in final
+    assert "Two moons." in final
+    assert terminal.raw.index(HIDE) < terminal.raw.rindex(SHOW)
+
+
+def test_a_replay_to_watch_shows_prompt_states_answer_and_report(start: Start) -> None:
+    terminal = Terminal(start, "replay", "--bundled", "--live", "--speed", "0.05")
+    assert terminal.end() == (0, "")
+    for expected in (
+        "=== 5 of 5",
+        "user: ",
+        "assistant: ",
+        "▶",
+        "bottleneck: ",
+        "5 reproduced",
+        "my_agent.py",
+    ):
+        assert expected in terminal.text
+
+
+def test_a_dumb_terminal_gets_plain_lines(start: Start) -> None:
+    terminal = Terminal(start, "run", "hi", "--model", "python:models:answers", term="dumb")
+    assert terminal.end() == (0, "")
+    assert "init -> await_llm" in terminal.text
+    assert "\x1b" not in terminal.raw
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_tidy_terminal(start: Start, number: int) -> None:
+    terminal = Terminal(start, "run", "hi", "--model", "python:models:hangs")
+    terminal.until("await_llm")
+    terminal.process.send_signal(number)
+    code, err = terminal.end()
+    assert (code, len(err.splitlines())) == (6, 1)
+    assert terminal.raw.rindex(SHOW) > terminal.raw.rindex(HIDE)
+    assert "outcome: cancelled (caller)" in terminal.text
+
+
+def test_ending_it_by_force_shows_the_cursor_again(start: Start) -> None:
+    terminal = Terminal(start, "run", "hi", "--model", "python:models:blocks")
+    terminal.until(HIDE)
+    while terminal.process.poll() is None:
+        terminal.process.send_signal(signal.SIGTERM)
+    code, _ = terminal.end()
+    assert code == -signal.SIGTERM
+    assert terminal.raw.rindex(SHOW) > terminal.raw.rindex(HIDE)
+
+
+def test_json_stays_json_on_a_terminal(start: Start) -> None:
+    terminal = Terminal(start, "run", "hi", "--model", "python:models:answers", "--json")
+    assert terminal.end() == (0, "")
+    result: dict[str, Any] = json.loads(terminal.raw)
+    assert result["outcome"] == "completed"
