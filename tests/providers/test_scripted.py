@@ -54,7 +54,7 @@ class Waits:
         (lambda request: f"{len(request.messages)} message", "1 message", ()),
         (lambda request: [SEARCH], None, (SEARCH,)),
     ],
-    ids=str,
+    ids=["text", "empty", "call", "calls", "response", "message", "content", "openai", "fn-text", "fn-calls"],
 )
 async def test_an_item_may_have_any_form_of_an_answer(
     item: Any, content: str | None, calls: tuple[ToolCall, ...]

@@ -1,0 +1,150 @@
+"""Interleaved runs of the hand loop and of the machine on the same script; medians, spread, ratios."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.metrics import Metrics
+from tests.benchmarks.hand_loop import hand_loop
+from tests.benchmarks.workload import PacedLLM, look_up
+
+Contestant = Callable[[PacedLLM], Awaitable[object]]
+
+DIFFERENT = Limits(max_iterations=1_000_000)
+"""Every guard on at its default; only the cap is out of the way of long runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One workload. With no tools it is `turns` runs of a single request each."""
+
+    name: str
+    turns: int
+    tools: int
+    latency: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One contestant in one round: mean seconds a turn, and the seconds of each iteration."""
+
+    per_turn: float
+    iterations: Sequence[float]
+
+
+async def sample(case: Case, contestant: Contestant) -> Sample:
+    """Run a case once."""
+    if case.tools:
+        llm = PacedLLM(case.turns, case.tools, case.latency)
+        started = time.perf_counter()
+        await contestant(llm)
+        return Sample((time.perf_counter() - started) / (case.turns + 1), llm.iterations())
+    spans = []
+    for _ in range(case.turns):
+        started = time.perf_counter()
+        await contestant(PacedLLM(1, 0, case.latency))
+        spans.append(time.perf_counter() - started)
+    return Sample(statistics.fmean(spans), spans)
+
+
+async def by_hand(llm: PacedLLM) -> object:
+    """The yardstick."""
+    return await hand_loop(llm, {"look_up": look_up.call}, (look_up,), "go", 1_000_000)
+
+
+def machine(*, telemetry: bool, log: Path) -> Contestant:
+    """The state machine; with telemetry: JSON log to a file, every metric, in-memory journal."""
+    observers = (TransitionLog(log.open("wb", buffering=0)), Metrics(CollectorRegistry())) if telemetry else ()
+
+    async def run(llm: PacedLLM) -> object:
+        result = await Orchestrator(llm, tools=[look_up], limits=DIFFERENT, observers=observers).run("go")
+        if result.outcome != "completed":
+            raise RuntimeError(f"the workload ended as {result.outcome}: {result.error or result.verdict}")
+        return result
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Medians over the rounds of one case. Times in microseconds, ratios to the hand loop of the same round."""
+
+    case: Case
+    hand_us: float
+    bare_us: float
+    full_us: float
+    bare_ratio: float
+    full_ratio: float
+    spread: tuple[float, float]
+    """Least and greatest full ratio."""
+    hand_p50_ms: float
+    full_p50_ms: float
+    hand_p95_ms: float
+    full_p95_ms: float
+    p95_ratio: float
+
+
+def run_case(case: Case) -> Figures:
+    """Measure one case: in each round every contestant once, in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log.jsonl")
+        contestants: dict[str, Contestant] = {
+            "hand": by_hand,
+            "bare": machine(telemetry=False, log=log),
+            "full": machine(telemetry=True, log=log),
+        }
+        samples: dict[str, list[Sample]] = {name: [] for name in contestants}
+        for number in range(case.rounds + 1):
+            for name, contestant in contestants.items():
+                taken = asyncio.run(sample(case, contestant))
+                if number:  # the first round warms up
+                    samples[name].append(taken)
+    return _figures(case, samples)
+
+
+def _figures(case: Case, samples: dict[str, list[Sample]]) -> Figures:
+    per_turn = {name: statistics.median(one.per_turn for one in taken) * 1e6 for name, taken in samples.items()}
+    ratios = {
+        name: [one.per_turn / hand.per_turn for one, hand in zip(samples[name], samples["hand"], strict=True)]
+        for name in ("bare", "full")
+    }
+    p50, p95 = ({name: _quantile(samples[name], q) * 1e3 for name in ("hand", "full")} for q in (50, 95))
+    p95_ratios = [
+        _percentile(one.iterations, 95) / _percentile(hand.iterations, 95)
+        for one, hand in zip(samples["full"], samples["hand"], strict=True)
+    ]
+    return Figures(
+        case,
+        per_turn["hand"],
+        per_turn["bare"],
+        per_turn["full"],
+        statistics.median(ratios["bare"]),
+        statistics.median(ratios["full"]),
+        (min(ratios["full"]), max(ratios["full"])),
+        p50["hand"],
+        p50["full"],
+        p95["hand"],
+        p95["full"],
+        statistics.median(p95_ratios),
+    )
+
+
+def _quantile(samples: Sequence[Sample], percent: int) -> float:
+    return statistics.median(_percentile(one.iterations, percent) for one in samples)
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]

@@ -1,0 +1,67 @@
+"""The names a host may rely on: exactly those, loaded when first used, typed as they are at run time."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import orchestrator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PUBLIC = {
+    # running an agent
+    "Orchestrator", "Limits", "Result", "Outcome", "RetryPolicy", "tool", "ToolSpec", "ToolContext",
+    "Request", "Response", "Message", "ToolCall", "Usage", "config_from_context", "logger_from_context",
+    # telemetry and journal
+    "Metrics", "TransitionLog", "MemoryJournal",
+    # doubles
+    "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
+    # one's own machines
+    "Graph", "Edge", "bind", "Driver", "Run", "History", "LLM_LOOP", "Verdict", "bounding",
+    # errors
+    "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
+}  # fmt: skip
+
+
+def test_the_public_names_are_exactly_these_and_sorted() -> None:
+    assert orchestrator.__all__ == sorted(PUBLIC)
+    assert dir(orchestrator) == orchestrator.__all__
+
+
+def test_every_public_name_can_be_had_and_is_what_it_says() -> None:
+    for name in orchestrator.__all__:
+        value = getattr(orchestrator, name)
+        assert getattr(value, "__name__", name) == name, name
+
+
+def test_importing_in_any_order_gives_the_function_tool() -> None:
+    for first in ("Orchestrator", "ToolSpec", "tool"):
+        script = f"from orchestrator import {first}, tool; assert callable(tool) and tool.__name__ == 'tool'"
+        done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=_env(), capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(orchestrator.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.asname: f"{node.module}"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+    assert set(seen) == PUBLIC
+    for name, module in seen.items():
+        home = orchestrator._HOME[name]
+        assert module == (f"orchestrator.{home}" if home else "orchestrator_guards"), name
+
+
+def _env() -> dict[str, str]:
+    import os
+
+    paths = os.pathsep.join(str(ROOT / folder) for folder in (".", "callbacks", "guards"))
+    return {**os.environ, "PYTHONPATH": paths}

@@ -1,0 +1,156 @@
+"""Every block of the README is run: Python executed, commands typed, diagrams and traces compared with what is true now."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from orchestrator import LLM_LOOP, Limits
+from orchestrator.cli.exit import EXIT_CODES
+from orchestrator.kernel.diagram import mermaid
+from orchestrator.kernel.outcome import REASONS, Outcome
+from orchestrator.settings import Settings, build
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    heading: str
+    number: int
+
+
+def blocks(of: Path = README) -> list[Block]:
+    found, heading = [], ""
+    for number, match in enumerate(re.finditer(r"^#+ ([^\n]+)$|^```(\w*)\n(.*?)^```$", of.read_text(), re.M | re.S)):
+        if match[1]:
+            heading = match[1]
+        else:
+            found.append(Block(match[2], match[3], heading, number))
+    return found
+
+
+def of_language(language: str) -> list[Block]:
+    return [block for block in blocks() if block.language == language]
+
+
+@pytest.mark.parametrize("block", of_language("python"), ids=lambda block: block.heading)
+def test_every_python_block_runs(block: Block, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(block.text)
+
+    done = _run([sys.executable, "-W", "error", str(script)])
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", of_language("sh"), ids=lambda block: block.heading)
+def test_every_command_exists_and_does_what_the_readme_says(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "my_module.py").write_text(_HOST_MODULE)
+    for line in block.text.splitlines():
+        command = line.split(" #")[0].strip()
+        if command.startswith("make "):
+            done = _run(["make", "--dry-run", command.split()[1]], cwd=ROOT)
+        else:
+            done = _run(["bash", "-c", f"{sys.executable} -m {command}"], cwd=tmp_path)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_the_diagram_is_the_one_the_command_prints() -> None:
+    [block] = of_language("mermaid")
+
+    assert block.text == mermaid(LLM_LOOP)
+
+
+def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [block] = of_language("toml")
+    (tmp_path / "orchestrator.toml").write_text(block.text)
+    monkeypatch.chdir(tmp_path)
+
+    settings = Settings.load()
+
+    assert settings.model == tomllib.loads(block.text)["model"]
+    assert build(Limits, settings.limits, "limits") == Limits(max_iterations=20, wrap_up_turns=1)
+
+
+def test_the_traces_are_those_of_real_runs() -> None:
+    shown = [block.text for block in of_language("text") if block.heading == "Two traces"]
+
+    assert shown == [_trace(_CLEAN), _trace(_STALLED)]
+
+
+def test_the_table_of_outcomes_is_complete() -> None:
+    rows = {
+        cells[0].strip("`"): (int(cells[1]), cells[2])
+        for line in README.read_text().splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 4 and cells[0].strip("`") in set(Outcome)
+    }
+
+    assert {name: code for name, (code, _) in rows.items()} == {str(name): code for name, code in EXIT_CODES.items()}
+    for outcome, reasons in REASONS.items():
+        if outcome is not Outcome.PARTIAL:
+            assert set(rows[outcome][1].split(", ")) == reasons
+
+
+def test_the_table_of_limits_names_every_limit_with_its_default() -> None:
+    text = README.read_text()
+    missing = [name for name in Limits.__dataclass_fields__ if f"`{name}" not in text]
+
+    assert missing == []
+
+
+_HOST_MODULE = '''
+from orchestrator import ScriptedLLM, ToolCall, tool
+
+my_llm = ScriptedLLM([[ToolCall("1", "search", '{"query": "incident"}')], "Two incidents are open."])
+
+@tool(effect="pure")
+async def search(query: str) -> list[str]:
+    """Search the catalogue."""
+    return [query]
+'''
+
+_CLEAN = """[[ToolCall("1", "search", '{"query": "incident"}')], "Two incidents are open."]"""
+_STALLED = """[[ToolCall("1", "search", '{"query": "incident"}')]] * 9"""
+
+_TRACER = """
+from orchestrator import Limits, Orchestrator, ScriptedLLM, ToolCall, tool
+
+@tool(effect="pure")
+async def search(query: str) -> list[str]:
+    '''Search.'''
+    return [query]
+
+result = Orchestrator(ScriptedLLM({script}), tools=[search], observers=()).run_sync("Summarise the open incidents.")
+for step in result.transitions:
+    print(f"{{step.seq:3}}  {{step.source:19}}{{step.event:21}}{{step.dest:19}}{{step.guard or ''}}".rstrip())
+print(f"{{result.outcome}} ({{result.reason}})" + (f": {{result.verdict.explain()}}" if result.verdict is not None else ""))
+"""
+
+
+def _trace(script: str) -> str:
+    done = _run([sys.executable, "-c", _TRACER.format(script=script)])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _run(command: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(str(ROOT / folder) for folder in (".", "callbacks", "guards"))
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
