@@ -44,12 +44,15 @@ class OutputSpec:
         raise UnusableAnswer(issue)
 
 
-def _by_type(kind: object) -> OutputSpec:
+def _by_type(kind: Any) -> OutputSpec:
+    refused = f"output_type {kind!r} is neither a type nor a JSON schema"
+    if isinstance(kind, str):  # pydantic would evaluate it
+        raise ConfigError(refused)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         schema = adapter.json_schema()
     except Exception as error:  # pydantic raises several kinds for what is not a type
-        raise ConfigError(f"output_type {kind!r} is neither a type nor a JSON schema") from error
+        raise ConfigError(refused) from error
 
     def read(value: Any) -> Any:
         try:
@@ -72,7 +75,7 @@ def _by_schema(schema: Mapping[str, Any]) -> OutputSpec:
 
     kind = validator_for(schema)
     try:
-        kind.check_schema(schema)
+        kind.check_schema(dict(schema))
     except SchemaError as error:
         raise ConfigError(f"output_type is not a valid JSON schema: {error.message}") from error
     # An empty registry: without one, jsonschema would fetch a remote `$ref` from the network.

@@ -1,32 +1,32 @@
 """Every error of the library, one tree. This module imports nothing.
 
-    OrchestratorError
-    ├── GraphError              a table, or the hooks bound to it, cannot work; lists every problem
-    ├── ConfigError             a limit, setting or argument is out of range (also a ValueError)
-    ├── EventError              an event was not carried out; the state is what it was
-    │   ├── InvalidEvent        known event, no edge from this state
-    │   ├── UnknownEvent        the event is in no edge of the graph
-    │   ├── Refused             a guard, before_ or leave_ hook said no
-    │   ├── NoTransition        strict mode: the edge stays in its state
-    │   └── InTransition        another event of this run is in flight
-    └── RunError                a run could not start, go on or end well
-        ├── RunExists           the run_id is taken: resume it or choose another
-        ├── RunUnknown          no run of that id
-        ├── StateTimeout        a state lasted longer than its dwell limit
-        ├── DeadlineExceeded    the run's own deadline passed
-        ├── CancelRequested     somebody asked this run to stop
-        ├── LLMError            a model call failed, classified by ErrorKind
-        ├── CompletionError     the model's final answer stayed unusable
-        ├── LimitReached        a guard refused where only a failure can follow
-        ├── JournalError        a record could not be made durable, or not be trusted
-        │   ├── Held            another living owner holds the run
-        │   ├── Fenced          somebody else owns the run now; this owner must vanish
-        │   ├── StoreDown       the store cannot be reached, or was poisoned by an I/O error
-        │   ├── Corrupt         what was stored is not what was written
-        │   └── TooNew          written by a newer version of this library
-        └── RunStopped          raise_for_outcome(): one class for each outcome but `completed`
-            ├── RunPartial ├── BudgetExceeded ├── NoProgress
-            └── RunCancelled ├── RunRejected └── RunFailed
+OrchestratorError
+├── GraphError              a table, or the hooks bound to it, cannot work; lists every problem
+├── ConfigError             a limit, setting or argument is out of range (also a ValueError)
+├── EventError              an event was not carried out; the state is what it was
+│   ├── InvalidEvent        known event, no edge from this state
+│   ├── UnknownEvent        the event is in no edge of the graph
+│   ├── Refused             a guard, before_ or leave_ hook said no
+│   ├── NoTransition        strict mode: the edge stays in its state
+│   └── InTransition        another event of this run is in flight
+└── RunError                a run could not start, go on or end well
+    ├── RunExists           the run_id is taken: resume it or choose another
+    ├── RunUnknown          no run of that id
+    ├── StateTimeout        a state lasted longer than its dwell limit
+    ├── DeadlineExceeded    the run's own deadline passed
+    ├── CancelRequested     somebody asked this run to stop
+    ├── LLMError            a model call failed, classified by ErrorKind
+    ├── CompletionError     the model's final answer stayed unusable
+    ├── LimitReached        a guard refused where only a failure can follow
+    ├── JournalError        a record could not be made durable, or not be trusted
+    │   ├── Held            another living owner holds the run
+    │   ├── Fenced          somebody else owns the run now; this owner must vanish
+    │   ├── StoreDown       the store cannot be reached, or was poisoned by an I/O error
+    │   ├── Corrupt         what was stored is not what was written
+    │   └── TooNew          written by a newer version of this library
+    └── RunStopped          raise_for_outcome(): one class for each outcome but `completed`
+        ├── RunPartial ├── BudgetExceeded ├── NoProgress
+        └── RunCancelled ├── RunRejected └── RunFailed
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ class RunExists(RunError):
     """The run_id is known already."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id!r} exists; call resume({run_id!r}) to go on with it, or choose another run_id")
+        super().__init__(
+            f"run {run_id!r} exists; call resume({run_id!r}) to go on with it, or choose another run_id"
+        )
         self.run_id = run_id
 
 
@@ -172,7 +174,12 @@ class LLMError(RunError):
     """
 
     def __init__(
-        self, message: str, *, kind: str = "other", status: int | None = None, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        kind: str = "other",
+        status: int | None = None,
+        retry_after: float | None = None,
     ) -> None:
         if kind not in ERROR_KINDS:
             raise ConfigError(f"unknown error kind {kind!r}; known: {', '.join(sorted(ERROR_KINDS))}")

@@ -130,7 +130,9 @@ class Transcript(Sequence[Message]):
         return self._items[position] if position < self._length else self._tail[position - self._length]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(ours == theirs for ours, theirs in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 

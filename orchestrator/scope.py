@@ -64,7 +64,7 @@ class scope:  # noqa: N801 - used as a function: `with scope(config, logger):`
         self._token = None
 
 
-def config_from_context() -> Any:  # noqa: ANN401 - each graph has a config type of its own
+def config_from_context() -> Any:
     """Return the config of the run this code is part of. Raises LookupError outside a run.
 
     Example:

@@ -1,4 +1,4 @@
-"""Settings from the environment and a TOML file: argument > ORCHESTRATOR_… > file > default. Unknown keys are refused."""
+"""Settings: argument > environment (ORCHESTRATOR_…) > TOML file > default. Unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -80,13 +80,14 @@ def build(kind: type[T], members: Mapping[str, Any], section: str) -> T:
     try:
         return TypeAdapter(kind).validate_python(dict(members))
     except ValidationError as error:
-        raise ConfigError(f"setting {section}.{_first(error)}") from None
+        raise ConfigError(f"setting {_first(error, section)}") from None
 
 
-def _first(error: ValidationError) -> str:
+def _first(error: ValidationError, *section: str) -> str:
     fault = error.errors()[0]
-    where = ".".join(map(str, fault["loc"]))
-    return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+    where = ".".join(map(str, (*section, *fault["loc"])))
+    what = fault.get("ctx", {}).get("error", fault["msg"])  # our own sentence, without pydantic's prefix
+    return f"{where}: {what}" if where else str(what)
 
 
 _FOREIGN = frozenset(("ORCHESTRATOR_SOAK", "ORCHESTRATOR_SEED", "ORCHESTRATOR_NO_REAL_MODELS"))
@@ -96,5 +97,5 @@ _FOREIGN = frozenset(("ORCHESTRATOR_SOAK", "ORCHESTRATOR_SEED", "ORCHESTRATOR_NO
 def _is_unknown(name: str) -> bool:
     if not name.startswith(PREFIX) or name in _FOREIGN:
         return False
-    field = name[len(PREFIX) :].split("__")[0].lower()
+    field = name[len(PREFIX) :].partition("__")[0].lower()
     return field not in Settings.model_fields

@@ -23,8 +23,8 @@ from pydantic import BaseModel
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.messages import Message, ToolCall
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, tool
 from orchestrator.toolset import ToolResult, ToolSet, cut
+from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, tool
 
 
 def context_for(call: ToolCall, position: int) -> ToolContext:

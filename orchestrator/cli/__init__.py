@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import NoReturn
 
 
@@ -47,6 +48,9 @@ def _status(arguments: Sequence[str]) -> int:
 
 
 def _carried_out(arguments: Sequence[str], options: Options) -> int:
+    for package in ("typer", "rich"):
+        if find_spec(package) is None:
+            raise MissingExtra(package, "cli")
     from orchestrator.cli.app import execute
 
     return execute(arguments, options)

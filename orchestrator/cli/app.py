@@ -1,23 +1,40 @@
-"""The commands and their options. Each has its body in a module of its own, imported when it runs."""
+"""The commands. Each has its body in a module of its own, imported when it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated
 
-from orchestrator.cli import MissingExtra, Options
+import typer
+
+from orchestrator.cli import Options
+from orchestrator.cli import option as given
 from orchestrator.cli.exit import table
 
-try:
-    import typer
-except ModuleNotFoundError as error:
-    raise MissingExtra("typer", "cli") from error
-if find_spec("rich") is None:
-    raise MissingExtra("rich", "cli")
-
 _EXIT_CODES = "Exit codes, one for each outcome:\n\n\b\n" + table()
+
+_REPLAY = """Replay recorded conversations through the real state machine.
+
+Models and tools say what they said then. One run for each turn of the user, with our own history carried
+on. No limit applies unless given. The result of a conversation is one of:
+
+\b
+reproduced              our messages equal the recorded ones
+                        (role, content, calls, ids, arguments, order)
+reproduced_to_open_end  so up to where the recording stops
+                        without the model's answer
+irregular               recorded is what no loop produces, `irregular`
+                        names it; followed while our messages equal
+                        the recorded ones
+unusable                no conversation, `reason` says why;
+                        the rest goes on; exit code 2
+diverged                ours differ, `reason` says where; exit code 1
+cancelled               the replay was stopped here; exit code 6
+
+--json prints one object a line: id, file, result, irregular, runs, messages (OpenAI form; ours, up to
+where the recording ends), and reason where there is one. Each of runs has outcome, reason, error,
+transitions (how many) and states (visits of each).
+"""
 
 app = typer.Typer(
     name="orchestrator",
@@ -28,18 +45,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON.")]
-LimitPairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--limit", metavar="NAME=VALUE", help="A member of Limits, e.g. max_iterations=20; 0 is off."
-    ),
-]
-LogFile = Annotated[
-    Path | None,
-    typer.Option("--log", metavar="FILE", help="Append JSON log lines, as `orchestrator report` reads them."),
-]
 
 
 def execute(arguments: Sequence[str], options: Options) -> int:
@@ -70,9 +75,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
 def options_of_all(
     context: typer.Context,
     *,
-    traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error came from instead of one sentence.")
-    ] = False,
+    traceback: given.Traceback = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -84,34 +87,15 @@ def options_of_all(
 
 @app.command(epilog=_EXIT_CODES)
 def run(
-    prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="What to ask; - reads it from standard input.")
-    ],
+    prompt: given.Prompt,
     *,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="SPEC",
-            help="python:MODULE:ATTRIBUTE (an object with `async complete(request)`, a function of the "
-            "request, or a factory without arguments) or replay:FILE[#ID] (the answers of a recorded "
-            "conversation, in order; its tools too, unless --tool is given). Default: ORCHESTRATOR_MODEL.",
-        ),
-    ] = None,
-    tool: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tool", metavar="MODULE:FUNCTION", help="A tool the model may call; as often as needed."
-        ),
-    ] = None,
-    instructions: Annotated[str | None, typer.Option(help="System message.")] = None,
-    output_schema: Annotated[
-        Path | None,
-        typer.Option("--output-schema", metavar="FILE", help="JSON schema that the final answer has to fit."),
-    ] = None,
-    limit: LimitPairs = None,
-    log: LogFile = None,
-    json: Json = False,
+    model: given.Model = None,
+    tool: given.Tool = None,
+    instructions: given.Instructions = None,
+    output_schema: given.OutputSchema = None,
+    limit: given.Limit = None,
+    log: given.Log = None,
+    json: given.Json = False,
 ) -> None:
     """Run one prompt to its end, showing the state machine as it goes.
 
@@ -126,56 +110,18 @@ def run(
     raise typer.Exit(run_prompt(asked))
 
 
-@app.command(epilog=_EXIT_CODES)
+@app.command(epilog=_EXIT_CODES, help=_REPLAY)
 def replay(
-    path: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[PATH]...", help="Files or folders of conversations as JSON lines; index.jsonl is skipped."
-        ),
-    ] = None,
+    path: given.Paths = None,
     *,
-    bundled: Annotated[
-        bool, typer.Option("--bundled", help="The conversations that come with the library.")
-    ] = False,
-    live: Annotated[
-        bool, typer.Option("--live", help="Show each state as it passes, at a watchable pace.")
-    ] = False,
-    speed: Annotated[
-        float | None,
-        typer.Option(
-            "--speed",
-            metavar="FACTOR",
-            help="Wait this share of the recorded times: 1 as long as it took, 0 not at all. Default: 0; "
-            "with --live at most 1, and less where that would take over ten seconds.",
-        ),
-    ] = None,
-    limit: LimitPairs = None,
-    log: LogFile = None,
-    json: Json = False,
+    bundled: given.Bundled = False,
+    live: given.Live = False,
+    speed: given.Speed = None,
+    limit: given.Limit = None,
+    log: given.Log = None,
+    json: given.Json = False,
 ) -> None:
-    """Replay recorded conversations through the real state machine.
-
-    Models and tools say what they said then. One run for each turn of the user, with our own history carried
-    on. No limit applies unless given. The result of a conversation is one of:
-
-    \b
-    reproduced              our messages equal the recorded ones
-                            (role, content, calls, ids, arguments, order)
-    reproduced_to_open_end  so up to where the recording stops
-                            without the model's answer
-    irregular               recorded is what no loop produces, `irregular`
-                            names it; followed while our messages equal
-                            the recorded ones
-    unusable                no conversation, `reason` says why;
-                            the rest goes on; exit code 2
-    diverged                ours differ, `reason` says where; exit code 1
-    cancelled               the replay was stopped here; exit code 6
-
-    --json prints one object a line: id, file, result, irregular, runs, messages (OpenAI form; ours, up to
-    where the recording ends), and reason where there is one. Each of runs has outcome, reason, error,
-    transitions (how many) and states (visits of each).
-    """  # noqa: D301 - click's mark for a block that is not refilled
+    """Replay recorded conversations."""
     from orchestrator.cli.replay import Wanted, replay_conversations
 
     wanted = Wanted(tuple(path or ()), bundled, live, speed, tuple(limit or ()), log, json)
@@ -183,15 +129,7 @@ def replay(
 
 
 @app.command()
-def graph(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A shipped graph, or MODULE:ATTRIBUTE of your own.")
-    ] = "llm_loop",
-    *,
-    format_: Annotated[
-        str, typer.Option("--format", "-f", metavar="FORMAT", help="mermaid, dot, table or json.")
-    ] = "mermaid",
-) -> None:
+def graph(name: given.GraphName = "llm_loop", *, format_: given.Format = "mermaid") -> None:
     """Draw a state machine from its table."""
     from orchestrator.cli.graph import draw
 
@@ -199,16 +137,7 @@ def graph(
 
 
 @app.command()
-def lint(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", help="A shipped graph, or MODULE:ATTRIBUTE of your own. Default: all shipped."
-        ),
-    ] = None,
-    *,
-    json: Json = False,
-) -> None:
+def lint(name: given.AnyGraphName = None, *, json: given.Json = False) -> None:
     """Check a state machine, and for shipped ones their hooks. Exit code 1 when there are problems."""
     from orchestrator.cli.lint import lint_graphs
 
@@ -216,14 +145,7 @@ def lint(
 
 
 @app.command()
-def report(
-    logfile: Annotated[
-        list[Path],
-        typer.Argument(metavar="LOGFILE...", help="JSON log lines, as TransitionLog or --log write them."),
-    ],
-    *,
-    json: Json = False,
-) -> None:
+def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
     """Say where runs spent their time: visits and times of each state, bottleneck, outcomes, lost lines."""
     from orchestrator.cli.report import report_logs
 
@@ -240,7 +162,7 @@ def config_group() -> None:
 
 
 @config.command("show")
-def config_show(*, json: Json = False) -> None:
+def config_show(*, json: given.Json = False) -> None:
     """Print the effective settings and where each comes from; secrets are redacted."""
     from orchestrator.cli.config import show_settings
 

@@ -38,7 +38,7 @@ def _problems(name: str) -> list[object]:
     return problems
 
 
-def _plain(problem: Any) -> dict[str, Any]:  # noqa: ANN401 - a Problem, or the words of one
+def _plain(problem: Any) -> dict[str, Any]:
     try:
         return asdict(problem)
     except TypeError:

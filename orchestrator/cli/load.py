@@ -16,7 +16,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.settings import build
 
 
-def imported(spec: str, what: str) -> Any:  # noqa: ANN401 - whatever stands there
+def imported(spec: str, what: str) -> Any:
     """Return what `module:attribute` names; modules in the working directory are found too.
 
     Raises ConfigError. A GraphError passes through: a strict graph refuses to be built with problems.
@@ -32,7 +32,7 @@ def imported(spec: str, what: str) -> Any:  # noqa: ANN401 - whatever stands the
     return found
 
 
-def _module(name: str, what: str) -> Any:  # noqa: ANN401
+def _module(name: str, what: str) -> Any:
     here = os.getcwd()  # noqa: PTH109 - sys.path holds text
     if here not in sys.path and "" not in sys.path:  # an installed script has its own folder there
         sys.path.insert(0, here)

@@ -14,7 +14,7 @@ def say(text: str = "") -> None:
     sys.stdout.flush()
 
 
-def say_json(data: Any) -> None:  # noqa: ANN401 - what JSON can hold
+def say_json(data: Any) -> None:
     """Print data as one line of JSON, in ASCII: recorded text may have halves of characters in it."""
     say(json.dumps(data))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from orchestrator.cli.load import imported
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.hooks import Hooks, bind
+from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 
 SHIPPED: Mapping[str, Graph] = {"llm_loop": LLM_LOOP}
@@ -29,7 +29,7 @@ def _llm_loop() -> Hooks:
     from orchestrator_callbacks.llm_loop import after, before, enter, leave
     from orchestrator_callbacks.llm_loop.deps import POINTS
 
-    return bind(LLM_LOOP, enter, leave, before, after, points=POINTS)
+    return collect(LLM_LOOP, enter, leave, before, after, points=POINTS)
 
 
 HOOKS: Mapping[str, Callable[[], Hooks]] = {"llm_loop": _llm_loop}

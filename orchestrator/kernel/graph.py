@@ -32,12 +32,13 @@ def bounding(guard: G) -> G:
 class Edge:
     """One row of the table: `event` leads from each of `sources` to `dest` when the guard `when` allows it.
 
+    Names are members of the graph's enums or their values as plain text; `Graph.rows` has the members.
     An edge back to its own state is internal (before_ and after_ hooks only) unless `reenter`.
     """
 
-    event: StrEnum
-    sources: tuple[StrEnum, ...]
-    dest: StrEnum
+    event: str
+    sources: tuple[str, ...]
+    dest: str
     when: Guard | None = None
     reenter: bool = False
 
@@ -106,7 +107,7 @@ class Graph:
         events: Iterable[str] = (),
         edges: Iterable[Edge] = (),
         without: Iterable[tuple[str, str]] = (),
-        **changes: Any,  # noqa: ANN401 - as dataclasses.replace
+        **changes: Any,
     ) -> Graph:
         """Return a graph with further states, events and edges; `without` drops (source, event) rows first.
 
@@ -134,7 +135,12 @@ class Graph:
     @cached_property
     def rows(self) -> tuple[tuple[StrEnum, StrEnum, StrEnum, Edge], ...]:
         """Every (source, event, dest, edge), in the order of the table."""
-        return tuple((source, edge.event, edge.dest, edge) for edge in self.edges for source in edge.sources)
+        states, events = self.states, self.events
+        return tuple(
+            (states(source), events(edge.event), states(edge.dest), edge)
+            for edge in self.edges
+            for source in edge.sources
+        )
 
     def edges_from(self, state: StrEnum) -> Iterable[Edge]:
         """Yield the edges that leave or stay in `state`, in the order of the table."""
@@ -198,7 +204,7 @@ class Graph:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _member(members: Mapping[str, StrEnum], name: StrEnum) -> StrEnum:
+def _member(members: Mapping[str, StrEnum], name: str) -> str:
     """Return this graph's own member of that value; an unknown name stays as it is, for the lint."""
     return members.get(name, name)
 

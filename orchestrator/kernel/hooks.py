@@ -38,10 +38,12 @@ class Hooks:
         return name in self.by_name
 
 
-def bind(graph: Graph, *modules: object, extra: Iterable[object] = (), points: Iterable[str] = ()) -> Hooks:
+def collect(
+    graph: Graph, *modules: object, extra: Iterable[object] = (), points: Iterable[str] = ()
+) -> Hooks:
     """Collect the hooks of `modules` (ours) and `extra` (the host's) for a graph.
 
-    A module or any object with such methods will do. `points` names further hooks that the caller of bind
+    A module or any object with such methods will do. `points` names further hooks that the caller of collect
     runs by itself. Raises GraphError that lists every stray, misspelt, sync, duplicate and missing hook.
     """
     allowed = {*expected(graph), *points}

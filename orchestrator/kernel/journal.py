@@ -87,7 +87,7 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A request that somebody left for a run: approve, reject, respond, pause, resume, cancel, steal …"""
+    """A request that somebody left for a run: approve, reject, respond, pause, resume, cancel."""
 
     id: str
     """Two posts with one id are one."""
@@ -100,8 +100,10 @@ class Posted:
 
 
 class Journal(Protocol):
-    """A store. Raises the errors below `JournalError` in `errors`: RunExists and RunUnknown (RunError), Held, Fenced,
-    StoreDown, Corrupt, TooNew.
+    """A store.
+
+    Raises the errors below `JournalError` in `errors` (Held, Fenced, StoreDown, Corrupt, TooNew), RunExists and
+    RunUnknown.
     """
 
     backend: str
@@ -157,7 +159,7 @@ class Journal(Protocol):
         ...
 
     async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
-        """Remove whole ended runs: updated before `older_than` (seconds since the epoch), beyond the newest `keep_last`."""
+        """Remove whole ended runs: updated before `older_than` (epoch seconds), beyond the newest `keep_last`."""
         ...
 
     async def erase(self, run_id: str) -> None:
@@ -169,7 +171,7 @@ class Journal(Protocol):
         ...
 
 
-def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:
+def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
     """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
     digest = hashlib.sha256(before.encode())
     for part in (run_id.encode(), b"%d" % seq, b"%d" % epoch, kind.encode(), body):

@@ -119,7 +119,7 @@ def _no_end(graph: Graph) -> Iterator[Problem]:
 
 
 def _unreachable(graph: Graph) -> Iterator[Problem]:
-    reached = _closure({graph.initial}, ((edge.sources, edge.dest) for edge in graph.edges))
+    reached = _closure({graph.initial}, ((source, dest) for source, _, dest, _ in graph.rows))
     for state in graph.states:
         if state not in reached:
             yield Problem(
@@ -127,10 +127,10 @@ def _unreachable(graph: Graph) -> Iterator[Problem]:
             )
 
 
-def _closure(start: set[StrEnum], arrows: Iterable[tuple[tuple[StrEnum, ...], StrEnum]]) -> set[StrEnum]:
+def _closure(start: set[StrEnum], arrows: Iterable[tuple[StrEnum, StrEnum]]) -> set[StrEnum]:
     listed, reached, grew = list(arrows), set(start), True
     while grew:
-        fresh = {dest for sources, dest in listed if dest not in reached and not reached.isdisjoint(sources)}
+        fresh = {dest for source, dest in listed if source in reached and dest not in reached}
         reached |= fresh
         grew = bool(fresh)
     return reached
@@ -143,11 +143,11 @@ def _is_failure(graph: Graph, edge: Edge, source: StrEnum) -> bool:
 def _trap(graph: Graph) -> Iterator[Problem]:
     ends = graph.terminal | graph.rest
     onward = [
-        (source, edge.dest)
-        for source, _, _, edge in graph.rows
-        if edge.dest != source and not _is_failure(graph, edge, source)
+        (source, dest)
+        for source, _, dest, edge in graph.rows
+        if dest != source and not _is_failure(graph, edge, source)
     ]
-    alive = _closure(set(ends), (((dest,), source) for source, dest in onward))
+    alive = _closure(set(ends), ((dest, source) for source, dest in onward))
     for state in graph.states:
         if state in graph.terminal:
             continue
@@ -191,7 +191,7 @@ def _async_guard(graph: Graph) -> Iterator[Problem]:
 def _unbounded_cycle(graph: Graph) -> Iterator[Problem]:
     paced = graph.waiting | graph.rest | graph.terminal  # somebody outside sets the pace there
     free = {
-        (source, edge.dest)
+        (source, dest)
         for source, _, dest, edge in graph.rows
         if not getattr(edge.when, "bounding", False)
         and not edge.internal_in(source)
@@ -199,7 +199,7 @@ def _unbounded_cycle(graph: Graph) -> Iterator[Problem]:
         and dest not in paced
     }
     for state in graph.states:
-        around = _closure({dest for source, dest in free if source == state}, (((s,), d) for s, d in free))
+        around = _closure({dest for source, dest in free if source == state}, free)
         if state in around:
             message = (
                 f"a cycle through {state.value!r} has no budget or progress guard (mark one with @bounding)"

@@ -8,7 +8,7 @@ because its AsyncMachine (0.9.3) swallows cancellation and runs the hooks of one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -17,7 +17,7 @@ import transitions
 
 from orchestrator.errors import InvalidEvent, UnknownEvent
 from orchestrator.kernel.graph import Edge, Graph, guard_name
-from orchestrator.kernel.hooks import Hook, Hooks
+from orchestrator.kernel.hooks import Hook, Hooks, collect
 
 logging.getLogger("transitions").setLevel(logging.WARNING)  # it logs each callback at INFO, which we replace
 
@@ -59,10 +59,9 @@ class Machine:
         self.states: Mapping[str, StrEnum] = {state.value: state for state in graph.states}
         self._table = _referee(graph)
         self._steps: dict[tuple[str, str], tuple[Step, ...]] = {}
-        for number, edge in enumerate(graph.edges):
-            for source in edge.sources:
-                key = (source.value, edge.event.value)
-                self._steps[key] = (*self._steps.get(key, ()), self._compile(number, edge, source))
+        for number, (source, event, _, _) in enumerate(graph.rows):
+            key = (source.value, event.value)
+            self._steps[key] = (*self._steps.get(key, ()), self._compile(number))
         self.enter = {
             state.value: hooks.named(f"enter_{state.name.lower()}", "enter_state") for state in graph.states
         }
@@ -88,9 +87,9 @@ class Machine:
         found = {steps[0].event for (source, _), steps in self._steps.items() if source == state}
         return tuple(sorted(found))
 
-    def _compile(self, number: int, edge: Edge, source: StrEnum) -> Step:
+    def _compile(self, number: int) -> Step:
         graph, hooks = self.graph, self.hooks
-        event, dest = edge.event, edge.dest
+        source, event, dest, edge = graph.rows[number]
         internal = edge.internal_in(source)
         ahead: tuple[str, ...] = (f"before_{event.name.lower()}", "before_event")
         ahead += () if internal else (f"leave_{source.name.lower()}", "leave_state")
@@ -106,7 +105,7 @@ class Machine:
             guard_label=f"when:{guard_name(edge.when)}",
             ahead=hooks.named(*ahead),
             after=hooks.named(*after),
-            commit=self._table.events[_trigger(number, edge, source)].trigger,
+            commit=self._table.events[_trigger(number, event)].trigger,
             internal=internal,
             ends=dest in graph.terminal,
             failing=event == graph.failure_event(source),
@@ -119,9 +118,17 @@ class Machine:
         )
 
 
-def _trigger(number: int, edge: Edge, source: StrEnum) -> str:
-    """Name the trigger of one row and source: rows may share an event, and the driver has chosen already."""
-    return f"{number}:{source.value}:{edge.event.value}"
+def bind(graph: Graph, *modules: object, extra: Iterable[object] = (), points: Iterable[str] = ()) -> Machine:
+    """Compile a graph with the hooks of `modules` (and then those of `extra`): what a Driver and a Run need.
+
+    Raises GraphError that lists every stray, misspelt, sync, duplicate and missing hook.
+    """
+    return Machine(graph, collect(graph, *modules, extra=extra, points=points))
+
+
+def _trigger(number: int, event: StrEnum) -> str:
+    """Name the trigger of one row: rows may share an event, and the driver has chosen already."""
+    return f"{number}:{event.value}"
 
 
 def _referee(graph: Graph) -> transitions.Machine:
@@ -134,8 +141,7 @@ def _referee(graph: Graph) -> transitions.Machine:
         ignore_invalid_triggers=False,
         model_attribute="cursor",
     )
-    for number, edge in enumerate(graph.edges):
-        for source in edge.sources:
-            dest = None if edge.internal_in(source) else edge.dest.value
-            table.add_transition(_trigger(number, edge, source), source.value, dest)
+    for number, (source, event, dest, edge) in enumerate(graph.rows):
+        goal = None if edge.internal_in(source) else dest.value
+        table.add_transition(_trigger(number, event), source.value, goal)
     return table

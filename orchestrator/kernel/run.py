@@ -198,6 +198,8 @@ class Run(Generic[Ctx, Deps]):
         """
         if self.ended or (self.interruption is not None and self.interruption is not self.overdue):
             return
+        if isinstance(cause, CancelRequested) and isinstance(self.error, CancelRequested):
+            return  # it is on its way out for that already; a second request must not stop the clean-up
         self.interruption = cause
         self.halted = True
         if self.interrupt is not None:

@@ -16,8 +16,8 @@ from orchestrator.providers.recorded_run import (
     results_after,
 )
 from orchestrator.providers.recording import Record, tool_name
-from orchestrator.toolspec import ToolContext, ToolSpec
 from orchestrator.toolset import After, Before, ContextFor, ToolResult, ToolSet
+from orchestrator.toolspec import ToolContext, ToolSpec
 
 
 def no_context(call: ToolCall, position: int) -> ToolContext:

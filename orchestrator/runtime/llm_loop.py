@@ -12,9 +12,9 @@ from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import Journal, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.ending import ending, refusal
@@ -30,8 +30,8 @@ from orchestrator.scope import scope
 from orchestrator.switch import real_models_refused
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.toolspec import ToolSpec
 from orchestrator.toolset import ToolSet
+from orchestrator.toolspec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission, after, before, enter, leave, recall
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Tools, split
 
@@ -41,8 +41,8 @@ class Orchestrator:
 
     `journal=None` keeps records in memory. `observers=None` is `TransitionLog()` and `Metrics()` on the default
     registry; `()` is silent. `hooks` are modules or objects with `enter_/leave_/before_/after_` functions, run after
-    ours, and with the five middleware points. `output_type` is a pydantic model, a type, or a JSON schema.
-    Raises ConfigError or GraphError when this cannot work; nothing is started here.
+    ours, and with the five middleware points. `output_type` is a pydantic model, a type, or a JSON schema; `str`,
+    like None, is free text. Raises ConfigError or GraphError when this cannot work; nothing is started here.
     """
 
     def __init__(
@@ -69,27 +69,28 @@ class Orchestrator:
         self._llm = llm
         self._model = str(getattr(llm, "model", None) or "unknown")
         self._clock = clock or SystemClock()
-        self._tools: Tools = tools if hasattr(tools, "execute_all") else ToolSet(tools, clock=self._clock)
+        self._tools = _tools(tools, self._clock)
         self._limits = limits or Limits()
         self._retry = retry or RetryPolicy()
         self._memory = memory
-        self._output = None if output_type is None else OutputSpec.of(output_type)
+        self._output = None if output_type is None or output_type is str else OutputSpec.of(output_type)
         self._instructions = instructions
         self._host = deps
         self._price = price
         self._params = dict(params or {})
         bound, self._points = split(
-            bind(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS)
+            collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS)
         )
         self._machine = Machine(graph, bound)
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
         self._live: dict[str, LoopRun] = {}
         self._paths = Paths()
         self._conversations = Conversations()
+        self._journal = journal if journal is not None else MemoryJournal()
         self._driver = Driver(
             self._machine,
             observers=(self._paths, *self._observers),
-            journal=journal if journal is not None else MemoryJournal(),
+            journal=self._journal,
             clock=self._clock,
             ending=ending,
             summary=summary,
@@ -97,7 +98,13 @@ class Orchestrator:
         for observer in self._observers:
             declare = getattr(observer, "declare", None)
             if declare is not None:
-                declare(graph, tools=[spec.name for spec in self._tools.offers], model=self._model)
+                declare(
+                    graph,
+                    tools=[spec.name for spec in self._tools.offers],
+                    model=self._model,
+                    provider=str(getattr(llm, "provider", "_unknown")),
+                    backends=[self._journal.backend],
+                )
 
     async def run(
         self,
@@ -140,12 +147,20 @@ class Orchestrator:
             return asyncio.run(self.run(prompt, **options))
         raise ConfigError("run_sync was called inside a running event loop; use `await agent.run(...)` there")
 
-    def cancel(self, run_id: str, *, why: str = "") -> None:
-        """Ask a live run to stop: it starts nothing more and ends as `cancelled`. Raises RunUnknown."""
+    def cancel(self, run_id: str, *, reason: str = "caller", why: str = "") -> None:
+        """Ask a live run to stop: it starts nothing more and ends as `cancelled`.
+
+        `reason` is `caller` or `shutdown` (the process goes down). Raises RunUnknown, and ConfigError for another
+        reason.
+        """
+        if reason not in REASONS[Outcome.CANCELLED]:
+            raise ConfigError(
+                f"unknown reason {reason!r}; known: {', '.join(sorted(REASONS[Outcome.CANCELLED]))}"
+            )
         run = self._live.get(run_id)
         if run is None:
             raise RunUnknown(run_id)
-        run.cancel("caller", why)
+        run.cancel(reason, why)
 
     def _new(self, prompt: Prompt, run_id: str, conversation_id: str | None, limits: Limits) -> LoopRun:
         if real_models_refused() and not getattr(type(self._llm), "double", False):
@@ -176,6 +191,10 @@ class Orchestrator:
             if isinstance(observer, TransitionLog):
                 return observer.bound(run.run_id, run.graph.name)
         return None
+
+
+def _tools(tools: Iterable[ToolSpec | Callable[..., Any]] | Tools, clock: Clock) -> Tools:
+    return ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools
 
 
 def _new_id() -> str:

@@ -83,7 +83,7 @@ def stamp(at: float) -> str:
     return f"{text}.{micros:06d}Z"
 
 
-def verdict_fields(verdict: Any) -> dict[str, Any]:  # noqa: ANN401 - guards may return any such object
+def verdict_fields(verdict: Any) -> dict[str, Any]:
     """Return the fields of a refusal: guard and numbers, never its words. Nothing for what is no refusal."""
     if getattr(verdict, "ok", None) is not False:
         return {}
@@ -156,7 +156,7 @@ class LineWriter:
     debug = warning = error = critical = info
 
 
-def _writer(stream: Any) -> Callable[[bytes], None]:  # noqa: ANN401 - whatever stands in for a file
+def _writer(stream: Any) -> Callable[[bytes], None]:
     """Return what writes bytes to a stream at once. None, no standard output, swallows them."""
     if stream is None:
         return lambda _line: None

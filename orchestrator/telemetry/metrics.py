@@ -55,7 +55,7 @@ _lock = threading.Lock()
 
 
 def _instruments_of(registry: CollectorRegistry) -> Instruments:
-    def make(metric: Metric) -> Any:  # noqa: ANN401 - the three kinds have no common type
+    def make(metric: Metric) -> Any:
         name, text = PREFIX + metric.name, metric.help
         match metric.kind:
             case Kind.COUNTER:

@@ -127,7 +127,7 @@ class Walk:
 async def walk(
     graph: Graph,
     path: Path,
-    ctx: Any = None,  # noqa: ANN401 - each graph has a context of its own
+    ctx: Any = None,
     *,
     force: bool = False,
     observers: Iterable[Observer] = (),

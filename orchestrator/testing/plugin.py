@@ -95,7 +95,7 @@ def graph_coverage(request: pytest.FixtureRequest) -> Iterator[Callable[[Graph],
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401 - a class of xdist, which need not be installed
+def pytest_testnodedown(node: Any) -> None:
     """Take the share of an xdist worker that has finished; one that crashed has none."""
     shares: Sequence[dict[str, Any]] = getattr(node, "workeroutput", {}).get(_SENT, ())
     for share in shares:

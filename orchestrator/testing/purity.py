@@ -37,7 +37,7 @@ class GuardImpure(AssertionError):
         self.why = why
 
 
-def check_guard(guard: Guard, ctx: Any) -> Any:  # noqa: ANN401 - contexts and verdicts are each graph's own
+def check_guard(guard: Guard, ctx: Any) -> Any:
     """Ask a guard several times about copies of `ctx` and return its answer. Raises GuardImpure.
 
     Example:
@@ -85,7 +85,7 @@ def stand_in(guard: Guard, function: Callable[[Any], Any]) -> Guard:
     return function
 
 
-def _ask(guard: Guard, ctx: object) -> Any:  # noqa: ANN401 - a verdict of the guard's own type
+def _ask(guard: Guard, ctx: object) -> Any:
     """Ask once, watching."""
     name = guard_name(guard) or ""
     before = picture(ctx)

@@ -113,7 +113,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     raise watch.refuse(watch.seen[-1])  # a guard that swallows this is still found out by `seen`
 
 
-def _profile(seen: list[str], frame: FrameType, event: str, called: Any) -> None:  # noqa: ANN401 - any callable
+def _profile(seen: list[str], frame: FrameType, event: str, called: Any) -> None:
     if event == "c_call":
         why = _reached(called)
     elif event == "call" and str(frame.f_globals.get("__name__")).partition(".")[0] == _ASYNCIO:
@@ -124,7 +124,7 @@ def _profile(seen: list[str], frame: FrameType, event: str, called: Any) -> None
         seen.append(why)
 
 
-def _reached(called: Any) -> str | None:  # noqa: ANN401 - any callable
+def _reached(called: Any) -> str | None:
     """Say what a builtin reaches for, or None for a harmless one."""
     owner = getattr(called, "__self__", None)
     name = getattr(called, "__qualname__", "")

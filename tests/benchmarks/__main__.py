@@ -29,8 +29,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    print("µs a turn: hand-written loop, the machine bare, the machine with JSON log and all metrics; ratios to hand")
-    print(f"{'case':31} {'hand':>7} {'bare':>7} {'full':>7} {'bare/h':>7} {'full/h':>7} {'spread':>13} {'p95 full/h':>11}")
+    print("µs a turn: hand-written loop, the machine bare, and with JSON log and all metrics; ratios to hand")
+    print(
+        f"{'case':31} {'hand':>7} {'bare':>7} {'full':>7} {'bare/h':>7} {'full/h':>7} {'spread':>13} {'p95 full/h':>11}"
+    )
     figures = []
     for case in CASES:
         if options.only in case.name:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import BinaryIO
 
 from prometheus_client import CollectorRegistry
 
@@ -64,9 +64,9 @@ async def by_hand(llm: PacedLLM) -> object:
     return await hand_loop(llm, {"look_up": look_up.call}, (look_up,), "go", 1_000_000)
 
 
-def machine(*, telemetry: bool, log: Path) -> Contestant:
-    """The state machine; with telemetry: JSON log to a file, every metric, in-memory journal."""
-    observers = (TransitionLog(log.open("wb", buffering=0)), Metrics(CollectorRegistry())) if telemetry else ()
+def machine(log: BinaryIO | None) -> Contestant:
+    """The state machine with its in-memory journal; with a log file: JSON lines to it, and every metric."""
+    observers = () if log is None else (TransitionLog(log), Metrics(CollectorRegistry()))
 
     async def run(llm: PacedLLM) -> object:
         result = await Orchestrator(llm, tools=[look_up], limits=DIFFERENT, observers=observers).run("go")
@@ -98,12 +98,11 @@ class Figures:
 
 def run_case(case: Case) -> Figures:
     """Measure one case: in each round every contestant once, in turn."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "log.jsonl")
+    with tempfile.TemporaryFile(buffering=0) as log:
         contestants: dict[str, Contestant] = {
             "hand": by_hand,
-            "bare": machine(telemetry=False, log=log),
-            "full": machine(telemetry=True, log=log),
+            "bare": machine(None),
+            "full": machine(log),
         }
         samples: dict[str, list[Sample]] = {name: [] for name in contestants}
         for number in range(case.rounds + 1):
@@ -115,7 +114,9 @@ def run_case(case: Case) -> Figures:
 
 
 def _figures(case: Case, samples: dict[str, list[Sample]]) -> Figures:
-    per_turn = {name: statistics.median(one.per_turn for one in taken) * 1e6 for name, taken in samples.items()}
+    per_turn = {
+        name: statistics.median(one.per_turn for one in taken) * 1e6 for name, taken in samples.items()
+    }
     ratios = {
         name: [one.per_turn / hand.per_turn for one, hand in zip(samples[name], samples["hand"], strict=True)]
         for name in ("bare", "full")

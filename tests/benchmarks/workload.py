@@ -39,7 +39,8 @@ class PacedLLM:
         if turn >= self.turns or not self.tools:
             return _DONE
         calls = tuple(
-            ToolCall(f"call_{turn}_{n}", "look_up", f'{{"key": "{turn}-{n}", "depth": {n}}}') for n in range(self.tools)
+            ToolCall(f"call_{turn}_{n}", "look_up", f'{{"key": "{turn}-{n}", "depth": {n}}}')
+            for n in range(self.tools)
         )
         return Response(None, calls, "tool_calls", _USAGE)
 

@@ -34,9 +34,10 @@ def loop_run(
     """A run that began with USER and in which `said` was said since."""
     clock = FakeClock(auto=True)
     deps = LoopDeps(
-        llm=ScriptedLLM(script),
         tools=ToolSet(tools, clock=clock),
-        **{"retry": RetryPolicy(base=0.0, jitter=0.0), "clock": clock, "model": "scripted", **handles},
+        clock=clock,
+        model="scripted",
+        **{"llm": ScriptedLLM(script), "retry": RetryPolicy(base=0.0, jitter=0.0), **handles},
     )
     ctx = LoopContext([USER, *said], limits, 1, conversation_id=conversation_id)
     run: LoopRun = Run(MACHINE, "r", ctx, deps)

@@ -38,7 +38,9 @@ async def test_every_call_is_answered_in_order_and_counted() -> None:
 
 @pytest.mark.parametrize(("used", "ok"), [(0, 2), (1, 1), (2, 0), (3, 0)])
 async def test_of_two_allowed_calls_in_all_those_run_that_are_left(used: int, ok: int) -> None:
-    run = answered(loop_run(tools=[echo], limits=replace(OFF, max_tool_calls=2)), call("echo", n=1), call("echo", n=2))
+    run = answered(
+        loop_run(tools=[echo], limits=replace(OFF, max_tool_calls=2)), call("echo", n=1), call("echo", n=2)
+    )
     run.ctx.spent.tool_calls = used
     await admission.run_calls(run)
     assert outcomes(run.ctx.results) == ["ok"] * ok + ["denied"] * (2 - ok)
@@ -54,7 +56,9 @@ async def test_the_first_refusal_stands() -> None:
     assert '"error":"not run: tool_calls: 1 of 1 used"' in run.ctx.results[2].content
 
 
-@pytest.mark.parametrize(("policy", "times", "ok"), [("strict", 3, False), ("poll", 29, True), ("cumulative", 99, True)])
+@pytest.mark.parametrize(
+    ("policy", "times", "ok"), [("strict", 3, False), ("poll", 29, True), ("cumulative", 99, True)]
+)
 async def test_a_tool_says_what_repeating_it_means(policy: str, times: int, ok: bool) -> None:
     spec = tool(name="watch", progress=policy)(lambda: "same")  # type: ignore[call-overload]
     run = answered(loop_run(tools=[spec], limits=replace(OFF, max_repeated_success=3)), call("watch"))

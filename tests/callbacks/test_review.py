@@ -24,7 +24,9 @@ def turn(run: LoopRun, *texts: str, tool: str = "look", outcome: ToolOutcome = "
     """One more turn: a call for each text, with that result."""
     calls = [call(tool, n=n) for n, _ in enumerate(texts)]
     answered(run, *calls)
-    run.ctx.results = [ToolResult(one, n, text, outcome) for n, (one, text) in enumerate(zip(calls, texts, strict=True))]
+    run.ctx.results = [
+        ToolResult(one, n, text, outcome) for n, (one, text) in enumerate(zip(calls, texts, strict=True))
+    ]
     review.account(run)
     return run
 
@@ -100,7 +102,9 @@ def test_two_repeats_are_stuck_at_a_threshold_of_two(turns: int, stuck: bool) ->
     assert review.is_stuck(run.ctx) is stuck
 
 
-@pytest.mark.parametrize("limits", [replace(STUCK, max_restarts=0), replace(STUCK, restart_stall_threshold=0)])
+@pytest.mark.parametrize(
+    "limits", [replace(STUCK, max_restarts=0), replace(STUCK, restart_stall_threshold=0)]
+)
 def test_without_restarts_nothing_is_stuck(limits: Limits) -> None:
     run = loop_run(limits=limits)
     for _ in range(4):
@@ -158,7 +162,9 @@ def test_a_run_goes_on_or_wraps_up_or_ends(
         assert not review.may_go_on(run.ctx), "there is one such turn"
 
 
-@pytest.mark.parametrize(("began", "entered", "seconds"), [(0.0, 5.0, 5.0), (2.0, 5.0, 3.0), (None, 5.0, 0.0)])
+@pytest.mark.parametrize(
+    ("began", "entered", "seconds"), [(0.0, 5.0, 5.0), (2.0, 5.0, 3.0), (None, 5.0, 0.0)]
+)
 def test_time_is_counted_from_the_start_even_from_second_zero(
     began: float | None, entered: float, seconds: float
 ) -> None:

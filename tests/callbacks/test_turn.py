@@ -85,11 +85,17 @@ async def test_the_budget_of_retries_shortens_the_policy(limit: int, used: int, 
     with pytest.raises(LimitReached) as caught:
         await turn.ask(run, turn.compose(run))
     assert len(facts(run, LLMCall)) == tries
-    assert run.ctx.verdict == caught.value.verdict == Verdict(ok=False, guard="retries", observed=limit, limit=limit)
+    assert (
+        run.ctx.verdict
+        == caught.value.verdict
+        == Verdict(ok=False, guard="retries", observed=limit, limit=limit)
+    )
 
 
 async def test_where_the_policy_ends_first_the_budget_is_not_to_blame() -> None:
-    run = loop_run(script=[busy(), busy()], limits=replace(OFF, max_retries=1), retry=RetryPolicy(2, 0.0, jitter=0.0))
+    run = loop_run(
+        script=[busy(), busy()], limits=replace(OFF, max_retries=1), retry=RetryPolicy(2, 0.0, jitter=0.0)
+    )
     with pytest.raises(LLMError):
         await turn.ask(run, turn.compose(run))
     assert run.ctx.verdict is None

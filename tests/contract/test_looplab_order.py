@@ -12,7 +12,7 @@ import pytest
 from orchestrator.errors import InTransition, InvalidEvent, NoTransition, Refused, UnknownEvent
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph
-from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Draft, EventFailed, Fact, RunStarted, Transition
 from orchestrator.kernel.run import Run
@@ -65,7 +65,7 @@ class Stage:
         self._faults = faults or {}
         names = {*SLOTS, "enter_start", "before_stay", "after_stay", "before_again", "after_again"}
         hooks = SimpleNamespace(**{name: self._hook(name) for name in names})
-        self.run: Run[Context, None] = Run(Machine(GRAPH, bind(GRAPH, hooks)), "r", Context(), None)
+        self.run: Run[Context, None] = Run(Machine(GRAPH, collect(GRAPH, hooks)), "r", Context(), None)
         self.driver = Driver(self.run.machine, observers=(self,), journal=self, strict=strict)
 
     def _hook(self, name: str) -> Any:
@@ -152,7 +152,7 @@ async def test_general_hooks_can_tell_which_edge_they_are_on() -> None:
         seen.append((run.step.event, run.step.source, run.step.dest))
 
     hooks = SimpleNamespace(before_event=note, after_event=note)
-    run: Run[Context, None] = Run(Machine(GRAPH, bind(GRAPH, hooks)), "r", Context(), None)
+    run: Run[Context, None] = Run(Machine(GRAPH, collect(GRAPH, hooks)), "r", Context(), None)
     await Driver(run.machine).fire(run, Event.RUN)
     assert seen == [("run", "start", "end")] * 2
 
@@ -262,7 +262,7 @@ async def test_an_event_inside_a_hook_is_in_transition() -> None:
             caught.append(error)
 
     hooks = SimpleNamespace(enter_end=nested)
-    run: Run[Context, None] = Run(Machine(GRAPH, bind(GRAPH, hooks)), "r", Context(), None)
+    run: Run[Context, None] = Run(Machine(GRAPH, collect(GRAPH, hooks)), "r", Context(), None)
     driver = Driver(run.machine)
     await driver.fire(run, Event.RUN)
     assert [(error.graph, error.state, error.event) for error in caught] == [("looplab", "end", "back")]

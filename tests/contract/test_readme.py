@@ -1,4 +1,4 @@
-"""Every block of the README is run: Python executed, commands typed, diagrams and traces compared with what is true now."""
+"""Every block of the README is run: Python executed, commands typed, diagrams and traces compared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Block(NamedTuple):
 
 def blocks(of: Path = README) -> list[Block]:
     found, heading = [], ""
-    for number, match in enumerate(re.finditer(r"^#+ ([^\n]+)$|^```(\w*)\n(.*?)^```$", of.read_text(), re.M | re.S)):
+    for number, match in enumerate(
+        re.finditer(r"^#+ ([^\n]+)$|^```(\w*)\n(.*?)^```$", of.read_text(), re.MULTILINE | re.DOTALL)
+    ):
         if match[1]:
             heading = match[1]
         else:
@@ -92,10 +94,13 @@ def test_the_table_of_outcomes_is_complete() -> None:
     rows = {
         cells[0].strip("`"): (int(cells[1]), cells[2])
         for line in README.read_text().splitlines()
-        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 4 and cells[0].strip("`") in set(Outcome)
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 4
+        and cells[0].strip("`") in set(Outcome)
     }
 
-    assert {name: code for name, (code, _) in rows.items()} == {str(name): code for name, code in EXIT_CODES.items()}
+    assert {name: code for name, (code, _) in rows.items()} == {
+        str(name): code for name, code in EXIT_CODES.items()
+    }
     for outcome, reasons in REASONS.items():
         if outcome is not Outcome.PARTIAL:
             assert set(rows[outcome][1].split(", ")) == reasons
@@ -133,7 +138,8 @@ async def search(query: str) -> list[str]:
 result = Orchestrator(ScriptedLLM({script}), tools=[search], observers=()).run_sync("Summarise the open incidents.")
 for step in result.transitions:
     print(f"{{step.seq:3}}  {{step.source:19}}{{step.event:21}}{{step.dest:19}}{{step.guard or ''}}".rstrip())
-print(f"{{result.outcome}} ({{result.reason}})" + (f": {{result.verdict.explain()}}" if result.verdict is not None else ""))
+why = f": {{result.verdict.explain()}}" if result.verdict is not None else ""
+print(f"{{result.outcome}} ({{result.reason}}){{why}}")
 """
 
 

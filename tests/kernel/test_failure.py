@@ -128,6 +128,7 @@ async def test_what_a_waiting_states_own_hook_raises_is_no_refused_request() -> 
     await a.driver.drive(a.run)
     assert a.run.state == S.LOST
     assert isinstance(a.run.error, Refused)
+    assert failures(a) == [("ask", "asked", "refused", "enter_ask", True)]
 
 
 async def test_a_hook_that_moves_the_cursor_itself_cannot_make_a_run_fail_for_ever() -> None:

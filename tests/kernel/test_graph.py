@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph, bounding, guard_name
-from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from tests.kernel.toy import TOY, E, S, ToyRun, hooks, new_run
@@ -68,7 +68,7 @@ def test_the_same_table_has_the_same_fingerprint() -> None:
     "changes",
     [
         {"name": "other"},
-        {"states": ["more"], "edges": [Edge(E.START, (S.ASK,), "more"), Edge(E.FINISH, ("more",), S.DONE)]},  # type: ignore[arg-type]
+        {"states": ["more"], "edges": [Edge(E.START, (S.ASK,), "more"), Edge(E.FINISH, ("more",), S.DONE)]},
         {"edges": [Edge(E.ANSWER, (S.WORK,), S.CHECK)]},
         {"without": [("ask", "note")]},
         {"waiting": (), "rest": (S.ASK,)},
@@ -136,16 +136,16 @@ async def test_a_phase_is_added_without_touching_the_table_it_is_added_to() -> N
         events=["reviewed"],
         without=[("check", "finish")],
         edges=[
-            Edge(E.FINISH, (S.CHECK,), "review"),  # type: ignore[arg-type]
-            Edge("reviewed", ("review",), S.DONE),  # type: ignore[arg-type]
-            Edge(E.FAIL, ("review",), S.LOST),  # type: ignore[arg-type]
+            Edge(E.FINISH, (S.CHECK,), "review"),
+            Edge("reviewed", ("review",), S.DONE),
+            Edge(E.FAIL, ("review",), S.LOST),
         ],
     )
 
     async def enter_review(run: ToyRun) -> Any:
         return "reviewed"
 
-    machine = Machine(graph, bind(graph, hooks(), SimpleNamespace(enter_review=enter_review)))
+    machine = Machine(graph, collect(graph, hooks(), SimpleNamespace(enter_review=enter_review)))
     run = new_run(machine)
     await Driver(machine).drive(run)
     assert (run.state, run.seq) == (S.DONE, 4)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import GraphError
-from orchestrator.kernel.hooks import GENERAL, bind, expected
+from orchestrator.kernel.hooks import GENERAL, collect, expected
 from orchestrator.kernel.lint import Rule
 from tests.kernel.toy import TOY, ToyRun, hooks, nothing
 
 
 def rules(*modules: object, **options: Any) -> list[Rule]:
     with pytest.raises(GraphError) as caught:
-        bind(TOY, *modules, **options)
+        collect(TOY, *modules, **options)
     return [problem.rule for problem in caught.value.problems]  # type: ignore[attr-defined]
 
 
@@ -32,7 +32,7 @@ def test_any_object_with_such_methods_will_do() -> None:
 
         def helper(self) -> None: ...
 
-    bound = bind(TOY, hooks(), extra=[Host()])
+    bound = collect(TOY, hooks(), extra=[Host()])
     assert "enter_done" in bound
     assert bound.hosted == {"enter_done"}
 
@@ -41,25 +41,25 @@ def test_a_misspelt_hook_is_told_with_what_it_may_have_meant() -> None:
     with pytest.raises(
         GraphError, match="enter_wrok fits no state or event; did you mean 'enter_work'"
     ) as caught:
-        bind(TOY, hooks(), extra=[types.SimpleNamespace(enter_wrok=nothing)])
+        collect(TOY, hooks(), extra=[types.SimpleNamespace(enter_wrok=nothing)])
     assert caught.value.graph == "toy"
 
 
 def test_a_name_without_any_likeness_gets_no_guess() -> None:
     with pytest.raises(GraphError) as caught:
-        bind(TOY, hooks(), extra=[types.SimpleNamespace(zzz=nothing)])
+        collect(TOY, hooks(), extra=[types.SimpleNamespace(zzz=nothing)])
     assert "did you mean" not in str(caught.value)
 
 
 def test_a_sync_hook_is_refused_and_a_sync_helper_is_none() -> None:
     assert rules(hooks(), extra=[types.SimpleNamespace(enter_done=lambda run: None)]) == [Rule.SYNC_HOOK]
-    bind(TOY, hooks(), extra=[types.SimpleNamespace(helper=lambda run: None)])
+    collect(TOY, hooks(), extra=[types.SimpleNamespace(helper=lambda run: None)])
 
 
 def test_ours_are_unique_and_the_hosts_may_be_many() -> None:
     one, other = types.SimpleNamespace(enter_done=nothing), types.SimpleNamespace(enter_done=nothing)
     assert rules(hooks(), one, other) == [Rule.DUPLICATE_HOOK]
-    assert len(bind(TOY, hooks(), extra=[one, other]).named("enter_done")) == 2
+    assert len(collect(TOY, hooks(), extra=[one, other]).named("enter_done")) == 2
 
 
 def test_all_problems_of_all_modules_stand_in_one_error() -> None:
@@ -73,7 +73,7 @@ def test_an_object_with_an_async_call_and_a_partial_are_hooks() -> None:
 
     async def ask(what: str, run: ToyRun) -> None: ...
 
-    bound = bind(
+    bound = collect(
         TOY, hooks(), types.SimpleNamespace(enter_done=Hook(), leave_ask=functools.partial(ask, "why"))
     )
     assert "enter_done" in bound
@@ -81,7 +81,7 @@ def test_an_object_with_an_async_call_and_a_partial_are_hooks() -> None:
 
 
 def test_points_are_names_that_the_caller_runs_by_itself() -> None:
-    bound = bind(
+    bound = collect(
         TOY, hooks(), extra=[types.SimpleNamespace(before_request=nothing)], points=["before_request"]
     )
     assert [name for name, _ in bound.named("before_request")] == ["before_request"]
@@ -94,7 +94,7 @@ def test_what_a_module_imports_is_not_its_hook() -> None:
 
     module = types.ModuleType("mine")
     module.enter_done, module.helper = enter_done, helper  # type: ignore[attr-defined]
-    assert "enter_done" not in bind(TOY, hooks(), module)
+    assert "enter_done" not in collect(TOY, hooks(), module)
 
 
 def test_a_hook_that_a_decorator_from_elsewhere_has_replaced_is_not_lost() -> None:
@@ -109,15 +109,15 @@ def test_a_hook_that_a_decorator_from_elsewhere_has_replaced_is_not_lost() -> No
     module = types.ModuleType("mine")
     enter_done.__module__ = "mine"
     module.enter_done = timed(enter_done)  # type: ignore[attr-defined]
-    assert "enter_done" in bind(TOY, hooks(), module)
+    assert "enter_done" in collect(TOY, hooks(), module)
 
 
 def test_classes_in_a_module_are_no_hooks() -> None:
     module = types.ModuleType("mine")
     module.Helper = type("Helper", (), {"__module__": "mine"})  # type: ignore[attr-defined]
-    bind(TOY, hooks(), module)
+    collect(TOY, hooks(), module)
 
 
 def test_named_gives_the_named_first_and_the_general_second() -> None:
-    bound = bind(TOY, hooks(enter_state=nothing))
+    bound = collect(TOY, hooks(enter_state=nothing))
     assert [name for name, _ in bound.named("enter_work", "enter_state")] == ["enter_work", "enter_state"]

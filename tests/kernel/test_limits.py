@@ -35,9 +35,9 @@ async def test_a_state_that_lasts_too_long_is_interrupted_and_fails() -> None:
     assert a.run.state == S.LOST
     assert isinstance(a.run.error, StateTimeout)
     assert (a.run.error.state, a.run.error.seconds) == ("work", 10.0)
-    assert [(f.reason, f.event, f.hook) for f in a.facts.of(EventFailed)] == [
-        ("timeout", "fail", "enter_work")
-    ]
+    (failed,) = a.facts.of(EventFailed)
+    assert (failed.reason, failed.event, failed.hook) == ("timeout", "fail", "enter_work")
+    assert not failed.committed
 
 
 async def test_the_limit_is_that_of_the_state_one_is_in_not_of_the_one_before() -> None:

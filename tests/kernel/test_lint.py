@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import GraphError
 from orchestrator.kernel.graph import Edge, Graph, bounding
-from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.lint import Problem, Rule
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue
 from orchestrator.machines.llm_loop.model import Event, State
@@ -27,7 +27,7 @@ async def coroutine(ctx: Any) -> bool:
 
 def row(event: str, source: str, dest: str, when: Any = None, *, reenter: bool = False) -> Edge:
     """An edge that may name what the graph does not have yet."""
-    return Edge(event, (source,), dest, when, reenter)  # type: ignore[arg-type]
+    return Edge(event, (source,), dest, when, reenter)
 
 
 Change = Callable[[], Graph]
@@ -120,7 +120,7 @@ def problems_of(build: Callable[[], object]) -> tuple[Problem, ...]:
 
 def test_the_shipped_graph_and_its_hooks_are_clean() -> None:
     assert LLM_LOOP.lint() == []
-    bind(LLM_LOOP, module())
+    collect(LLM_LOOP, module())
 
 
 def test_every_rule_is_proven_here() -> None:
@@ -134,7 +134,7 @@ def test_a_change_to_the_graph_breaks_exactly_that_rule(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", HOOK_CHANGES, ids=str)
 def test_a_change_to_the_hooks_breaks_exactly_that_rule(rule: Rule) -> None:
-    found = problems_of(lambda: bind(LLM_LOOP, *HOOK_CHANGES[rule]()))
+    found = problems_of(lambda: collect(LLM_LOOP, *HOOK_CHANGES[rule]()))
     assert {problem.rule for problem in found} == {rule}
 
 

@@ -20,7 +20,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.kernel.history import History
-from orchestrator.kernel.hooks import Hooks, bind
+from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Draft, Fact, RunCompleted, RunParked, RunStarted, Transition
 from orchestrator.kernel.run import Run, Signal
@@ -119,7 +119,7 @@ def bound(graph: Graph) -> Hooks:
         for state in graph.states
         if state not in graph.terminal or graph.failure is None or graph.failure_event(state)
     }
-    return bind(graph, SimpleNamespace(**dict.fromkeys(names, act)))
+    return collect(graph, SimpleNamespace(**dict.fromkeys(names, act)))
 
 
 class Recorder:

@@ -14,7 +14,7 @@ from orchestrator.errors import JournalError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph, bounding
-from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Draft, Fact, Transition
 from orchestrator.kernel.run import Run
@@ -130,7 +130,7 @@ def hooks(**own: Hook) -> SimpleNamespace:
 
 
 def machine(graph: Graph = TOY, extra: Iterable[object] = (), **own: Hook) -> Machine:
-    return Machine(graph, bind(graph, hooks(**own), extra=extra))
+    return Machine(graph, collect(graph, hooks(**own), extra=extra))
 
 
 def new_run(of: Machine, *plan: Event, turns: int = 100, run_id: str = "r1") -> ToyRun:

@@ -98,13 +98,18 @@ async def test_p02_a_hosts_before_budget_ok_may_still_veto() -> None:
 
 
 def test_p03_failure_leads_from_every_state_but_the_last() -> None:
-    assert all(LLM_LOOP.failure_event(state) is Event.FAILURE for state in State if state != "terminate_error")
+    assert all(
+        LLM_LOOP.failure_event(state) is Event.FAILURE for state in State if state != "terminate_error"
+    )
     assert LLM_LOOP.failure_event(State.TERMINATE_ERROR) is None
 
 
 async def test_p05_the_last_iteration_ends_in_the_state_that_asks_the_guards() -> None:
     result = await agent([call("x")], limits=Limits(max_iterations=1)).run("go")
-    assert (result.transitions[-1].source, result.transitions[-1].event) == ("update_budgets", "budget_exceeded")
+    assert (result.transitions[-1].source, result.transitions[-1].event) == (
+        "update_budgets",
+        "budget_exceeded",
+    )
 
 
 async def test_p05_the_entry_check_is_a_net_under_them() -> None:
@@ -128,7 +133,13 @@ def test_p06_limits_are_numbers() -> None:
 
 def test_p07_the_figures_of_the_seed_are_the_defaults_of_the_retry_policy() -> None:
     policy = RetryPolicy()
-    assert (policy.attempts, policy.base, policy.max_delay, policy.deadline, policy.jitter) == (4, 0.1, 10, 300, 0.05)
+    assert (policy.attempts, policy.base, policy.max_delay, policy.deadline, policy.jitter) == (
+        4,
+        0.1,
+        10,
+        300,
+        0.05,
+    )
 
 
 async def test_p08_there_is_one_line_for_each_transition_at_level_info() -> None:
@@ -231,7 +242,12 @@ def test_a_deadline_is_a_budget_of_time() -> None:
         (ValueError(), None, "callback_error", "callback_error"),
         (ValueError(), None, "guard_error", "guard_error"),
         (ValueError(), None, "undeclared_edge", "invalid_transition"),
-        (UnknownEvent(graph="g", state="s", event="e", known=()), None, "unknown_event", "invalid_transition"),
+        (
+            UnknownEvent(graph="g", state="s", event="e", known=()),
+            None,
+            "unknown_event",
+            "invalid_transition",
+        ),
         (Refused("no"), None, "refused", "policy_stop"),
         (Refused("no", verdict=False), None, "refused", "policy_stop"),
         (Refused("no", verdict=refused("host's own")), None, "refused", "policy_stop"),
@@ -249,7 +265,9 @@ def test_a_failed_run_has_the_reason_of_its_first_error(
 def test_a_run_that_failed_while_a_limit_stood_against_it_failed_unless_it_was_wrapping_up() -> None:
     verdict = refused("tool_cap")
     assert ended(ValueError(), verdict=verdict) == Ending(Outcome.FAILED, "callback_error")
-    assert ended(ValueError(), verdict=verdict, wrapping_up=True) == Ending(Outcome.BUDGET_EXCEEDED, "tool_calls")
+    assert ended(ValueError(), verdict=verdict, wrapping_up=True) == Ending(
+        Outcome.BUDGET_EXCEEDED, "tool_calls"
+    )
 
 
 def test_a_hook_that_fails_after_the_end_changes_nothing() -> None:

@@ -27,14 +27,14 @@ def context(limits: Limits, *, iteration: int = 0, **spent: Any) -> LoopContext:
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [-1, float("nan")])
-def test_a_negative_limit_or_none_at_all_is_refused_by_its_name(name: str, value: float) -> None:
+def test_a_negative_limit_or_none_at_all_is_refused_by_its_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"limit {name} is (-1|nan); it must be"):
         Limits(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["wrap_up_share", "compaction_threshold"])
 @pytest.mark.parametrize("value", [1, 1.5])
-def test_a_share_is_below_one(name: str, value: float) -> None:
+def test_a_share_is_below_one(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"limit {name} is {value}; it must be at least 0 and below 1"):
         Limits(**{name: value})
 
@@ -60,7 +60,11 @@ def test_the_defaults_are_those_of_the_seed() -> None:
     limits = Limits()
     assert (limits.max_iterations, limits.max_tool_errors, limits.max_repeated_success) == (100, 10, 3)
     assert (limits.max_no_progress, limits.max_concurrent_tools, limits.completion_retries) == (3, 10, 2)
-    assert (limits.max_restarts, limits.compaction_threshold, limits.context_warnings) == (0, 0.0, (0.70, 0.85))
+    assert (limits.max_restarts, limits.compaction_threshold, limits.context_warnings) == (
+        0,
+        0.0,
+        (0.70, 0.85),
+    )
 
 
 def test_warnings_are_sorted_and_caps_take_names_in_any_case() -> None:
@@ -77,7 +81,7 @@ def test_limits_without_any_ask_nothing_but_the_unlimited_iterations() -> None:
 
 # ---- every budget at n - 1, n, n + 1 ----
 
-BUDGETS: dict[str, tuple[str, float, Any]] = {
+BUDGETS: dict[str, tuple[str, Any, Any]] = {
     "max_iterations": ("iterations", 10, lambda n: {"iteration": n}),
     "max_input_tokens": ("input_tokens", 10, lambda n: {"usage": Usage(input_tokens=n)}),
     "max_output_tokens": ("output_tokens", 10, lambda n: {"usage": Usage(output_tokens=n)}),
@@ -100,7 +104,9 @@ def test_a_budget_of_ten_lets_a_turn_start_as_long_as_less_is_used(name: str, us
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-@pytest.mark.parametrize(("used", "soft", "hard"), [(7, True, True), (8, False, True), (9, False, True), (10, False, False)])
+@pytest.mark.parametrize(
+    ("used", "soft", "hard"), [(7, True, True), (8, False, True), (9, False, True), (10, False, False)]
+)
 def test_with_a_turn_kept_back_its_share_is_refused_to_others_only(
     name: str, used: int, soft: bool, hard: bool
 ) -> None:
@@ -114,8 +120,12 @@ def test_with_a_turn_kept_back_its_share_is_refused_to_others_only(
     assert bool(may_continue(ctx)) is hard
 
 
-@pytest.mark.parametrize(("turns", "used", "ok"), [(1, 0, True), (1, 1, False), (2, 0, True), (2, 1, False), (0, 99, True)])
-def test_a_turn_is_kept_back_inside_the_iterations_but_not_of_a_single_one(turns: int, used: int, ok: bool) -> None:
+@pytest.mark.parametrize(
+    ("turns", "used", "ok"), [(1, 0, True), (1, 1, False), (2, 0, True), (2, 1, False), (0, 99, True)]
+)
+def test_a_turn_is_kept_back_inside_the_iterations_but_not_of_a_single_one(
+    turns: int, used: int, ok: bool
+) -> None:
     ctx = context(replace(OFF, max_iterations=turns, wrap_up_turns=1), iteration=used)
     assert bool(may_continue(ctx)) is ok
 
@@ -142,7 +152,9 @@ def test_used_up_retries_do_not_keep_a_turn_from_starting() -> None:
 
 
 def test_what_the_run_did_is_named_before_what_it_used() -> None:
-    ctx = context(replace(OFF, max_iterations=3, max_tool_errors=1, max_cost=1.0), iteration=3, usage=Usage(cost=2.0))
+    ctx = context(
+        replace(OFF, max_iterations=3, max_tool_errors=1, max_cost=1.0), iteration=3, usage=Usage(cost=2.0)
+    )
     assert may_continue(ctx).guard == "cost"
     ctx.progress.error_streaks["bad"] = 1
     assert may_continue(ctx).guard == "tool_errors"
@@ -155,7 +167,9 @@ def test_a_refusal_that_was_made_stands() -> None:
     assert may_continue(ctx) is ctx.verdict
 
 
-@pytest.mark.parametrize(("limit", "done", "ok"), [(0, 0, False), (1, 0, True), (1, 1, False), (2, 1, True), (2, 2, False)])
+@pytest.mark.parametrize(
+    ("limit", "done", "ok"), [(0, 0, False), (1, 0, True), (1, 1, False), (2, 1, True), (2, 2, False)]
+)
 def test_restarts_have_a_limit_and_zero_is_off(limit: int, done: int, ok: bool) -> None:
     verdict = may_restart(context(replace(OFF, max_restarts=limit), restarts=done))
     assert verdict.ok is ok

@@ -63,7 +63,7 @@ HINT = "The agent has answered. If that completes the task, give the final answe
 _AGAIN = re.compile("timeout|temporarily|try again")
 
 
-class End(Exception):  # noqa: N818 - how a loop ends, not only by error
+class End(Exception):
     """The loop ended; `by_budget` tells a guard's end from a failure."""
 
     def __init__(self, outcome: str, reason: str, *, by_budget: bool = False) -> None:
@@ -172,7 +172,9 @@ class HandLoop:
             del self.messages[self.mark : self.mark + 2]
         self.mark = len(self.messages) - 1
         most = self.limits.completion_retries
-        said = FEEDBACK.format(attempt=self.attempts, most=most, issue=issue, form="", left=most - self.attempts)
+        said = FEEDBACK.format(
+            attempt=self.attempts, most=most, issue=issue, form="", left=most - self.attempts
+        )
         self.messages.append(Message("user", said))
 
     def _finish(self) -> None:
@@ -195,18 +197,14 @@ class HandLoop:
 
     async def _tools(self, calls: Sequence[ToolCall]) -> None:
         results = await self.execute(calls, [self._admit(call, at, calls) for at, call in enumerate(calls)])
-        shown = [result.message() for result in results]
-        try:
-            if self.refusal is not None:
-                cap = self.refusal.guard == "tool_cap"
-                ending = ("budget_exceeded", "tool_calls") if cap else ("no_progress", "repeated_success")
-                self._count_all(results, ends=False)
-                raise End(*ending, by_budget=True)
-            self._count_all(results, ends=True)
-        except End:
-            self.messages += [] if "D18" in self.defects else shown
-            raise
-        self.messages += shown
+        ending = self._count_all(results)
+        if self.refusal is not None:
+            cap = self.refusal.guard == "tool_cap"
+            ending = ("budget_exceeded", "tool_calls") if cap else ("no_progress", "repeated_success")
+        if ending is None or "D18" not in self.defects:
+            self.messages += [result.message() for result in results]
+        if ending is not None:
+            raise End(*ending, by_budget=True)
         if "D14" in self.defects and any(call.name == "call_agent" for call in calls):
             self.messages.append(Message("system", HINT))
         self._judge(results)
@@ -234,9 +232,9 @@ class HandLoop:
         if cap and "D16" not in self.defects:
             asked.append(tool_cap(call.name, self.counted.get(key, 0), cap))
         streak = self.streaks.get(self._key(call.name))
-        if "D4" not in self.defects and self.limits.max_repeated_success and streak is not None:
-            if streak.call == call_key(call.name, call.arguments):
-                asked.append(repeated_success(streak.times, self.limits.max_repeated_success))
+        repeats = streak is not None and streak.call == call_key(call.name, call.arguments)
+        if "D4" not in self.defects and self.limits.max_repeated_success and streak and repeats:
+            asked.append(repeated_success(streak.times, self.limits.max_repeated_success))
         return asked
 
     def _key(self, name: str) -> str:
@@ -244,15 +242,14 @@ class HandLoop:
 
     # ---- guards of the original ----
 
-    def _count_all(self, results: Sequence[ToolResult], *, ends: bool) -> None:
+    def _count_all(self, results: Sequence[ToolResult]) -> tuple[str, str] | None:
         ending = None
         for result in results:
             if result.outcome == "denied":
                 continue
             found = self._count_call(result.call) or self._count(result)
             ending = ending or found
-        if ending and ends:
-            raise End(*ending, by_budget=True)
+        return ending
 
     def _count_call(self, call: ToolCall) -> tuple[str, str] | None:
         if "D16" not in self.defects:
@@ -344,7 +341,7 @@ class HandLoop:
             self.iteration, self.counted = 0, {}
 
 
-def _canonical(arguments: str) -> Any:  # noqa: ANN401
+def _canonical(arguments: str) -> Any:
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)
     except ValueError:

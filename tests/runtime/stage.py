@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from orchestrator.kernel.record import Fact, Transition
 from orchestrator.messages import Message
-from orchestrator.ports import FailureEpisode
-from orchestrator.providers.scripted import Item, ScriptedLLM
+from orchestrator.ports import LLM, FailureEpisode
+from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.retry import RetryPolicy
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.testing.clock import FakeClock
@@ -35,7 +35,11 @@ class Notebook:
     """A memory that writes everything down; what is in `broken` raises, what is in `slow` never returns."""
 
     def __init__(
-        self, *known: Message, broken: Iterable[str] = (), slow: Iterable[str] = (), clock: FakeClock | None = None
+        self,
+        *known: Message,
+        broken: Iterable[str] = (),
+        slow: Iterable[str] = (),
+        clock: FakeClock | None = None,
     ) -> None:
         self.known = known
         self.broken = frozenset(broken)
@@ -70,9 +74,9 @@ class Notebook:
         self.summaries.append((key, summary))
 
 
-def agent(script: Iterable[Item] | Any, /, tools: Iterable[Any] = (), **options: Any) -> Orchestrator:
+def agent(script: Any, /, tools: Any = (), **options: Any) -> Orchestrator:
     """An agent that answers by script (or by any model) and is silent."""
-    llm = script if hasattr(script, "complete") else ScriptedLLM(script)
+    llm: LLM = script if hasattr(script, "complete") else ScriptedLLM(script)
     return Orchestrator(llm, tools=tools, **{"observers": (), "retry": NO_WAIT, **options})
 
 
@@ -87,7 +91,7 @@ def states(transitions: Iterable[Transition]) -> list[str]:
 
 
 def faults(messages: Sequence[Message]) -> list[str]:
-    """Say what a provider would refuse: each call needs exactly one result right after it, in the order of the calls."""
+    """Say what a provider would refuse: each call needs exactly one result right after it, in call order."""
     found: list[str] = []
     position = 0
     while position < len(messages):
@@ -97,7 +101,11 @@ def faults(messages: Sequence[Message]) -> list[str]:
             found.append(f"{position - 1}: a result without its call")
         for call in message.tool_calls:
             answer = messages[position] if position < len(messages) else None
-            if answer is None or (answer.role, answer.tool_call_id, answer.name) != ("tool", call.id, call.name):
+            if answer is None or (answer.role, answer.tool_call_id, answer.name) != (
+                "tool",
+                call.id,
+                call.name,
+            ):
                 found.append(f"{position}: no result for {call.name}")
                 break
             position += 1

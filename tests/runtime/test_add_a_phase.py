@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from orchestrator import LLM_LOOP, Edge, Limits, Message, Orchestrator, Outcome, Run, ScriptedLLM
 from orchestrator.machines.llm_loop.graph import may_continue
 
@@ -23,7 +25,7 @@ REVIEWED = LLM_LOOP.extend(
 class Review:
     """Answers must name their source."""
 
-    async def enter_review(self, run: Run) -> str:
+    async def enter_review(self, run: Run[Any, Any]) -> str:
         if "source:" in run.ctx.output:
             return "approved"
         run.ctx.messages.append(Message("user", "Name your source."))
@@ -57,7 +59,7 @@ async def test_the_budgets_of_the_loop_hold_in_the_new_phase_too() -> None:
 
 async def test_an_error_in_the_new_phase_fails_the_run_like_any_other() -> None:
     class Broken:
-        async def enter_review(self, run: Run) -> str:
+        async def enter_review(self, run: Run[Any, Any]) -> str:
             raise RuntimeError("no reviewer")
 
     agent = Orchestrator(ScriptedLLM(["Two moons."]), graph=REVIEWED, hooks=[Broken()], observers=())

@@ -13,7 +13,7 @@ from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import Attempt, BudgetChecked, LLMCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Request, Response, Usage
-from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
+from orchestrator.providers.scripted import FunctionLLM, Item, ScriptedLLM, call
 from orchestrator.retry import RetryPolicy
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.stage import NO_WAIT, Facts, agent, faults, path
@@ -70,7 +70,7 @@ async def test_a_used_up_budget_ends_the_run_with_its_reason_history_and_last_wo
     assert (result.verdict.ok, result.error, result.output) == (False, None, "thinking")
     assert not faults(result.messages)
     assert result.messages[-1].role == "tool", "the turn that tripped it is whole in the history"
-    assert [verdict for verdict in facts.of(BudgetChecked)[-1].verdicts if not verdict.ok][0] == result.verdict
+    assert next(v for v in facts.of(BudgetChecked)[-1].verdicts if not v.ok) == result.verdict
 
 
 @pytest.mark.parametrize("reason", [reason for reason, (_, asked) in BUDGETS.items() if asked])
@@ -87,7 +87,9 @@ async def test_one_more_of_a_budget_allows_one_more_turn(reason: str) -> None:
 @pytest.mark.parametrize("reason", [reason for reason, (_, asked) in BUDGETS.items() if asked])
 async def test_the_turn_kept_back_gives_a_partial_answer(reason: str) -> None:
     members, asked = BUDGETS[reason]
-    llm = endless(Usage(10, 5, cost=0.25), wraps_up="so far", tool="fail" if reason == "tool_errors" else "step")
+    llm = endless(
+        Usage(10, 5, cost=0.25), wraps_up="so far", tool="fail" if reason == "tool_errors" else "step"
+    )
     limits = replace(Limits(**members), wrap_up_turns=1, wrap_up_share=0.4)
     result = await agent(llm, [step, fail], limits=limits).run("go")
     assert (result.outcome, result.reason, result.output) == (Outcome.PARTIAL, reason, "so far")
@@ -202,7 +204,7 @@ async def test_retries_are_a_budget_of_the_whole_run(retries: int) -> None:
         return LLMError("busy", kind="rate_limited")
 
     facts = Facts()
-    script = [down(), call("step", n=1), *(down() for _ in range(retries))]
+    script: list[Item] = [down(), call("step", n=1), *(down() for _ in range(retries))]
     llm = ScriptedLLM(script)
     limits = Limits(max_retries=retries)
     result = await agent(llm, [step], limits=limits, observers=[facts]).run("go")
@@ -250,7 +252,9 @@ async def test_time_is_asked_for_after_each_turn() -> None:
         await clock.sleep(4)
         return f"step {n}"
 
-    model = FunctionLLM(lambda request: Response(None, (call("work", n=len(llm.requests)),)), latency=1, clock=clock)
+    model = FunctionLLM(
+        lambda request: Response(None, (call("work", n=len(llm.requests)),)), latency=1, clock=clock
+    )
     limits = Limits(max_seconds=20, wrap_up_turns=1, wrap_up_share=0.25)
     result = await agent(model, [work], limits=limits, clock=clock).run("go")
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "time")

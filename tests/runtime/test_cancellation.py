@@ -1,4 +1,4 @@
-"""Every state, stopped in every way: nothing leaks, nothing happens after it is acknowledged, the history stays valid."""
+"""Every state, stopped in every way: nothing leaks, nothing happens afterwards, the history stays valid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from orchestrator.errors import CancelRequested, RunUnknown
+from orchestrator.errors import CancelRequested, ConfigError, RunUnknown
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted, ToolCall
 from orchestrator.messages import Request, Response
@@ -20,7 +20,7 @@ from orchestrator.toolspec import ToolContext, tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import Facts, Notebook, agent, faults
 
-Stop: TypeAlias = Callable[[Orchestrator, "asyncio.Task[Result]", asyncio.Timeout], None]
+Stop: TypeAlias = Callable[[Orchestrator, "asyncio.Task[Result]", asyncio.Timeout], object]
 
 PLACES = {
     "memory.prepare": "init",
@@ -37,7 +37,7 @@ PLACES = {
 
 WAYS: dict[str, Stop] = {
     "agent.cancel": lambda runner, task, limit: runner.cancel("r", why="enough"),
-    "task.cancel": lambda runner, task, limit: None if task.cancel("enough") else None,
+    "task.cancel": lambda runner, task, limit: task.cancel("enough"),
     "asyncio.timeout": lambda runner, task, limit: limit.reschedule(0.0),
 }
 
@@ -183,7 +183,9 @@ async def test_a_run_can_be_stopped_in_any_state_and_in_any_way(place: str, way:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_of_a_batch_what_was_finished_keeps_its_result_and_the_rest_is_answered_as_stopped(way: str) -> None:
+async def test_of_a_batch_what_was_finished_keeps_its_result_and_the_rest_is_answered_as_stopped(
+    way: str,
+) -> None:
     gate, facts = Gate("batch"), Facts()
     runner = gate.agent(observers=[facts])
     task = await stopped(gate, runner, WAYS[way])
@@ -300,3 +302,23 @@ async def test_other_runs_of_the_agent_are_not_touched() -> None:
     assert (await tasks["a"]).outcome is Outcome.CANCELLED
     gates["b"].set()
     assert (await tasks["b"]).output == "b"
+
+
+async def test_a_process_that_goes_down_can_say_so_and_nothing_else_is_taken_for_a_reason() -> None:
+    reached = asyncio.Event()
+
+    async def hang(request: Request) -> str:
+        reached.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    runner = agent(FunctionLLM(hang))
+    task = asyncio.create_task(runner.run("go", run_id="r"))
+    await reached.wait()
+
+    with pytest.raises(ConfigError, match="unknown reason 'tired'; known: caller, shutdown"):
+        runner.cancel("r", reason="tired")
+    runner.cancel("r", reason="shutdown")
+
+    result = await task
+    assert (result.outcome, result.reason) == (Outcome.CANCELLED, "shutdown")

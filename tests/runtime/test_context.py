@@ -28,7 +28,9 @@ class Windowed(ScriptedLLM):
     context_window = 100
 
 
-async def warned(runner: Orchestrator, stream: io.StringIO, **options: object) -> list[tuple[int, float, float]]:
+async def warned(
+    runner: Orchestrator, stream: io.StringIO, **options: object
+) -> list[tuple[int, float, float]]:
     await runner.run("go", **options)  # type: ignore[arg-type]
     lines = map(json.loads, stream.getvalue().splitlines())
     return [(x["iteration"], x["observed"], x["limit"]) for x in lines if x["msg"] == "context.filling"]
@@ -57,7 +59,9 @@ async def test_the_limit_is_the_runs_else_the_agents_else_the_models_else_unknow
 async def test_each_threshold_is_told_once_and_one_at_a_time() -> None:
     stream = io.StringIO()
     script = [turn(used, str(used)) for used in (69, 70, 71, 84, 85, 86, 99)]
-    runner = agent([*script, "done"], [look], limits=Limits(context_limit=100), observers=[TransitionLog(stream)])
+    runner = agent(
+        [*script, "done"], [look], limits=Limits(context_limit=100), observers=[TransitionLog(stream)]
+    )
     assert await warned(runner, stream) == [(2, 70, 100), (5, 85, 100)]
 
 

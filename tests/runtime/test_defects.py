@@ -136,7 +136,12 @@ async def test_d09_compaction_is_asked_for_in_every_turn_and_arms_the_warnings_a
     llm = ScriptedLLM([*(full(n) for n in range(8)), "done"])
     limits = Limits(context_limit=100, compaction_threshold=0.9, compaction_cooldown=2)
     await agent(llm, [echo], limits=limits).run("go")
-    assert [number for number, request in enumerate(llm.requests) if len(request.messages) == 2] == [1, 3, 5, 7]
+    assert [number for number, request in enumerate(llm.requests) if len(request.messages) == 2] == [
+        1,
+        3,
+        5,
+        7,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,10 @@ async def test_d10_a_result_fails_where_it_says_so_and_nowhere_else(text: str, f
 async def test_d11_completion_retries_have_a_limit_of_their_own_and_a_progress_guard() -> None:
     bad = '{"error": "x"}'
     assert await outcome_of([bad] * 3) == (Outcome.FAILED, "completion_invalid")
-    assert await outcome_of([bad] * 4, limits=Limits(completion_retries=99)) == (Outcome.NO_PROGRESS, "stalled")
+    assert await outcome_of([bad] * 4, limits=Limits(completion_retries=99)) == (
+        Outcome.NO_PROGRESS,
+        "stalled",
+    )
     turns: list[Item] = [call("echo", n=n) for n in range(9)]
     limits = Limits(max_iterations=12, completion_retries=2)
     assert await outcome_of([*turns, bad, bad, "done"], limits=limits) == (Outcome.COMPLETED, "none")
@@ -224,7 +232,9 @@ async def test_d16_calls_of_a_batch_that_are_over_the_cap_do_not_run() -> None:
         ran.append(n)
         return "sent"
 
-    result = await agent([[call("send", n=n) for n in range(5)]], [send], limits=Limits(tool_caps={"send": 2})).run("go")
+    result = await agent(
+        [[call("send", n=n) for n in range(5)]], [send], limits=Limits(tool_caps={"send": 2})
+    ).run("go")
     assert (ran, result.outcome) == ([0, 1], Outcome.BUDGET_EXCEEDED)
 
 

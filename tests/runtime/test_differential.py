@@ -1,8 +1,8 @@
 """The machine against the hand-written loop: equal where no guard trips; each difference has exactly one cause.
 
-The classifier asks what would have been. It looks for the fewest defects without which the loop would follow the machine
-furthest: nearly always one, and only that one. Where defects need or hide each other, the cause is the one that the loop
-comes to first. It is repaired, and the next difference is asked about, until none is left.
+The classifier asks what would have been. It looks for the fewest defects without which the loop would follow the
+machine furthest: nearly always one, and only that one. Where defects need or hide each other, the cause is the one
+that the loop comes to first. It is repaired, and the next difference is asked about, until none is left.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import pytest
 
 from orchestrator.errors import LLMError
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Request, Response, ToolCall
-from orchestrator.ports import FailureEpisode
+from orchestrator.messages import Message, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.retry import RetryPolicy
 from orchestrator.testing.clock import FakeClock
@@ -93,7 +92,11 @@ class Script:
 
 
 def plain(message: Message) -> tuple[object, ...]:
-    return message.role, message.text, tuple(call.to_openai()["function"]["name"] for call in message.tool_calls)
+    return (
+        message.role,
+        message.text,
+        tuple(call.to_openai()["function"]["name"] for call in message.tool_calls),
+    )
 
 
 def ended(script: Script, ending: tuple[str, str], episodes: int, messages: Sequence[Message]) -> Trace:
@@ -131,7 +134,9 @@ async def by_hand(script: Script, defects: frozenset[str]) -> Trace:
         return answer(messages)
 
     async def execute(calls: Sequence[ToolCall], done: list[ToolResult | None]) -> list[ToolResult]:
-        return await EFFECTS.tools.execute_all(calls, lambda call, position: ToolContext("r", str(position)), done=done)
+        return await EFFECTS.tools.execute_all(
+            calls, lambda call, position: ToolContext("r", str(position)), done=done
+        )
 
     hand = HandLoop(
         ask=ask,
@@ -205,7 +210,10 @@ class Writer:
     def quiet(self) -> Script:
         """A script that trips no guard: other calls each time, no errors, few turns."""
         turns: list[Reply] = [
-            [use(self.chance.choice(("echo", "say")), **self._new()) for _ in range(self.chance.randint(1, 4))]
+            [
+                use(self.chance.choice(("echo", "say")), **self._new())
+                for _ in range(self.chance.randint(1, 4))
+            ]
             for _ in range(self.chance.randint(0, 6))
         ]
         for turn in turns:
@@ -326,6 +334,7 @@ async def test_every_other_difference_has_one_known_cause(
         every.update(found)
         await asyncio.sleep(0)
     with capsys.disabled():
-        print(f"\nseed {seed}: first cause {dict(first.most_common())}, every cause {dict(every.most_common())}")  # noqa: T201
+        print(f"\nseed {seed}: first causes {dict(first.most_common())}")  # noqa: T201
+        print(f"all causes {dict(every.most_common())}")  # noqa: T201
     assert set(every) == DEFECTS, "each defect makes a difference somewhere"
     assert first["equal"] >= 40

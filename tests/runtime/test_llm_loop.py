@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import LLMCall, RunCompleted, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
@@ -17,6 +20,7 @@ from orchestrator.messages import Message, Request, Response, Usage
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.scope import config_from_context, logger_from_context
+from orchestrator.switch import refuse_real_models
 from orchestrator.telemetry.log import TransitionLog
 from tests.runtime.stage import Facts, agent, faults, path, states
 
@@ -29,7 +33,12 @@ async def test_an_answer_without_a_call_ends_the_run_after_one_question() -> Non
     llm = ScriptedLLM(["Two moons."])
     result = await agent(llm).run("How many moons?")
     assert (result.outcome, result.reason, result.output) == (Outcome.COMPLETED, "none", "Two moons.")
-    assert path(result.transitions) == ["start_loop", "llm_response", "response_no_tool", "completion_success"]
+    assert path(result.transitions) == [
+        "start_loop",
+        "llm_response",
+        "response_no_tool",
+        "completion_success",
+    ]
     assert states(result.transitions) == ["await_llm", "evaluate_response", "handle_completion", "finalize"]
     assert [message.role for message in result.messages] == ["user", "assistant"]
     assert result.error is None
@@ -75,11 +84,38 @@ def test_something_without_complete_is_no_model() -> None:
         Orchestrator(object())  # type: ignore[arg-type]
 
 
+async def test_with_real_models_switched_off_only_doubles_are_asked() -> None:
+    class Real:
+        async def complete(self, request: Request) -> Response:
+            return Response("paid for")
+
+    with refuse_real_models():
+        assert (await agent(["free"]).run("hello")).output == "free"
+        with pytest.raises(
+            ConfigError, match="real model calls are switched off, and Real is no test double"
+        ):
+            await agent(Real()).run("hello")
+    assert (await agent(Real()).run("hello")).output == "paid for"
+
+
+def test_observers_are_told_of_graph_tools_and_model_before_any_run() -> None:
+    class Declared(Facts):
+        def declare(self, graph: Graph, **names: object) -> None:
+            self.told = (graph.name, names)
+
+    observer = Declared()
+    agent([], [add], observers=[observer])
+    expected = {"tools": ["add"], "model": "scripted", "provider": "_unknown", "backends": ["memory"]}
+    assert observer.told == ("llm_loop", expected)
+
+
 async def test_every_transition_is_logged_with_state_event_iteration_and_guard() -> None:
     stream = io.StringIO()
     runner = agent([call("add", a=1, b=2), "3"], [add], observers=[TransitionLog(stream)])
     result = await runner.run("1 + 2?")
-    lines = [line for line in map(json.loads, stream.getvalue().splitlines()) if line["msg"] == "fsm.transition"]
+    lines = [
+        line for line in map(json.loads, stream.getvalue().splitlines()) if line["msg"] == "fsm.transition"
+    ]
     assert [(line["seq"], line["fsm_event"], line["to_state"], line["iteration"]) for line in lines] == [
         (t.seq, t.event, t.dest, t.iteration) for t in result.transitions
     ]
@@ -112,7 +148,7 @@ async def test_instructions_lead_the_conversation_once() -> None:
 
 
 async def test_a_prompt_may_be_a_whole_conversation_in_openai_form() -> None:
-    prompt = [
+    prompt: list[Message | Mapping[str, Any]] = [
         {"role": "user", "content": "1 + 2?"},
         {"role": "assistant", "content": None, "tool_calls": [call("add", a=1, b=2).to_openai()]},
         {"role": "tool", "content": "3", "tool_call_id": "auto", "name": "add"},
@@ -179,7 +215,7 @@ def test_run_sync_runs_without_a_loop() -> None:
 
 
 async def test_run_sync_inside_a_loop_is_refused_in_one_sentence() -> None:
-    with pytest.raises(ConfigError, match="use `await agent.run"):
+    with pytest.raises(ConfigError, match=r"use `await agent\.run"):
         agent(["fine"]).run_sync("hello")
 
 

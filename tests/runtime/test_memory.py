@@ -11,7 +11,11 @@ from orchestrator.messages import Message
 from orchestrator.providers.scripted import ScriptedLLM, call
 from tests.runtime.stage import Facts, Notebook, agent
 
-KNOWN = (Message("system", "The user is called Ada."), Message("user", "earlier"), Message("assistant", "said"))
+KNOWN = (
+    Message("system", "The user is called Ada."),
+    Message("user", "earlier"),
+    Message("assistant", "said"),
+)
 
 
 def broken() -> str:

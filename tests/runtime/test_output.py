@@ -100,7 +100,14 @@ async def test_feedback_is_one_message_even_when_tools_were_called_in_between() 
     asked = [m for m in result.messages if m.text.startswith("Your answer could not be used")]
     assert len(asked) == 1
     assert not faults(result.messages)
-    assert [m.role for m in result.messages] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert [m.role for m in result.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
 
 
 async def test_earlier_requests_keep_what_they_showed() -> None:
@@ -202,7 +209,8 @@ async def test_repeating_one_unusable_answer_is_no_progress() -> None:
     ],
 )
 async def test_any_type_and_any_schema_can_be_asked_for(kind: object, answer: str, value: object) -> None:
-    assert (await agent([answer], output_type=kind, limits=OFF).run("?")).output == value
+    result = await agent([answer], output_type=kind, limits=OFF).run("?")
+    assert (result.outcome, result.output) == (Outcome.COMPLETED, value)
 
 
 @pytest.mark.parametrize("kind", [{"type": "nonsense"}, "City", object()])

@@ -120,13 +120,16 @@ async def test_an_error_in_any_point_fails_the_run_from_its_state(point: str) ->
     result = await agent([call("add", a=1, b=2), "3"], [add], hooks=[_Only(point, broken)]).run("?")
     assert (result.outcome, result.reason, result.error) == (Outcome.FAILED, "callback_error", error)
     assert path(result.transitions)[-1] == "failure"
-    assert result.transitions[-1].source == {
-        "before_llm_request": "await_llm",
-        "after_llm_response": "await_llm",
-        "before_tool_execution": "process_tools",
-        "after_tool_execution": "process_tools",
-        "before_finalize": "finalize",
-    }[point]
+    assert (
+        result.transitions[-1].source
+        == {
+            "before_llm_request": "await_llm",
+            "after_llm_response": "await_llm",
+            "before_tool_execution": "process_tools",
+            "after_tool_execution": "process_tools",
+            "before_finalize": "finalize",
+        }[point]
+    )
     assert not faults(result.messages)
 
 

@@ -94,7 +94,12 @@ async def test_conversations_do_not_mix() -> None:
     runner = agent(llm)
     await runner.run("a", conversation_id="a")
     await runner.run("b", conversation_id="b")
-    assert [m.text for m in (await runner.run("a again", conversation_id="a")).messages] == ["a", "a1", "a again", "a2"]
+    assert [m.text for m in (await runner.run("a again", conversation_id="a")).messages] == [
+        "a",
+        "a1",
+        "a again",
+        "a2",
+    ]
     assert len((await runner.run("alone")).messages) == 2
 
 

@@ -10,7 +10,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import ToolCall as ToolCalled
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.messages import Request, ToolCall
-from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
+from orchestrator.providers.scripted import FunctionLLM, Item, ScriptedLLM, call
 from orchestrator.toolspec import ToolContext, tool
 from tests.runtime.stage import Facts, agent, faults, path
 
@@ -28,7 +28,9 @@ async def test_an_unknown_tool_is_answered_with_names_like_it() -> None:
     assert result.outcome is Outcome.COMPLETED
 
 
-@pytest.mark.parametrize("arguments", ['{"a": 1}', '{"a": 1, "b": "x"}', '{"a": 1, "b": ', "[1, 2]", "no json"])
+@pytest.mark.parametrize(
+    "arguments", ['{"a": 1}', '{"a": 1, "b": "x"}', '{"a": 1, "b": ', "[1, 2]", "no json"]
+)
 async def test_bad_arguments_are_answered_so_that_the_model_can_correct_them(arguments: str) -> None:
     script = [ToolCall("1", "add", arguments), call("add", a=1, b=2), "3"]
     result = await agent(script, [add]).run("go")
@@ -46,7 +48,9 @@ async def test_one_failing_tool_does_not_hurt_its_siblings() -> None:
 
 
 @pytest.mark.parametrize("ids", [("1", "2", "3"), ("", "", ""), ("same", "same", "same")])
-async def test_results_stand_in_call_order_whatever_the_ids_and_whoever_is_ready_first(ids: tuple[str, ...]) -> None:
+async def test_results_stand_in_call_order_whatever_the_ids_and_whoever_is_ready_first(
+    ids: tuple[str, ...],
+) -> None:
     ready = [asyncio.Event() for _ in range(3)]
 
     async def wait(n: int) -> str:
@@ -121,7 +125,7 @@ async def test_guidance_reminds_of_what_failed_and_worked_and_is_never_history()
     def divide(a: int, b: int) -> str:
         return str(a // b)
 
-    script = [call("divide", a=4, b=2), *(call("divide", a=n, b=0) for n in (1, 2, 3)), "done"]
+    script: list[Item] = [call("divide", a=4, b=2), *(call("divide", a=n, b=0) for n in (1, 2, 3)), "done"]
     llm = ScriptedLLM(script)
     result = await agent(llm, [divide], limits=Limits(guidance=2, max_no_progress=0)).run("go")
     assert [len(request.messages) % 2 for request in llm.requests] == [1, 1, 0, 0, 0]
@@ -187,7 +191,11 @@ async def test_a_restart_gives_no_iteration_back() -> None:
     llm = FunctionLLM(stuck)  # type: ignore[arg-type]
     limits = Limits(max_restarts=100, restart_stall_threshold=1, max_repeated_success=0, max_iterations=9)
     result = await agent(llm, [add], limits=limits).run("go")
-    assert (result.outcome, result.reason, len(llm.requests)) == (Outcome.BUDGET_EXCEEDED, "max_iterations", 9)
+    assert (result.outcome, result.reason, len(llm.requests)) == (
+        Outcome.BUDGET_EXCEEDED,
+        "max_iterations",
+        9,
+    )
 
 
 async def test_a_run_that_finds_its_way_after_a_restart_completes() -> None:

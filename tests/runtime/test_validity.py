@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import LLMError
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, ToolCall, Usage
+from orchestrator.messages import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.toolspec import tool
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopRun
 from tests.runtime.stage import Notebook, agent, faults
@@ -122,13 +122,18 @@ async def test_the_history_is_valid_after_every_run(
         return Response(reply, usage=Usage(10, 1))
 
     cancelling: list[str] = []
-    runner = agent(
+
+    def cancel(run_id: str) -> None:
+        cancelling.append(run_id)
+        runner.cancel(run_id)
+
+    runner: Orchestrator = agent(
         FunctionLLM(model),
         [good, bad, threaded, alone],
         limits=limits,
         memory=None if memory is None else Notebook(broken={memory}),
         output_type=list[int] if typed else None,
-        hooks=fault.hooks(lambda run_id: (cancelling.append(run_id), runner.cancel(run_id))) if fault else (),
+        hooks=fault.hooks(cancel) if fault else (),
     )
     result = await runner.run("go", conversation_id="c")
     assert not faults(result.messages)
@@ -146,8 +151,6 @@ async def test_the_history_is_valid_after_every_run(
 
 
 def test_what_a_provider_would_refuse_is_found() -> None:
-    from orchestrator.messages import Message  # noqa: PLC0415
-
     asks = Message("assistant", None, (ToolCall("1", "a"), ToolCall("2", "b")))
     first, second = (Message("tool", "x", (), number, name) for number, name in (("1", "a"), ("2", "b")))
     assert not faults([asks, first, second])
@@ -155,4 +158,3 @@ def test_what_a_provider_would_refuse_is_found() -> None:
     assert faults([asks, second, first])
     assert faults([asks, first, second, second])
     assert faults([first])
-    assert LLMError("x").kind == "other"

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph, bounding
-from orchestrator.kernel.hooks import bind
+from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Fact, Journal, Observer
@@ -101,7 +101,7 @@ class Hooks:
 
 
 def machine(*hosted: object) -> Machine:
-    return Machine(LOOP, bind(LOOP, Hooks(), extra=hosted))
+    return Machine(LOOP, collect(LOOP, Hooks(), extra=hosted))
 
 
 @dataclass(slots=True)

@@ -234,9 +234,9 @@ def test_declaring_again_adds_and_counts_nothing() -> None:
 
 def _review() -> tuple[Any, ...]:
     return (
-        Edge(Event.NOTE, (State.THINK,), "review"),  # type: ignore[arg-type]
-        Edge(Event.STOP, ("review",), State.DONE),  # type: ignore[arg-type]
-        Edge(Event.FAILURE, ("review",), State.FAILED),  # type: ignore[arg-type]
+        Edge(Event.NOTE, (State.THINK,), "review"),
+        Edge(Event.STOP, ("review",), State.DONE),
+        Edge(Event.FAILURE, ("review",), State.FAILED),
     )
 
 

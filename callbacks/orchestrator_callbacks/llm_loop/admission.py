@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from orchestrator.kernel.record import ToolCall as ToolCalled
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.messages import ToolCall
-from orchestrator.toolspec import ToolContext, ToolSpec
 from orchestrator.toolset import ToolResult
+from orchestrator.toolspec import ToolContext, ToolSpec
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 from orchestrator_guards import Verdict, call_key, call_keys, repeated_success, tool_calls, tool_cap, tool_key
 
@@ -24,7 +24,7 @@ async def run_calls(run: LoopRun) -> None:
     try:
         await deps.tools.execute_all(
             calls,
-            lambda call, position: _context(run, position),
+            lambda _, position: _context(run, position),
             max_concurrent=ctx.limits.max_concurrent_tools,
             done=ctx.results,
             before=(lambda call: through(run, "before_tool_execution", call))
@@ -62,7 +62,7 @@ def _admit(run: LoopRun, calls: Sequence[ToolCall]) -> list[ToolResult | None]:
     repeats = ctx.progress.expected is not None and _keys(calls) == ctx.progress.expected.calls
     for position, call in enumerate(calls):
         spec = run.deps.tools.find(call.name)
-        why = _blocked(ctx, repeats) or _over_limit(ctx, call, spec)
+        why = _blocked(ctx, repeats=repeats) or _over_limit(ctx, call, spec)
         if why:
             results.append(ToolResult.failure(call, position, "denied", why, kind="Denied"))
             continue
@@ -77,7 +77,7 @@ def _keys(calls: Sequence[ToolCall]) -> tuple[str, ...]:
     return call_keys((call.name, call.arguments) for call in calls)
 
 
-def _blocked(ctx: LoopContext, repeats: bool) -> str | None:
+def _blocked(ctx: LoopContext, *, repeats: bool) -> str | None:
     if ctx.wrapping_up:
         return "this is the last turn of the run: no tool runs any more; answer from what you have"
     if repeats:

@@ -14,8 +14,8 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.messages import ToolCall
 from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
-from orchestrator.toolspec import ToolContext, ToolSpec
 from orchestrator.toolset import ToolResult
+from orchestrator.toolspec import ToolContext, ToolSpec
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. What it returns replaces what it was given; None leaves it."""

@@ -71,7 +71,7 @@ async def _kept(run: LoopRun, storing: Awaitable[None]) -> bool:
     try:
         async with asyncio.timeout(run.ctx.limits.memory_seconds or None):
             await storing
-    except Exception:  # whatever a host's store raises: the run's own end stands
+    except Exception:  # noqa: BLE001  whatever a host's store raises: the run's own end stands
         run.emit(Attempt(run.graph.name, run.run_id, "memory", 1, "exhausted", "other"))
         return False
     return True
@@ -84,7 +84,9 @@ def _episode(run: LoopRun) -> FailureEpisode:
         for message in reversed(ctx.messages[ctx.base :])
         for call in reversed(message.tool_calls)
     ]
-    why = run.error if ctx.verdict is None else ctx.verdict.explain()  # a refusal is falsy: no `if ctx.verdict`
+    why = (
+        run.error if ctx.verdict is None else ctx.verdict.explain()
+    )  # a refusal is falsy: no `if ctx.verdict`
     text = "" if why is None else str(why)
     reason = (ctx.fault or "failure") if ctx.verdict is None else ctx.verdict.guard
     return FailureEpisode(

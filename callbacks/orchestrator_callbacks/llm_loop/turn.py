@@ -59,7 +59,7 @@ async def ask(run: LoopRun, request: Request) -> Response:
     policy = _policy(ctx, deps.retry)
     started = deps.clock.monotonic()
     try:
-        response = await policy.call(deps.llm.complete, request, on_attempt=tried, clock=deps.clock)
+        response: object = await policy.call(deps.llm.complete, request, on_attempt=tried, clock=deps.clock)
     except asyncio.CancelledError:
         _report_call(run, "cancelled", deps.clock.monotonic() - started)
         raise

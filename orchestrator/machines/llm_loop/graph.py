@@ -88,7 +88,7 @@ def may_restart(ctx: LoopContext) -> Verdict:
     """May the loop start over? Restarts have a limit of their own and no iteration is given back."""
     limits = ctx.limits
     if not limits.max_restarts or ctx.spent.restarts >= limits.max_restarts:
-        return Verdict(False, "restarts", ctx.spent.restarts, limits.max_restarts)
+        return Verdict(ok=False, guard="restarts", observed=ctx.spent.restarts, limit=limits.max_restarts)
     return iterations(ctx.iteration, limits.max_iterations)
 
 

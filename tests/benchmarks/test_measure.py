@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.benchmarks.measure import Case, run_case
+
+
+@pytest.mark.parametrize("tools", [0, 1, 5])
+def test_every_contestant_does_the_whole_workload_and_is_measured(tools: int) -> None:
+    figures = run_case(Case("small", turns=3, tools=tools, latency=0.001, rounds=2))
+
+    assert min(figures.hand_us, figures.bare_us, figures.full_us) > 1_000 / 2
+    assert figures.spread[0] <= figures.full_ratio <= figures.spread[1]
+    assert figures.hand_p50_ms >= 1
+    assert figures.full_p95_ms >= figures.full_p50_ms
