@@ -135,10 +135,10 @@ class RunExists(RunError):
 
 
 class RunUnknown(RunError):
-    """No live run has this id."""
+    """No live run of this process, or no run of this journal, has this id."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"no live run {run_id!r} in this process")
+        super().__init__(f"no run {run_id!r} is known here")
         self.run_id = run_id
 
 

@@ -1,50 +1,243 @@
-"""Records in memory: for tests, and when no journal is given. Lost with the process, and says so by its name."""
+"""Records in memory: for tests, and when no journal is given. Lost with the process, and says so by its name.
+
+It keeps every promise of `kernel.journal.Journal` but durability. An append is done when it returns: no
+thread, no await, and no hashing: the chain is computed when somebody loads, so `Lease.head` stays as it was.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.errors import JournalError, RunExists
-from orchestrator.kernel.record import Draft
+from orchestrator.errors import Fenced, Held, RunExists, RunUnknown
+from orchestrator.journal.codec import (
+    ENDED,
+    OPEN,
+    Stored,
+    check_blob,
+    encoded,
+    only_claims,
+    standing,
+    verified,
+    verified_blob,
+)
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunHead, chained
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run. `records` are (epoch, kind, body); `hashes` are those computed so far."""
+
+    run_id: str
+    owner: str | None
+    graph: str
+    fingerprint: str
+    created_at: float
+    updated_at: float
+    parent_run_id: str | None
+    conversation_id: str | None
+    records: list[tuple[int, str, bytes]] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
+    epoch: int = 1
+    progress: int = 1
+    """Epoch of the last append that was more than a claim."""
+    status: str = OPEN
+    reason: str = ""
+    inbox: list[Posted] = field(default_factory=list)
+    posted: set[str] = field(default_factory=set)
+    blobs: set[str] = field(default_factory=set)
+
+    def head(self) -> RunHead:
+        return RunHead(
+            run_id=self.run_id,
+            graph=self.graph,
+            fingerprint=self.fingerprint,
+            status=self.status,
+            seq=len(self.records) - 1,
+            epoch=self.epoch,
+            owner=self.owner,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            reason=self.reason,
+            parent_run_id=self.parent_run_id,
+            conversation_id=self.conversation_id,
+            stuck_claims=self.epoch - self.progress,
+        )
+
+    def chain(self) -> list[Stored]:
+        before = self.hashes[-1] if self.hashes else NO_HASH
+        for seq in range(len(self.hashes), len(self.records)):
+            before = chained(before, self.run_id, seq, *self.records[seq])
+            self.hashes.append(before)
+        return [
+            (seq, *record, stored)
+            for seq, (record, stored) in enumerate(zip(self.records, self.hashes, strict=True))
+        ]
 
 
 class MemoryJournal:
-    """Keeps the last `records` records of each run, and the last `runs` ended runs. Every append is done at once."""
+    """Keeps every record of a run while it is open or parked, and of the last `ended` runs that ended."""
 
     backend = "memory"
 
-    def __init__(self, *, records: int = 10_000, runs: int = 1_000) -> None:
-        self._records: dict[str, deque[Draft]] = {}
-        self._ended: deque[str] = deque()
-        self._most_records = records
-        self._most_runs = runs
+    def __init__(self, *, ended: int = 1_000, now: Callable[[], float] = time.time) -> None:
+        self._runs: dict[str, _Run] = {}
+        self._blobs: dict[str, bytes] = {}
+        self._ended: dict[str, None] = {}
+        self._most_ended = ended
+        self._now = now
 
-    def create(self, run_id: str, body: dict[str, Any]) -> None:
-        """Begin a run. Raises RunExists when the id is known."""
-        if run_id in self._records:
+    async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
+        """Begin a run and claim it. Raises RunExists."""
+        if run_id in self._runs:
             raise RunExists(run_id)
-        self._records[run_id] = deque((Draft("created", body),), self._most_records)
+        line = encoded("created", body)
+        now = self._now()
+        self._runs[run_id] = _Run(
+            run_id,
+            owner,
+            graph=str(body.get("graph", "")),
+            fingerprint=str(body.get("fingerprint", "")),
+            created_at=float(body.get("at", now)),
+            updated_at=now,
+            parent_run_id=body.get("parent_run_id"),
+            conversation_id=body.get("conversation_id"),
+            records=[(1, "created", line)],
+        )
+        return Lease(run_id, owner, 1, 0, NO_HASH)
 
-    def append(self, run_id: str, drafts: Sequence[Draft]) -> None:
-        """Add records. Raises JournalError for a run that was never created."""
-        records = self._records.get(run_id)
-        if records is None:
-            raise JournalError(f"run {run_id!r} was not created in this journal")
-        records.extend(drafts)
-        if drafts[-1].kind == "ended":
-            self._retire(run_id)
+    async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
+        """Take a run over. Raises RunUnknown or Held."""
+        run = self._known(run_id)
+        if run.owner not in (None, owner) and not steal:
+            raise Held(run_id, str(run.owner))
+        run.epoch += 1
+        run.owner = owner
+        return Lease(run_id, owner, run.epoch, len(run.records) - 1, NO_HASH)
 
-    def load(self, run_id: str) -> tuple[Draft, ...]:
-        """Return the records of a run that are still kept, oldest first."""
-        return tuple(self._records.get(run_id, ()))
+    def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
+        """Add records. Raises Fenced when the lease is out of date."""
+        run = self._runs.get(lease.run_id)
+        if run is None or run.epoch != lease.epoch or len(run.records) != lease.seq + 1:
+            raise Fenced(lease.run_id, lease.epoch)
+        if not drafts:
+            return
+        # Copied to size: orjson shrinks a buffer of 1 KiB, and keeping such remnants costs three times as much.
+        epoch = lease.epoch
+        records = [(epoch, kind, bytes(memoryview(encoded(kind, body)))) for kind, body in drafts]
+        if blobs:
+            self._keep(run, blobs)
+        run.records += records
+        lease.seq += len(records)
+        run.updated_at = self._now()
+        if not only_claims(drafts):
+            run.progress = lease.epoch
+        was = run.status
+        run.status, run.reason = standing(*drafts[-1])
+        if run.status != was and ENDED in (run.status, was):
+            self._retire(run)
 
-    def runs(self) -> tuple[str, ...]:
-        """Return the ids of all runs that are still kept."""
-        return tuple(self._records)
+    async def release(self, lease: Lease) -> None:
+        """Give the run back."""
+        run = self._runs.get(lease.run_id)
+        if run is not None and run.epoch == lease.epoch:
+            run.owner = None
 
-    def _retire(self, run_id: str) -> None:
-        self._ended.append(run_id)
-        if len(self._ended) > self._most_runs:
-            del self._records[self._ended.popleft()]
+    def bury(self, owner: str) -> None:
+        """Tell the store that an owner died: what it held may be claimed. For tests and simulations."""
+        for run in self._runs.values():
+            if run.owner == owner:
+                run.owner = None
+
+    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+        """Return the records from `since` on. Raises RunUnknown."""
+        run = self._known(run_id)
+        stored = run.chain()
+        return verified(run_id, stored, run.head(), run.hashes[-1])[since:]
+
+    async def blob(self, digest: str) -> bytes:
+        """Return a blob. Raises Corrupt."""
+        return verified_blob(digest, self._blobs.get(digest))
+
+    async def head(self, run_id: str) -> RunHead:
+        """Return what is known of a run. Raises RunUnknown."""
+        return self._known(run_id).head()
+
+    async def runs(self, *, status: str | None = None, graph: str | None = None) -> AsyncIterator[RunHead]:
+        """Yield runs, oldest first."""
+        for run in tuple(self._runs.values()):
+            if status in (None, run.status) and graph in (None, run.graph):
+                yield run.head()
+
+    async def post(self, run_id: str, request: Posted) -> bool:
+        """Leave a request for a run; False when its id was posted before. Raises RunUnknown."""
+        run = self._known(run_id)
+        if request.id in run.posted:
+            return False
+        encoded(request.kind, request.body)
+        run.posted.add(request.id)
+        run.inbox.append(replace(request, at=request.at or self._now(), number=len(run.inbox) + 1))
+        return True
+
+    async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
+        """Return the requests posted after number `since`. Raises RunUnknown."""
+        return self._known(run_id).inbox[since:]
+
+    async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
+        """Remove ended runs that nobody holds and that meet every condition given; without one, none."""
+        if older_than is None and keep_last is None:
+            return 0
+        ended = sorted(
+            (run for run in self._runs.values() if run.status == ENDED),
+            key=lambda run: run.updated_at,
+            reverse=True,
+        )
+        doomed = [
+            run
+            for run in ended[keep_last or 0 :]
+            if run.owner is None and (older_than is None or run.updated_at < older_than)
+        ]
+        for run in doomed:
+            self._drop(run)
+        return len(doomed)
+
+    async def erase(self, run_id: str) -> None:
+        """Remove a run and the blobs only it names. Raises RunUnknown or Held."""
+        run = self._known(run_id)
+        if run.owner is not None:
+            raise Held(run_id, run.owner)
+        self._drop(run)
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _known(self, run_id: str) -> _Run:
+        run = self._runs.get(run_id)
+        if run is None:
+            raise RunUnknown(run_id)
+        return run
+
+    def _keep(self, run: _Run, blobs: Mapping[str, bytes]) -> None:
+        for digest, content in blobs.items():
+            check_blob(digest, content)
+        self._blobs.update(blobs)
+        run.blobs.update(blobs)
+
+    def _retire(self, run: _Run) -> None:
+        """Note that a run ended, or goes on after all; let go of the one that ended longest ago."""
+        if run.status != ENDED:
+            self._ended.pop(run.run_id, None)
+            return
+        self._ended[run.run_id] = None
+        if len(self._ended) > self._most_ended:
+            self._drop(self._runs[next(iter(self._ended))])
+
+    def _drop(self, run: _Run) -> None:
+        del self._runs[run.run_id]
+        self._ended.pop(run.run_id, None)
+        if run.blobs:
+            named = {digest for other in self._runs.values() for digest in other.blobs}
+            for digest in run.blobs - named:
+                del self._blobs[digest]

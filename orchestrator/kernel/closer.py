@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestrator.errors import CancelRequested
 from orchestrator.kernel.clock import Clock
+from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Draft
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.writer import Writer
@@ -48,6 +48,8 @@ class Closer:
         run.ended = True
         self._report.send(run)
         self._report.completed(run, ending, summary, at)
+        if self._writer is not None:
+            late = await self._writer.release(run) or late
         if late is not None:
             raise late
 

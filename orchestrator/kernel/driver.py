@@ -9,6 +9,9 @@ length needs the same small stack.
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import socket
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any
@@ -26,9 +29,10 @@ from orchestrator.errors import (
 from orchestrator.kernel.clock import Alarm, Clock, SystemClock
 from orchestrator.kernel.closer import Closer
 from orchestrator.kernel.gate import Gate
+from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import Journal, Observer
+from orchestrator.kernel.record import Observer
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run, Signal
 from orchestrator.kernel.stepper import Stepper
@@ -42,7 +46,8 @@ class Driver:
     """Drives any number of runs of one machine. Holds no run itself.
 
     `ending` names outcome and reason of a run in its terminal state; `summary` gives its totals for
-    RunCompleted. `strict` makes `fire` raise NoTransition after an internal edge, as looplab does.
+    RunCompleted. `owner` names this driver in the journal's leases. `strict` makes `fire` raise
+    NoTransition after an internal edge, as looplab does.
     """
 
     def __init__(
@@ -50,7 +55,8 @@ class Driver:
         machine: Machine,
         *,
         observers: Iterable[Observer] = (),
-        journal: Journal | None = None,
+        journal: JournalWriter | None = None,
+        owner: str | None = None,
         clock: Clock | None = None,
         ending: Callable[[Any], Ending] | None = None,
         summary: Callable[[Any], Any] | None = None,
@@ -62,7 +68,9 @@ class Driver:
         self._report = Reporter(self.observers, self._clock)
         self.observer_errors = self._report.errors
         """How often each kind of observer raised; such an error never fails a run."""
-        self._writer = None if journal is None else Writer(journal, self._report, self._clock)
+        self._writer = (
+            None if journal is None else Writer(journal, owner or _this_process(), self._report, self._clock)
+        )
         self._stepper = Stepper(machine, self._report, self._writer, self._clock)
         self._closer = Closer(self._report, self._writer, self._clock, ending, summary)
         self._strict = strict
@@ -302,6 +310,11 @@ class Driver:
         if run.error is None:
             run.error, run.failure = error, fact
         run.fresh, run.pending = False, failure
+
+
+def _this_process() -> str:
+    """Name this process and this driver for people who ask a journal who holds a run."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _stop_asked(run: Run[Any, Any], signal: Signal) -> None:

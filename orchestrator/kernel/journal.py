@@ -99,8 +99,8 @@ class Posted:
     """Position in the run's inbox, from 1; set by the store."""
 
 
-class Journal(Protocol):
-    """A store.
+class JournalWriter(Protocol):
+    """The part of a journal that a driver writes through.
 
     Raises the errors below `JournalError` in `errors` (Held, Fenced, StoreDown, Corrupt, TooNew), RunExists and
     RunUnknown.
@@ -116,10 +116,6 @@ class Journal(Protocol):
         """
         ...
 
-    async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
-        """Take a run over: epoch + 1. Raises RunUnknown, or Held while another owner lives, unless `steal`."""
-        ...
-
     def append(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
     ) -> Awaitable[None] | None:
@@ -132,6 +128,14 @@ class Journal(Protocol):
 
     async def release(self, lease: Lease) -> None:
         """Give the run back; a lease that is out of date is ignored."""
+        ...
+
+
+class Journal(JournalWriter, Protocol):
+    """A whole store: what a driver writes through, and what recovery, operators and other processes need."""
+
+    async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
+        """Take a run over: epoch + 1. Raises RunUnknown, or Held while another owner lives, unless `steal`."""
         ...
 
     async def load(self, run_id: str, since: int = 0) -> list[Record]:
@@ -173,8 +177,6 @@ class Journal(Protocol):
 
 def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
     """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
-    digest = hashlib.sha256(before.encode())
-    for part in (run_id.encode(), b"%d" % seq, b"%d" % epoch, kind.encode(), body):
-        digest.update(b"%d:" % len(part))
-        digest.update(part)
-    return digest.hexdigest()
+    parts = (run_id.encode(), b"%d" % seq, b"%d" % epoch, kind.encode(), body)
+    lengths_and_parts = b"".join([b"%d:%s" % (len(part), part) for part in parts])
+    return hashlib.sha256(before.encode() + lengths_and_parts).hexdigest()

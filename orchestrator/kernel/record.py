@@ -6,9 +6,9 @@ arguments or results: a fact may go to any log.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,28 +220,4 @@ class Observer(Protocol):
 
     def observe(self, fact: Fact, /) -> None:
         """Take note. Must be quick and must not block."""
-        ...
-
-
-class Draft(NamedTuple):
-    """A record on its way to the journal: `kind` and a plain-data body."""
-
-    kind: str
-    body: dict[str, Any]
-
-
-class Journal(Protocol):
-    """Where records become durable. `append` returns None when they already are, else something to wait for.
-
-    The driver shields that wait: a cancelled task never leaves a record half known.
-    """
-
-    backend: str
-
-    def create(self, run_id: str, body: dict[str, Any]) -> Awaitable[None] | None:
-        """Begin a run. Raises RunExists when the id is taken."""
-        ...
-
-    def append(self, run_id: str, drafts: Sequence[Draft]) -> Awaitable[None] | None:
-        """Make records durable, all or none. Raises JournalError."""
         ...

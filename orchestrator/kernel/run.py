@@ -14,8 +14,9 @@ from orchestrator.errors import CancelRequested, InvalidEvent, UnknownEvent
 if TYPE_CHECKING:
     from orchestrator.kernel.clock import Alarm
     from orchestrator.kernel.graph import Graph
+    from orchestrator.kernel.journal import Draft, Lease
     from orchestrator.kernel.machine import Machine, Step
-    from orchestrator.kernel.record import Draft, EventFailed, Fact
+    from orchestrator.kernel.record import EventFailed, Fact
 
 
 class Context(Protocol):
@@ -141,6 +142,8 @@ class Run(Generic[Ctx, Deps]):
     ended: bool = field(default=False, init=False)
     parked: bool = field(default=False, init=False)
     """Observers were told that it is parked; the next driver tells them that it is resumed."""
+    lease: Lease | None = field(default=None, init=False)
+    """Proof that this process owns the run; set where there is a journal, until the run has ended."""
     detached: bool = field(default=False, init=False)
     """The journal was lost: the run can only fail, in memory."""
     driving: bool = field(default=False, init=False)

@@ -8,8 +8,9 @@ from typing import Any
 
 from orchestrator.errors import JournalError, Refused
 from orchestrator.kernel.clock import Clock
+from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.machine import Machine, Step
-from orchestrator.kernel.record import Draft, Transition
+from orchestrator.kernel.record import Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.writer import Writer

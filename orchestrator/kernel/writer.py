@@ -7,7 +7,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 from orchestrator.kernel.clock import Clock
-from orchestrator.kernel.record import Fact, Journal, JournalWrite, Transition
+from orchestrator.kernel.journal import RECORD_SCHEMA, JournalWriter
+from orchestrator.kernel.record import Fact, JournalWrite, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 
@@ -15,16 +16,25 @@ from orchestrator.kernel.run import Run
 class Writer:
     """A journal as the driver uses it. Methods return a CancelledError that came meanwhile, for later."""
 
-    def __init__(self, journal: Journal, report: Reporter, clock: Clock) -> None:
+    def __init__(self, journal: JournalWriter, owner: str, report: Reporter, clock: Clock) -> None:
         self._journal = journal
+        self._owner = owner
         self._report = report
         self._clock = clock
 
     async def create(self, run: Run[Any, Any], at: float) -> asyncio.CancelledError | None:
         """Begin a run. Raises RunExists when the journal knows its id."""
-        body = {"graph": run.graph.name, "fingerprint": run.graph.fingerprint, "at": at}
-        waiting = self._journal.create(run.run_id, body)
-        return None if waiting is None else await _done(waiting)
+        body = {
+            "schema": RECORD_SCHEMA,
+            "graph": run.graph.name,
+            "fingerprint": run.graph.fingerprint,
+            "at": at,
+            "parent_run_id": run.parent_run_id,
+        }
+        creating = asyncio.ensure_future(self._journal.create(run.run_id, self._owner, body))
+        late = await _done(creating)
+        run.lease = creating.result()
+        return late
 
     async def write(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Make the run's drafts durable. Where that fails, detach the run from its journal and raise.
@@ -32,12 +42,13 @@ class Writer:
         The transitions these records stood for are then neither told nor counted: nobody can resume from
         them.
         """
-        if not run.drafts or run.detached:
+        lease = run.lease
+        if not run.drafts or run.detached or lease is None:
             return None
         drafts, run.drafts = run.drafts, []
         began = self._clock.monotonic()
         try:
-            waiting = self._journal.append(run.run_id, drafts)
+            waiting = self._journal.append(lease, drafts)
             late = None if waiting is None else await _done(waiting)
         except BaseException as error:
             run.hook = "journal"
@@ -51,6 +62,17 @@ class Writer:
         self._note(run, len(drafts), began, "ok")
         return late
 
+    async def release(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
+        """Give an ended run back to the journal. A store that fails here has all that it needs."""
+        lease, run.lease = run.lease, None
+        if lease is None or run.detached:
+            return None
+        try:
+            return await _done(asyncio.ensure_future(self._journal.release(lease)))
+        except Exception as error:  # noqa: BLE001 - whatever a store raises: the run has ended
+            self._report.failed(run, None, error)
+            return None
+
     def _note(self, run: Run[Any, Any], records: int, began: float, outcome: str) -> None:
         seconds = self._clock.monotonic() - began
         backend = self._journal.backend
@@ -59,7 +81,7 @@ class Writer:
         )
 
 
-async def _done(waiting: Awaitable[None]) -> asyncio.CancelledError | None:
+async def _done(waiting: Awaitable[object]) -> asyncio.CancelledError | None:
     """Wait until a write is done, whoever cancels meanwhile; return that cancellation.
 
     Raises what the write raised, or the cancellation if there was one.

@@ -1,4 +1,4 @@
-"""What an agent keeps between runs in this process: the path of each live run, the history of each conversation."""
+"""What an agent keeps in this process: its live runs with their paths, and the history of each conversation."""
 
 from __future__ import annotations
 
@@ -6,28 +6,40 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.kernel.record import Fact, Transition
+from orchestrator.kernel.run import Run
 from orchestrator.messages import Message
 
 Prompt: TypeAlias = str | Message | Sequence[Message | Mapping[str, Any]]
 """Text of the user, one message, or a whole conversation as messages or in OpenAI chat form."""
 
 
-class Paths:
-    """An observer that keeps the last transitions of every live run, for `Result.transitions`."""
+class LiveRuns:
+    """The runs under way, by id; as an observer it keeps their last transitions, for `Result.transitions`."""
 
     def __init__(self, kept: int = 10_000) -> None:
         self._kept = kept
+        self._runs: dict[str, Run[Any, Any]] = {}
         self._paths: dict[str, deque[Transition]] = {}
 
-    def open(self, run_id: str) -> None:
-        """Begin to keep a run's path."""
-        self._paths[run_id] = deque(maxlen=self._kept)
+    def open(self, run: Run[Any, Any]) -> None:
+        """Take a run in. Raises RunExists when its id is under way."""
+        if run.run_id in self._runs:
+            raise RunExists(run.run_id)
+        self._runs[run.run_id] = run
+        self._paths[run.run_id] = deque(maxlen=self._kept)
+
+    def get(self, run_id: str) -> Run[Any, Any]:
+        """Return a run. Raises RunUnknown."""
+        if run_id not in self._runs:
+            raise RunUnknown(run_id)
+        return self._runs[run_id]
 
     def close(self, run_id: str) -> tuple[Transition, ...]:
-        """Return the path and forget it."""
-        return tuple(self._paths.pop(run_id, ()))
+        """Let a run go; return its path."""
+        del self._runs[run_id]
+        return tuple(self._paths.pop(run_id))
 
     def observe(self, fact: Fact) -> None:
         """Keep a transition."""

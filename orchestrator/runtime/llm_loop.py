@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from orchestrator.completion import OutputSpec
-from orchestrator.errors import ConfigError, RunExists, RunUnknown
+from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
+from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.record import Journal, Observer, Transition
+from orchestrator.kernel.record import Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.ending import ending, refusal
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -23,7 +24,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.ports import LLM, Clock, Memory, Price, SystemClock
 from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.conversation import Conversations, Paths, Prompt, opening
+from orchestrator.runtime.conversation import Conversations, LiveRuns, Prompt, opening
 from orchestrator.runtime.result import Result
 from orchestrator.runtime.summary import summary
 from orchestrator.scope import scope
@@ -52,7 +53,7 @@ class Orchestrator:
         tools: Iterable[ToolSpec | Callable[..., Any]] | Tools = (),
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
-        journal: Journal | None = None,
+        journal: JournalWriter | None = None,
         memory: Memory | None = None,
         output_type: object = None,
         observers: Iterable[Observer] | None = None,
@@ -64,47 +65,27 @@ class Orchestrator:
         price: Price | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        if not callable(getattr(llm, "complete", None)):
-            raise ConfigError(f"llm must have `async complete(request)`; {type(llm).__name__} has not")
-        self._llm = llm
-        self._model = str(getattr(llm, "model", None) or "unknown")
-        self._clock = clock or SystemClock()
-        self._tools = _tools(tools, self._clock)
         self._limits = limits or Limits()
-        self._retry = retry or RetryPolicy()
-        self._memory = memory
-        self._output = None if output_type is None or output_type is str else OutputSpec.of(output_type)
         self._instructions = instructions
-        self._host = deps
-        self._price = price
-        self._params = dict(params or {})
-        bound, self._points = split(
-            collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS)
-        )
+        bound, points = split(collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS))
         self._machine = Machine(graph, bound)
-        self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        self._live: dict[str, LoopRun] = {}
-        self._paths = Paths()
-        self._conversations = Conversations()
-        self._journal = journal if journal is not None else MemoryJournal()
-        self._driver = Driver(
-            self._machine,
-            observers=(self._paths, *self._observers),
-            journal=self._journal,
-            clock=self._clock,
-            ending=ending,
-            summary=summary,
+        self._deps = LoopDeps(
+            llm=llm,
+            tools=_tools(tools, clock or SystemClock()),
+            retry=retry or RetryPolicy(),
+            clock=clock or SystemClock(),
+            model=_model_name(llm),
+            memory=memory,
+            output=_output_spec(output_type),
+            price=price,
+            points=points,
+            params=dict(params or {}),
+            host=deps,
         )
-        for observer in self._observers:
-            declare = getattr(observer, "declare", None)
-            if declare is not None:
-                declare(
-                    graph,
-                    tools=[spec.name for spec in self._tools.offers],
-                    model=self._model,
-                    provider=str(getattr(llm, "provider", "_unknown")),
-                    backends=[self._journal.backend],
-                )
+        self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
+        self._live = LiveRuns()
+        self._conversations = Conversations()
+        self._driver = self._new_driver(MemoryJournal() if journal is None else journal)
 
     async def run(
         self,
@@ -122,12 +103,9 @@ class Orchestrator:
         its CancelledError; the run is then left where it was.
         """
         run = self._new(prompt, run_id or _new_id(), conversation_id, limits or self._limits)
-        if run.run_id in self._live:
-            raise RunExists(run.run_id)
         seconds = [limit for limit in (run.ctx.limits.max_seconds, deadline) if limit]
-        run.expires_at = self._clock.monotonic() + min(seconds) if seconds else None
-        self._live[run.run_id] = run
-        self._paths.open(run.run_id)
+        run.expires_at = self._deps.clock.monotonic() + min(seconds) if seconds else None
+        self._live.open(run)
         try:
             with scope(run.ctx.limits, self._logger(run)):
                 await self._driver.drive(run)
@@ -135,8 +113,7 @@ class Orchestrator:
             admission.close_turn(run.ctx)  # an interrupted turn is answered, so that the history stays valid
             if run.started_at is not None:  # a run that was refused said nothing
                 self._conversations.keep(conversation_id, recall.conversation(run.ctx))
-            del self._live[run.run_id]
-            path = self._paths.close(run.run_id)
+            path = self._live.close(run.run_id)
         return _result(run, path)
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
@@ -157,34 +134,43 @@ class Orchestrator:
             raise ConfigError(
                 f"unknown reason {reason!r}; known: {', '.join(sorted(REASONS[Outcome.CANCELLED]))}"
             )
-        run = self._live.get(run_id)
-        if run is None:
-            raise RunUnknown(run_id)
-        run.cancel(reason, why)
+        self._live.get(run_id).cancel(reason, why)
 
     def _new(self, prompt: Prompt, run_id: str, conversation_id: str | None, limits: Limits) -> LoopRun:
-        if real_models_refused() and not getattr(type(self._llm), "double", False):
+        llm = self._deps.llm
+        if real_models_refused() and not getattr(type(llm), "double", False):
             raise ConfigError(
-                f"real model calls are switched off, and {type(self._llm).__name__} is no test double"
+                f"real model calls are switched off, and {type(llm).__name__} is no test double"
             )
         history = self._conversations.history(conversation_id)
         messages = opening(prompt, history, self._instructions)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
-        ctx.context.limit = limits.context_limit or int(getattr(self._llm, "context_window", 0) or 0)
-        deps = LoopDeps(
-            llm=self._llm,
-            tools=self._tools,
-            retry=self._retry,
-            clock=self._clock,
-            model=self._model,
-            memory=self._memory,
-            output=self._output,
-            price=self._price,
-            points=self._points,
-            params=self._params,
-            host=self._host,
+        ctx.context.limit = limits.context_limit or int(getattr(llm, "context_window", 0) or 0)
+        return Run(self._machine, run_id, ctx, self._deps)
+
+    def _new_driver(self, journal: JournalWriter) -> Driver:
+        self._declare(journal.backend)
+        return Driver(
+            self._machine,
+            observers=(self._live, *self._observers),
+            journal=journal,
+            clock=self._deps.clock,
+            ending=ending,
+            summary=summary,
         )
-        return Run(self._machine, run_id, ctx, deps)
+
+    def _declare(self, backend: str) -> None:
+        """Tell observers what names will come, so that every series exists at 0 before the first run."""
+        for observer in self._observers:
+            declare = getattr(observer, "declare", None)
+            if declare is not None:
+                declare(
+                    self._machine.graph,
+                    tools=[spec.name for spec in self._deps.tools.offers],
+                    model=self._deps.model,
+                    provider=str(getattr(self._deps.llm, "provider", "_unknown")),
+                    backends=[backend],
+                )
 
     def _logger(self, run: LoopRun) -> Any:
         for observer in self._observers:
@@ -195,6 +181,16 @@ class Orchestrator:
 
 def _tools(tools: Iterable[ToolSpec | Callable[..., Any]] | Tools, clock: Clock) -> Tools:
     return ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools
+
+
+def _model_name(llm: LLM) -> str:
+    if not callable(getattr(llm, "complete", None)):
+        raise ConfigError(f"llm must have `async complete(request)`; {type(llm).__name__} has not")
+    return str(getattr(llm, "model", None) or "unknown")
+
+
+def _output_spec(output_type: object) -> OutputSpec | None:
+    return None if output_type is None or output_type is str else OutputSpec.of(output_type)
 
 
 def _new_id() -> str:

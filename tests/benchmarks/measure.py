@@ -13,6 +13,7 @@ from typing import BinaryIO
 from prometheus_client import CollectorRegistry
 
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.messages import Request, Response
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
@@ -64,12 +65,29 @@ async def by_hand(llm: PacedLLM) -> object:
     return await hand_loop(llm, {"look_up": look_up.call}, (look_up,), "go", 1_000_000)
 
 
+class Relay:
+    """The model of an agent that is built once and measured with many models."""
+
+    model = "paced"
+
+    def __init__(self) -> None:
+        self.to = PacedLLM(0, 0, 0.0)
+
+    async def complete(self, request: Request) -> Response:
+        """Let the present model answer."""
+        return await self.to.complete(request)
+
+
 def machine(log: BinaryIO | None) -> Contestant:
     """The state machine with its in-memory journal; with a log file: JSON lines to it, and every metric."""
     observers = () if log is None else (TransitionLog(log), Metrics(CollectorRegistry()))
 
+    relay = Relay()
+    agent = Orchestrator(relay, tools=[look_up], limits=DIFFERENT, observers=observers)
+
     async def run(llm: PacedLLM) -> object:
-        result = await Orchestrator(llm, tools=[look_up], limits=DIFFERENT, observers=observers).run("go")
+        relay.to = llm
+        result = await agent.run("go")
         if result.outcome != "completed":
             raise RuntimeError(f"the workload ended as {result.outcome}: {result.error or result.verdict}")
         return result

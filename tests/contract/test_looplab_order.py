@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,9 @@ from orchestrator.errors import InTransition, InvalidEvent, NoTransition, Refuse
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.kernel.hooks import collect
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import Draft, EventFailed, Fact, RunStarted, Transition
+from orchestrator.kernel.record import EventFailed, Fact, RunStarted, Transition
 from orchestrator.kernel.run import Run
 
 
@@ -81,10 +82,13 @@ class Stage:
         if isinstance(fact, Transition):
             self.log.append(f"told {self.run.state}")
 
-    def create(self, run_id: str, body: dict[str, Any]) -> None:
+    async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
         self.log.append("created")
+        return Lease(run_id, owner, 1, 0, NO_HASH)
 
-    def append(self, run_id: str, drafts: Sequence[Draft]) -> None:
+    async def release(self, lease: Lease) -> None: ...
+
+    def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
         self.log.append(f"journal {self.run.state}")
 
     async def fire(self, event: Event) -> list[str]:

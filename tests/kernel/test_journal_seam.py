@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from orchestrator.errors import JournalError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease
 from orchestrator.kernel.record import (
-    Draft,
     EventFailed,
     Fact,
     GuardEvaluated,
@@ -33,6 +33,7 @@ from tests.kernel.toy import (
     SlowJournal,
     ToyRun,
     machine,
+    moves,
     new_run,
     nothing,
     raises,
@@ -52,16 +53,16 @@ class BrokenJournal(MemoryJournal):
         self.broken_at = broken_at
         self.calls = 0
 
-    def append(self, run_id: str, drafts: Sequence[Draft]) -> None:
+    def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
         self.calls += 1
         if self.calls >= self.broken_at:
             raise self.error
-        super().append(run_id, drafts)
+        super().append(lease, drafts, blobs)
 
 
 def durable(journal: Any) -> list[str]:
     kept = journal.kept if isinstance(journal, SlowJournal) else journal
-    return [draft.body["event"] for draft in kept.load("r1") if draft.kind == "transition"]
+    return [body["event"] for body in moves(kept)]
 
 
 async def test_pure_states_are_written_together_with_the_next_record() -> None:
@@ -312,7 +313,7 @@ async def test_a_run_without_its_journal_cannot_go_on_where_failure_did_not_end_
 
 async def test_a_run_that_the_journal_will_not_create_reaches_the_caller_and_does_not_begin() -> None:
     class Full(MemoryJournal):
-        def create(self, run_id: str, body: dict[str, Any]) -> None:
+        async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
             raise JournalError("disk full")
 
     a = rig(journal=Full())
@@ -338,9 +339,14 @@ async def test_a_write_that_is_itself_cancelled_leaves_the_run_without_a_journal
     class Closing:
         backend = "closing"
 
-        def create(self, run_id: str, body: dict[str, Any]) -> None: ...
+        async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
+            return Lease(run_id, owner, 1, 0, NO_HASH)
 
-        def append(self, run_id: str, drafts: Sequence[Draft]) -> asyncio.Future[None]:
+        async def release(self, lease: Lease) -> None: ...
+
+        def append(
+            self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
+        ) -> asyncio.Future[None]:
             write = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_soon(write.cancel)
             return write

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.errors import CancelRequested, DeadlineExceeded, Refused, StateTimeout
 from orchestrator.kernel.graph import Edge
+from orchestrator.kernel.journal import Lease
 from orchestrator.kernel.record import EventFailed, RunCompleted, RunParked
 from orchestrator.kernel.run import Signal
 from tests.kernel.toy import TOY, E, Rig, S, SlowJournal, ToyRun, raises, rig
@@ -217,9 +218,9 @@ class Blocked(SlowJournal):
         super().__init__()
         self.gate = asyncio.Event()
 
-    async def append(self, run_id: str, drafts: Any) -> None:
+    async def append(self, lease: Lease, drafts: Any, blobs: Any = None) -> None:
         await self.gate.wait()
-        await super().append(run_id, drafts)
+        await super().append(lease, drafts, blobs)
 
 
 async def test_a_limit_that_passes_while_the_record_of_leaving_is_written_came_too_late() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -21,9 +21,11 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.kernel.history import History
 from orchestrator.kernel.hooks import Hooks, collect
+from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import Draft, Fact, RunCompleted, RunParked, RunStarted, Transition
+from orchestrator.kernel.record import Fact, RunCompleted, RunParked, RunStarted, Transition
 from orchestrator.kernel.run import Run, Signal
+from tests.kernel.toy import moves as journalled
 
 ACTS = ("go", "go", "go", "nothing", "raise", "refuse", "wrong", "wait", "stop", "cancel")
 """What a hook may do. Twice as likely: to go on."""
@@ -43,11 +45,11 @@ class FlakyJournal(MemoryJournal):
         super().__init__()
         self.left = breaks_at
 
-    def append(self, run_id: str, drafts: Sequence[Draft]) -> None:
+    def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
         self.left -= 1
         if self.left == 0:
             raise JournalError("disk full")
-        super().append(run_id, drafts)
+        super().append(lease, drafts, blobs)
 
 
 def guard(ctx: Context) -> bool:
@@ -166,7 +168,7 @@ def check(run: Run[Context, None], facts: list[Fact], journal: MemoryJournal | N
     if run.ended:
         assert run.state in run.graph.terminal
     if journal is not None:
-        kept = [draft.body for draft in journal.load(run.run_id) if draft.kind == "transition"]
+        kept = journalled(journal, run.run_id)
         assert [(body["seq"], body["event"]) for body in kept] == [(fact.seq, fact.event) for fact in moves]
 
 

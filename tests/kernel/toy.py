@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import SimpleNamespace
@@ -15,8 +15,9 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect
+from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import Draft, Fact, Transition
+from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.testing.clock import FakeClock
 
@@ -162,9 +163,24 @@ class CountingJournal(MemoryJournal):
         super().__init__()
         self.appends: list[list[str]] = []
 
-    def append(self, run_id: str, drafts: Sequence[Draft]) -> None:
-        super().append(run_id, drafts)
+    def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
+        super().append(lease, drafts, blobs)
         self.appends.append([str(draft.body.get("event", draft.kind)) for draft in drafts])
+
+
+def moves(journal: MemoryJournal, run_id: str = "r1") -> list[Mapping[str, Any]]:
+    """Body of each transition that is in a journal."""
+    return [record.body for record in at_once(journal.load(run_id)) if record.kind == "transition"]
+
+
+def at_once(inner: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing, such as a call of MemoryJournal."""
+    try:
+        inner.send(None)
+    except StopIteration as stop:
+        done: T = stop.value
+        return done
+    raise AssertionError("it waited")
 
 
 class SlowJournal:
@@ -178,22 +194,28 @@ class SlowJournal:
         """The number of the append that fails, from 1."""
         self.appends = 0
 
-    async def create(self, run_id: str, body: dict[str, Any]) -> None:
+    async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
         await asyncio.sleep(0)
-        self.kept.create(run_id, body)
+        lease = await self.kept.create(run_id, owner, body)
         await asyncio.sleep(0)
+        return lease
 
-    async def append(self, run_id: str, drafts: Sequence[Draft]) -> None:
+    async def release(self, lease: Lease) -> None:
+        await self.kept.release(lease)
+
+    async def append(
+        self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
+    ) -> None:
         await asyncio.sleep(0)
         self.appends += 1
         if self.appends == self.broken_at:
             raise JournalError("disk full")
-        self.kept.append(run_id, drafts)
+        self.kept.append(lease, drafts, blobs)
         await asyncio.sleep(0)
 
-    def path(self, run_id: str = "r1") -> list[dict[str, Any]]:
+    def path(self, run_id: str = "r1") -> list[Mapping[str, Any]]:
         """Body of each transition that is durable."""
-        return [draft.body for draft in self.kept.load(run_id) if draft.kind == "transition"]
+        return moves(self.kept, run_id)
 
 
 @dataclass

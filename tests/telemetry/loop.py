@@ -10,9 +10,10 @@ from typing import Any
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect
+from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import Fact, Journal, Observer
+from orchestrator.kernel.record import Fact, Observer
 from orchestrator.kernel.run import Run
 from orchestrator.testing.clock import FakeClock
 from orchestrator_guards import Verdict
@@ -111,7 +112,7 @@ class Rig:
     observers: Iterable[Observer]
     summary: Callable[[Any], Any] | None = None
     ending: Callable[[Any], Ending] | None = None
-    journal: Journal | None = None
+    journal: JournalWriter | None = None
     hosted: tuple[object, ...] = ()
     clock: FakeClock = field(default_factory=lambda: FakeClock(auto=True))
 

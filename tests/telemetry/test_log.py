@@ -6,7 +6,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, JournalError, LLMError, Refused
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import (
     Attempt,
     BudgetChecked,
-    Draft,
     EventFailed,
     Fact,
     GuardEvaluated,
@@ -502,15 +502,19 @@ async def test_a_lost_journal_ends_in_a_failed_run_whose_lines_are_the_committed
     class Lost:
         backend = "lost"
 
-        def create(self, run_id: str, body: dict[str, Any]) -> None:
-            return None
+        async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
+            return Lease(run_id, owner, 1, 0, NO_HASH)
 
-        def append(self, run_id: str, drafts: list[Draft]) -> None:
+        async def release(self, lease: Lease) -> None: ...
+
+        def append(
+            self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
+        ) -> None:
             if any(draft.body.get("event") == "call" for draft in drafts):
                 raise JournalError(f"disk gone at /{CANARY}")
 
     stream = io.BytesIO()
-    rig = Rig([TransitionLog(stream)], journal=Lost())  # type: ignore[arg-type]
+    rig = Rig([TransitionLog(stream)], journal=Lost())
     run = await rig.drive()
     lines = lines_of(stream)
     assert len(named(lines, "fsm.transition")) == run.seq == 1

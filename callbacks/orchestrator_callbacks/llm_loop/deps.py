@@ -86,7 +86,7 @@ class Tools(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class LoopDeps:
-    """Handles of one run of the loop."""
+    """Handles of an agent, shared by its runs."""
 
     llm: LLM
     tools: Tools

@@ -1,0 +1,117 @@
+"""What every store does alike: bodies as bytes, blobs by digest, a run's standing read off its last record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from orchestrator.errors import Corrupt, JournalError, TooNew
+from orchestrator.kernel.journal import (
+    ENDING_KINDS,
+    NO_HASH,
+    PARKING_KINDS,
+    RECORD_SCHEMA,
+    Draft,
+    Record,
+    RunHead,
+    chained,
+)
+
+CLAIM_KINDS = frozenset(("claimed", "resumed"))
+"""Records that only say who holds the run: appending them is no progress (`RunHead.stuck_claims`)."""
+
+OPEN: Final = "open"
+PARKED: Final = "parked"
+ENDED: Final = "ended"
+
+
+def encoded(kind: str, body: Mapping[str, Any]) -> bytes:
+    """Return a body as JSON. Raises JournalError for one that is not plain data.
+
+    It is encoded when it is appended, so that whoever goes on to change it does not change the record, and so
+    that what cannot be stored is refused by the store in memory as well.
+    """
+    try:
+        return orjson.dumps(body, default=_plain)
+    except TypeError as error:
+        raise JournalError(f"a record of kind {kind!r} is not plain data: {error}") from error
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence | frozenset | set):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
+
+
+def lines(drafts: Sequence[Draft]) -> list[tuple[str, bytes]]:
+    """Return (kind, encoded body) of each draft."""
+    return [(kind, encoded(kind, body)) for kind, body in drafts]
+
+
+def standing(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the status and reason of a run whose last record is this one."""
+    if kind in ENDING_KINDS:
+        return ENDED, str(body.get("reason") or "")
+    if kind in PARKING_KINDS:
+        return PARKED, str(body.get("reason") or "")
+    return OPEN, ""
+
+
+def only_claims(drafts: Sequence[Draft]) -> bool:
+    """Whether appending these is no progress."""
+    return drafts[0].kind in CLAIM_KINDS and all(kind in CLAIM_KINDS for kind, _ in drafts)
+
+
+def check_blob(digest: str, content: bytes) -> None:
+    """Raise JournalError for a blob whose name is not the SHA-256 of its content."""
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise JournalError(f"blob {digest!r} is not named by the SHA-256 of its content")
+
+
+def verified_blob(digest: str, content: bytes | None) -> bytes:
+    """Return what was stored under a digest. Raises Corrupt when it is gone or something else."""
+    if content is None:
+        raise Corrupt(f"blob {digest!r} is not in the journal")
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise Corrupt(f"blob {digest!r} is damaged: its content has another digest")
+    return content
+
+
+Stored = tuple[int, int, str, bytes, str]
+"""A record as a store keeps it: seq, epoch, kind, encoded body, hash."""
+
+
+def verified(run_id: str, stored: Iterable[Stored], head: RunHead, last_hash: str) -> list[Record]:
+    """Return all records of a run, the chain and the head row proved by them. Raises Corrupt or TooNew."""
+    found: list[Record] = []
+    before = NO_HASH
+    epoch = 0
+    for number, (seq, writer, kind, body, stored_hash) in enumerate(stored):
+        before = chained(before, run_id, seq, writer, kind, body)
+        if seq != number or before != stored_hash or writer < epoch:
+            raise Corrupt(
+                f"run {run_id!r}: record {number} is not what was written; nothing of the run is used"
+            )
+        epoch = writer
+        found.append(Record(seq, writer, kind, orjson.loads(body), before))
+    if len(found) != head.seq + 1 or before != last_hash or epoch > head.epoch:
+        raise Corrupt(
+            f"run {run_id!r}: {len(found)} records, {head.seq + 1} were written; nothing of the run is used"
+        )
+    _same_standing(run_id, found, head)
+    return found
+
+
+def _same_standing(run_id: str, records: list[Record], head: RunHead) -> None:
+    schema = records[0].body.get("schema", RECORD_SCHEMA)
+    if schema > RECORD_SCHEMA:
+        raise TooNew(
+            f"run {run_id!r} has records of version {schema}; this version reads up to {RECORD_SCHEMA}"
+        )
+    if standing(records[-1].kind, records[-1].body) != (head.status, head.reason):
+        raise Corrupt(f"run {run_id!r}: its records and its status do not agree; nothing of the run is used")

@@ -1,0 +1,140 @@
+"""A journal that fails or dies on purpose, to show that what is built on it survives.
+
+    journal = CrashingJournal(SqliteJournal(path), at=3)              # raises instead of the third write
+    journal = CrashingJournal(MemoryJournal(), at=3, when="after")    # carries it out, then raises
+    journal = CrashingJournal(SqliteJournal(path), at=3, crash=kill)  # ends the process as kill -9 does
+
+Writes are create, claim, append, release and post, counted from 1.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn, TypeVar
+
+from orchestrator.errors import StoreDown
+from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunHead
+
+T = TypeVar("T")
+
+WRITES = ("create", "claim", "append", "release", "post")
+"""What is counted, and what `on` may name."""
+
+
+def fail() -> NoReturn:
+    """Raise StoreDown, as a store does that met an I/O error."""
+    raise StoreDown("crashed on purpose")
+
+
+def kill() -> NoReturn:
+    """End this process at once: nothing is flushed, no handler runs."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+class CrashingJournal:
+    """Passes everything to `inner`, and crashes at the `at`-th write named in `on` (0: never).
+
+    `when` is `before` or `after` the write took effect. After crashing by exception it is down for good, as a
+    poisoned store is; `crashed` tells, `writes` lists what was counted. `inner` still holds what was written.
+    """
+
+    def __init__(
+        self,
+        inner: Journal,
+        *,
+        at: int = 0,
+        when: Literal["before", "after"] = "before",
+        on: Sequence[str] = ("append",),
+        crash: Callable[[], NoReturn] = fail,
+    ) -> None:
+        self.inner = inner
+        self.backend = inner.backend
+        self.crashed = False
+        self.writes: list[str] = []
+        self._at = at
+        self._when = when
+        self._on = frozenset(on)
+        self._crash = crash
+
+    async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
+        return await self._write("create", lambda: self.inner.create(run_id, owner, body))
+
+    async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
+        return await self._write("claim", lambda: self.inner.claim(run_id, owner, steal=steal))
+
+    def append(
+        self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
+    ) -> Awaitable[None] | None:
+        due = self._count("append")
+        if due and self._when == "before":
+            self._die()
+        waiting = self.inner.append(lease, drafts, blobs)
+        if not due:
+            return waiting
+        if waiting is None:
+            self._die()
+        return self._after(waiting)
+
+    async def release(self, lease: Lease) -> None:
+        await self._write("release", lambda: self.inner.release(lease))
+
+    async def post(self, run_id: str, request: Posted) -> bool:
+        return await self._write("post", lambda: self.inner.post(run_id, request))
+
+    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+        return await self._up().load(run_id, since)
+
+    async def blob(self, digest: str) -> bytes:
+        return await self._up().blob(digest)
+
+    async def head(self, run_id: str) -> RunHead:
+        return await self._up().head(run_id)
+
+    def runs(self, *, status: str | None = None, graph: str | None = None) -> AsyncIterator[RunHead]:
+        return self._up().runs(status=status, graph=graph)
+
+    async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
+        return await self._up().inbox(run_id, since)
+
+    async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
+        return await self._up().prune(older_than=older_than, keep_last=keep_last)
+
+    async def erase(self, run_id: str) -> None:
+        await self._up().erase(run_id)
+
+    async def close(self) -> None:
+        """Close the inner store; also after a crash, so that a test can let go of it."""
+        await self.inner.close()
+
+    async def _write(self, name: str, write: Callable[[], Awaitable[T]]) -> T:
+        due = self._count(name)
+        if due and self._when == "before":
+            self._die()
+        result = await write()
+        if due:
+            self._die()
+        return result
+
+    async def _after(self, waiting: Awaitable[None]) -> None:
+        await waiting
+        self._die()
+
+    def _up(self) -> Journal:
+        if self.crashed:
+            raise StoreDown("crashed on purpose")
+        return self.inner
+
+    def _count(self, name: str) -> bool:
+        """Count a write; whether it is the one to crash at."""
+        self._up()
+        if name not in self._on:
+            return False
+        self.writes.append(name)
+        return len(self.writes) == self._at
+
+    def _die(self) -> NoReturn:
+        self.crashed = True
+        self._crash()

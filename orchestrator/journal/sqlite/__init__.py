@@ -1,0 +1,252 @@
+"""The embedded journal: one SQLite file, durable at every append, readable and postable from other processes.
+
+    journal = SqliteJournal(".orchestrator/journal.db")
+    agent = Orchestrator(llm=my_llm, journal=journal)
+
+Constructing opens nothing: the first call does, off the event loop, and an error there is one sentence and
+leaves nothing half-created. `open()` does it early. Writes go through one thread, which commits all that
+waits together; reads go through another. A handle that met an I/O error, a full disk or damage refuses
+everything until `reopen()`; one that was opened before a fork refuses everything in the child.
+
+Beside `journal.db` lie `journal.db-owners/` (locks that say who lives) and `journal.db-blobs/` (big blobs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import apsw
+
+from orchestrator.errors import Corrupt, StoreDown
+from orchestrator.journal.sqlite import backup, read
+from orchestrator.journal.sqlite.backup import Health as Health
+from orchestrator.journal.sqlite.handle import Handle
+from orchestrator.journal.sqlite.trouble import FAULTS, TRANSIENT
+from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Remove, release
+from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
+
+T = TypeVar("T")
+
+
+class SqliteJournal:
+    """Implements `kernel.journal.Journal`.
+
+    `queue` is how many jobs one commit takes at most, and beyond how many new runs, claims and requests wait
+    for room; appends always enter, a run has one under way. `busy` is how many seconds another process may
+    hold the write lock. `now` only stamps rows: who owns a run never depends on it.
+    """
+
+    backend = "sqlite"
+
+    def __init__(
+        self, path: str | Path, *, queue: int = 1000, busy: float = 5.0, now: Callable[[], float] = time.time
+    ) -> None:
+        self.path = Path(path).absolute()
+        self._queue = queue
+        self._busy = busy
+        self._now = now
+        self._handle: Handle | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        self._aside = self._new_aside()
+
+    # ---- opening and closing ----
+
+    async def open(self) -> None:
+        """Open now rather than at the first use. Raises StoreDown, Corrupt or TooNew."""
+        await self._opened()
+
+    async def reopen(self) -> None:
+        """Let go of a handle that was poisoned, or closed, and open anew; what it owned may be claimed."""
+        await self.close()
+        self._pid, self._aside, self._closed = os.getpid(), self._new_aside(), False
+        await self._opened()
+
+    async def close(self) -> None:
+        """Write what is queued and let go of the file and of every run."""
+        handle, self._handle, self._closed = self._handle, None, True
+        if self._pid != os.getpid():  # all of it is the parent's
+            if handle is not None:
+                handle.abandon()
+            return
+        try:
+            if handle is not None:
+                await asyncio.get_running_loop().run_in_executor(self._aside, handle.close)
+        finally:
+            self._aside.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # ---- the contract: writing ----
+
+    async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
+        """Begin a run and claim it. Raises RunExists, StoreDown."""
+        handle = await self._opened()
+        return await handle.writer.call(Create(run_id, owner, body, handle.presence, self._now))
+
+    async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
+        """Take a run over. Raises RunUnknown, Held, Corrupt, StoreDown."""
+        handle = await self._opened()
+        return await handle.writer.call(Claim(run_id, owner, handle.presence, steal))
+
+    def append(
+        self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
+    ) -> Awaitable[None] | None:
+        """Queue records and return what to await until they are durable. Raises Fenced, StoreDown.
+
+        A task cancelled while it awaits gets its CancelledError when the outcome is known.
+        """
+        handle = self._here()
+        if handle is None:
+            raise StoreDown(f"journal {self.path} is not open: a lease comes from create or claim")
+        if not drafts:
+            return None
+        job = Append(lease, drafts, blobs, handle.blobs, self._now)
+        return handle.writer.submit(job, job.first)
+
+    async def release(self, lease: Lease) -> None:
+        """Give the run back, after what is queued for it."""
+        handle = await self._opened()
+        await handle.writer.call(release(lease))
+
+    async def post(self, run_id: str, request: Posted) -> bool:
+        """Leave a request for a run; False when its id was posted before. Raises RunUnknown, StoreDown."""
+        handle = await self._opened()
+        return await handle.writer.call(Post(run_id, request, self._now))
+
+    async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
+        """Remove ended runs that nobody holds and that meet every condition given; without one, none."""
+        if older_than is None and keep_last is None:
+            return 0
+        handle = await self._opened()
+        removed = 0
+        while some := await handle.writer.call(Prune(handle.presence, older_than, keep_last or 0)):
+            removed += some
+        await self._forget(handle)
+        return removed
+
+    async def erase(self, run_id: str) -> None:
+        """Remove a run and the blobs only it names, from file and log. Raises RunUnknown or Held."""
+        handle = await self._opened()
+        await handle.writer.call(Remove(run_id, handle.presence))
+        await self._forget(handle)
+
+    # ---- the contract: reading ----
+
+    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+        """Return the records from `since` on, the whole chain proved. Raises RunUnknown, Corrupt, TooNew."""
+        return await self._read(lambda handle: read.load(handle.reader, run_id, since, handle.presence.alive))
+
+    async def blob(self, digest: str) -> bytes:
+        """Return a blob. Raises Corrupt."""
+        return await self._read(lambda handle: handle.blobs.read(handle.reader.cursor(), digest))
+
+    async def head(self, run_id: str) -> RunHead:
+        """Return what is known of a run. Raises RunUnknown, Corrupt."""
+        return await self._read(lambda handle: read.head(handle.reader, run_id, handle.presence.alive))
+
+    async def runs(self, *, status: str | None = None, graph: str | None = None) -> AsyncIterator[RunHead]:
+        """Yield runs, oldest first; those that cannot be trusted come last, as one Corrupt."""
+        number: int | None = 0
+        problems: list[Corrupt] = []
+        while number is not None:
+            heads, bad, number = await self._read(functools.partial(_page, number))
+            problems += bad
+            for head in heads:
+                if status in (None, head.status) and graph in (None, head.graph):
+                    yield head
+        if problems:
+            raise Corrupt("; ".join(map(str, problems)))
+
+    async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
+        """Return the requests posted after number `since`. Raises RunUnknown, Corrupt."""
+        return await self._read(lambda handle: read.inbox(handle.reader, run_id, since))
+
+    # ---- care ----
+
+    async def backup(self, target: str | Path) -> None:
+        """Write a proved copy of one moment while runs go on; `target` must not exist. Raises StoreDown."""
+        await self._read(lambda handle: backup.write(handle, Path(target).absolute()))
+
+    @staticmethod
+    def restore(source: str | Path, path: str | Path) -> None:
+        """Make a journal out of a backup, proved first; `path` must not exist. Raises JournalError."""
+        backup.restore(Path(source).absolute(), Path(path).absolute())
+
+    async def check(self) -> Health:
+        """Read everything and prove it: for `doctor`. Problems are in the result, not raised."""
+        return await self._read(backup.check)
+
+    # ---- inside ----
+
+    def _new_aside(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, thread_name_prefix=f"journal {self.path.name} read")
+
+    def _here(self) -> Handle | None:
+        """Return the handle if it is open. Raises StoreDown where it must not be used."""
+        handle = self._handle
+        if handle is not None and self._pid != os.getpid():
+            raise StoreDown(
+                f"journal {self.path} was opened before this process was forked: open another in the child"
+            )
+        if handle is None and self._closed:
+            raise StoreDown(f"journal {self.path} is closed")
+        return handle
+
+    async def _opened(self) -> Handle:
+        handle = self._here()
+        if handle is None:
+            if self._pid != os.getpid():  # never opened, and forked since: the pool's thread is the parent's
+                self._pid, self._aside = os.getpid(), self._new_aside()
+            handle = await asyncio.get_running_loop().run_in_executor(self._aside, self._open)
+        handle.writer.refuse_if_down()
+        return handle
+
+    def _open(self) -> Handle:
+        """In the one thread of the pool, so that two who come first do not open twice."""
+        if self._handle is None:
+            self._handle = Handle(self.path, queue=self._queue, busy=self._busy)
+            weakref.finalize(self, self._handle.close)
+        return self._handle
+
+    async def _forget(self, handle: Handle) -> None:
+        await handle.writer.call(handle.blobs.sweep(handle.presence.alive))
+        await self._read(lambda handle: handle.truncate())
+
+    async def _read(self, reading: Callable[[Handle], T]) -> T:
+        handle = await self._opened()
+        try:
+            answer = asyncio.get_running_loop().run_in_executor(self._aside, _guarded, handle, reading)
+        except RuntimeError:  # somebody closed it since
+            raise StoreDown(f"journal {self.path} is closed") from None
+        return await answer
+
+
+def _page(number: int, handle: Handle) -> tuple[list[RunHead], list[Corrupt], int | None]:
+    return read.page(handle.reader, number, handle.presence.alive)
+
+
+def _guarded(handle: Handle, reading: Callable[[Handle], T]) -> T:
+    """Read, with errors as ours; a doubtful read poisons the writer as well."""
+    handle.writer.refuse_if_down()
+    try:
+        return reading(handle)
+    except TRANSIENT as error:
+        raise handle.explain(error) from error
+    except FAULTS as error:
+        raise handle.writer.poison(error) from error
+    except apsw.Error as error:
+        raise handle.explain(error) from error

@@ -1,0 +1,196 @@
+"""Copies, and the proof of a whole journal: online backup, restore, and the check behind `doctor`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+
+from orchestrator.errors import JournalError, StoreDown
+from orchestrator.journal.sqlite import place, read, schema
+from orchestrator.journal.sqlite.handle import Handle, beside
+from orchestrator.kernel.journal import RunHead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What a check found. `problems` is empty when everything read is what was written."""
+
+    version: int
+    sqlite: str
+    pragmas: dict[str, object]
+    runs: int
+    records: int
+    open: tuple[RunHead, ...]
+    """Runs that are open or parked."""
+    size: int
+    """Bytes of the file and its log."""
+    free: int
+    """Bytes left on its disk."""
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems
+
+
+def check(handle: Handle) -> Health:
+    """Prove every run, blob and request of a journal."""
+    return examine(handle.path, handle)
+
+
+def examine(path: Path, handle: Handle) -> Health:
+    """Read everything through a connection of its own; what others append meanwhile is not in it."""
+    db = schema.connect(path, busy=handle.busy, query_only=True)
+    try:
+        problems = [
+            f"integrity_check: {row[0]}" for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"
+        ]
+        heads, records, wrong = _prove_runs(db, handle)
+        problems += wrong + _prove_blobs(db, handle)
+        files = (path, beside(path, "-wal"))
+        return Health(
+            version=int(str(db.pragma("user_version"))),
+            sqlite=apsw.sqlite_lib_version(),
+            pragmas=schema.read_back(db),
+            runs=len(heads),
+            records=records,
+            open=tuple(head for head in heads if head.status != "ended"),
+            size=sum(file.stat().st_size for file in files if file.exists()),
+            free=shutil.disk_usage(path.parent).free,
+            problems=tuple(problems),
+        )
+    finally:
+        db.close(force=True)
+
+
+def _prove_runs(db: apsw.Connection, handle: Handle) -> tuple[list[RunHead], int, list[str]]:
+    heads: list[RunHead] = []
+    problems: list[str] = []
+    records = 0
+    number: int | None = 0
+    while number is not None:
+        some, bad, number = read.page(db, number, handle.presence.alive)
+        heads += some
+        problems += map(str, bad)
+    for head in heads:
+        try:
+            records += len(read.load(db, head.run_id, 0, handle.presence.alive))
+            read.inbox(db, head.run_id, 0)
+        except (JournalError, apsw.Error) as error:
+            problems.append(str(error))
+    return heads, records, problems
+
+
+def _prove_blobs(db: apsw.Connection, handle: Handle) -> list[str]:
+    problems: list[str] = []
+    for (digest,) in db.execute("SELECT lower(hex(digest)) FROM blob").fetchall():
+        try:
+            handle.blobs.read(db.cursor(), str(digest))
+        except (JournalError, apsw.Error, OSError) as error:
+            problems.append(str(error))
+    return problems
+
+
+def write(handle: Handle, target: Path) -> None:
+    """Copy a journal that is in use. The copy is proved before it gets its name."""
+    _refuse_existing(target)
+    part = beside(target, ".part")
+    _remove(part)
+    db = schema.connect(handle.path, busy=handle.busy)
+    try:
+        # One read transaction, beside which writers go on; the copy has no free pages and no log.
+        db.execute("VACUUM INTO ?", (str(part),))
+        part.chmod(0o600)
+        _copy_blobs(handle.blobs.folder, part)
+        _prove(part, busy=handle.busy)
+        _put(part, target)
+    except OSError as error:
+        raise StoreDown(f"backup {target} cannot be written: {error.strerror or error}") from error
+    except apsw.Error as error:
+        raise StoreDown(f"backup {target} cannot be written: {error}") from error
+    finally:
+        db.close(force=True)
+        _remove(part)
+
+
+def restore(source: Path, path: Path) -> None:
+    """Copy a backup to where a journal is to be."""
+    if not source.is_file():
+        raise StoreDown(f"backup {source} does not exist")
+    _refuse_existing(path)
+    part = beside(path, ".part")
+    _remove(part)
+    made: list[Path] = []
+    try:
+        made = place.prepare(part)
+        shutil.copyfile(source, part)
+        _copy_blobs(beside(source, "-blobs"), part)
+        _prove(part, busy=1.0)
+        _put(part, path)
+    except OSError as error:
+        raise StoreDown(f"journal {path} cannot be restored: {error.strerror or error}") from error
+    finally:
+        _remove(part)
+        place.undo(made)
+
+
+def _prove(part: Path, busy: float) -> None:
+    handle = Handle(part, queue=1, busy=busy)
+    try:
+        found = check(handle)
+    finally:
+        handle.close()
+    if not found.ok:
+        raise StoreDown(f"the copy is not sound: {'; '.join(found.problems[:3])}")
+
+
+def _copy_blobs(folder: Path, part: Path) -> None:
+    if not folder.is_dir():
+        return
+    copy = beside(part, "-blobs")
+    copy.mkdir(mode=0o700)
+    for file in folder.iterdir():
+        if not file.name.endswith(".tmp"):
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # removed meanwhile; if a run of the copy needs it, that shows
+                shutil.copyfile(file, copy / file.name)
+                _sync(copy / file.name)
+    place.sync_folder(copy)
+
+
+def _put(part: Path, target: Path) -> None:
+    """Make the parts durable, then give them their names: the blobs first, the file that names them last."""
+    _sync(part)
+    if beside(part, "-blobs").is_dir():
+        beside(part, "-blobs").replace(beside(target, "-blobs"))
+    os.link(part, target)  # unlike a rename it cannot replace a journal that came meanwhile
+    part.unlink()
+    place.sync_folder(target.parent)
+
+
+def _sync(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_existing(target: Path) -> None:
+    for path in (target, beside(target, "-wal"), beside(target, "-blobs")):
+        if path.exists():
+            raise StoreDown(f"{path} exists: nothing was written over it")
+
+
+def _remove(part: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        beside(part, suffix).unlink(missing_ok=True)
+    for suffix in ("-blobs", "-owners"):
+        shutil.rmtree(beside(part, suffix), ignore_errors=True)

@@ -1,0 +1,94 @@
+"""An open journal: two connections, the writer, the lock that says we live; and how it is let go of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import apsw
+
+from orchestrator.errors import JournalError
+from orchestrator.journal.sqlite import place, schema
+from orchestrator.journal.sqlite.blob import Blobs
+from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.journal.sqlite.trouble import TRANSIENT, explain
+from orchestrator.journal.sqlite.writer import Transaction, Writer
+
+_abandoned: list[object] = []
+"""Connections of a parent, kept by a forked child: closing them would touch locks that it does not have."""
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """Return the path of what belongs to a journal file."""
+    return path.with_name(path.name + suffix)
+
+
+class Handle:
+    """Everything that is open. Constructing opens it, or raises and leaves what it found."""
+
+    def __init__(self, path: Path, *, queue: int, busy: float) -> None:
+        self.path = path
+        self.busy = busy
+        self.pid = os.getpid()
+        self.presence = Presence(beside(path, "-owners"))
+        self.blobs = Blobs(beside(path, "-blobs"), self.presence.begin)
+        made = place.prepare(path)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(place.undo, made)
+            db = schema.connect(path, busy=busy)
+            on_failure.callback(db.close, force=True)
+            self.reader = schema.connect(path, busy=busy, query_only=True)
+            on_failure.callback(self.reader.close, force=True)
+            self._tidy(db)
+            self.writer = Writer(db, limit=queue, explain=self.explain, name=path.name)
+            on_failure.pop_all()
+
+    def explain(self, error: BaseException) -> JournalError:
+        """Return one of our errors for what went wrong."""
+        return explain(error, self.path, self.busy)
+
+    def _tidy(self, db: apsw.Connection) -> None:
+        """Bring what the log holds into the file, and remove what the dead left.
+
+        A process that a failed sync took down may have left pages in the system's cache that are not on disk
+        and never will be: copying them into the file writes them again, instead of trusting them.
+        """
+        try:
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            db.execute("BEGIN IMMEDIATE")
+            self.presence.sweep()
+            self.blobs.sweep(self.presence.alive)(Transaction(db.cursor()))
+            db.execute("COMMIT")
+        except TRANSIENT:  # others are at work: then they do this, or whoever opens next
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+        except apsw.Error as error:
+            raise self.explain(error) from error
+
+    def truncate(self) -> None:
+        """Empty the log, as far as nobody reads from it."""
+        # Not through the reader: it may only query.
+        db = schema.connect(self.path, busy=self.busy)
+        try:
+            with contextlib.suppress(*TRANSIENT):
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            db.close(force=True)
+
+    def close(self) -> None:
+        """Write what is queued, then let go of everything. Twice is once; in a forked child it is not ours."""
+        if self.pid != os.getpid():
+            self.abandon()
+            return
+        poisoned = self.writer.poisoned
+        self.writer.stop()
+        with contextlib.suppress(apsw.Error):
+            if poisoned:
+                self.reader.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self.reader.close(force=True)
+        self.presence.end()
+
+    def abandon(self) -> None:
+        """Forget everything without touching it."""
+        _abandoned.append(self)

@@ -1,0 +1,105 @@
+"""Where a journal file may lie: a local, writable folder. Nothing here opens the file itself.
+
+SQLite's locks belong to the process: closing any other descriptor of the file would drop them. So the file is
+created before SQLite sees it, and afterwards only looked at by `stat`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from orchestrator.errors import StoreDown
+
+NETWORK = frozenset(
+    (
+        *(
+            "9p",
+            "afs",
+            "beegfs",
+            "ceph",
+            "cifs",
+            "davfs",
+            "gpfs",
+            "lustre",
+            "ncpfs",
+            "nfs",
+            "nfs4",
+            "smb3",
+            "smbfs",
+        ),
+        *("fuse.ceph", "fuse.davfs2", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"),
+    )
+)
+"""File systems whose locks and shared memory do not reach other machines; write-ahead logs break on them."""
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+def prepare(path: Path) -> list[Path]:
+    """Create what is missing (folders 0700, file 0600), durably; return it, innermost last. Raises StoreDown."""
+    made: list[Path] = []
+    try:
+        for folder in reversed([parent for parent in path.parents if not parent.exists()]):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            made.append(folder)
+            sync_folder(folder.parent)
+        refuse_network(path.parent)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            made.append(path)
+            sync_folder(path.parent)
+    except BaseException as error:
+        undo(made)
+        if isinstance(error, OSError):
+            raise StoreDown(f"journal {path} cannot be created: {error.strerror or error}") from error
+        raise
+    return made
+
+
+def undo(made: list[Path]) -> None:
+    """Remove what `prepare` created, as far as it is still as empty as it was then."""
+    for path in reversed(made):
+        with contextlib.suppress(OSError):
+            if path.is_dir():
+                path.rmdir()
+            else:
+                for suffix in ("-wal", "-shm", "-journal"):
+                    path.with_name(path.name + suffix).unlink(missing_ok=True)
+                path.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_network(folder: Path) -> None:
+    """Raise StoreDown when the folder lies on a network file system. Only Linux tells; elsewhere nothing is refused."""
+    kind = file_system(folder)
+    if kind in NETWORK:
+        raise StoreDown(f"journal folder {folder} is on {kind}, a network file system: choose a local disk")
+
+
+def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
+    """Return the type of the file system a folder is on, or "" where the system does not say.
+
+    A line of mountinfo (proc(5)) has the mount point in field 5, and after a lone dash the type.
+    """
+    try:
+        listed = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        real = folder.resolve()
+    except OSError:
+        return ""
+    best, kind = -1, ""
+    for line in listed:
+        before, _, after = line.partition(" - ")
+        point = Path(before.split(" ")[4].encode().decode("unicode_escape"))
+        if real.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), after.split(" ")[0]
+    return kind

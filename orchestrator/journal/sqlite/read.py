@@ -1,0 +1,100 @@
+"""Reading, each call in a transaction of its own, so that a run's row and its records are of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+import orjson
+
+from orchestrator.errors import Corrupt
+from orchestrator.journal.codec import Stored, verified
+from orchestrator.journal.sqlite.row import decoding, known, proved, rows_after
+from orchestrator.journal.sqlite.schema import LAST
+from orchestrator.journal.sqlite.work import request_sum, span
+from orchestrator.kernel.journal import Posted, Record, RunHead
+
+Alive = Callable[[str | None], bool]
+
+PAGE = 200
+"""Runs read at once by a listing."""
+
+
+@contextmanager
+def moment(db: apsw.Connection, what: str) -> Iterator[apsw.Cursor]:
+    """Read what is true at one moment. Raises Corrupt for what cannot have been written."""
+    cursor = db.cursor()
+    cursor.execute("BEGIN")
+    try:
+        with decoding(what):
+            yield cursor
+    finally:
+        if db.in_transaction:  # an I/O error ends it by itself
+            db.execute("ROLLBACK")
+
+
+def head(db: apsw.Connection, run_id: str, alive: Alive) -> RunHead:
+    """Return what is known of a run. Raises RunUnknown or Corrupt."""
+    with moment(db, f"run {run_id!r}: its row") as cursor:
+        return known(cursor, run_id).summary(alive)
+
+
+def load(db: apsw.Connection, run_id: str, since: int, alive: Alive) -> list[Record]:
+    """Return the records from `since` on, the whole chain proved. Raises RunUnknown, Corrupt or TooNew."""
+    with moment(db, f"run {run_id!r}: a record") as cursor:
+        row = known(cursor, run_id)
+        found = cursor.execute(
+            "SELECT key, epoch, kind, body, hash FROM record WHERE key BETWEEN ? AND ? ORDER BY key",
+            span(row.id),
+        )
+        stored: list[Stored] = [
+            (key & LAST, epoch, kind, body, digest.hex()) for key, epoch, kind, body, digest in found
+        ]
+        records = verified(run_id, stored, row.summary(alive), row.head)
+    created = records[0].body
+    if (row.graph, row.fingerprint) != (str(created.get("graph", "")), str(created.get("fingerprint", ""))):
+        raise Corrupt(
+            f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
+        )
+    return records[since:]
+
+
+def page(db: apsw.Connection, number: int, alive: Alive) -> tuple[list[RunHead], list[Corrupt], int | None]:
+    """Return the next runs after row `number`, those that cannot be trusted, and the number to go on from."""
+    heads: list[RunHead] = []
+    bad: list[Corrupt] = []
+    rows = 0
+    with moment(db, "the list of runs") as cursor:
+        for raw in rows_after(cursor, number, PAGE):
+            rows += 1
+            number = int(str(raw[0]))
+            try:
+                heads.append(proved(raw).summary(alive))
+            except Corrupt as error:
+                bad.append(error)
+    return heads, bad, number if rows == PAGE else None
+
+
+def inbox(db: apsw.Connection, run_id: str, since: int) -> list[Posted]:
+    """Return the requests posted after number `since`. Raises RunUnknown or Corrupt."""
+    with moment(db, f"run {run_id!r}: a request") as cursor:
+        run = known(cursor, run_id)
+        first, last = span(run.id)
+        rows = cursor.execute(
+            "SELECT key, id, kind, body, by, at, sum FROM request WHERE key BETWEEN ? AND ? ORDER BY key",
+            (first + since + 1, last),
+        )
+        found = [_posted(run_id, row) for row in rows]
+    if [request.number for request in found] != list(range(since + 1, run.requests + 1)):
+        raise Corrupt(f"run {run_id!r}: {run.requests} requests were posted, not all are there")
+    return found
+
+
+def _posted(run_id: str, row: tuple[Any, ...]) -> Posted:
+    key, name, kind, body, by, at, total = row
+    number = key & LAST
+    if request_sum(run_id, number, name, kind, body, by, at) != total:
+        raise Corrupt(f"run {run_id!r}: request {number} is not what was posted")
+    return Posted(name, kind, orjson.loads(body), by, at, number)

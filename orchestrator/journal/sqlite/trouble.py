@@ -1,0 +1,71 @@
+"""What SQLite and the system say when something is wrong, as one of our errors with one clear sentence."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import apsw
+
+from orchestrator.errors import Corrupt, JournalError, StoreDown
+
+TRANSIENT = (apsw.BusyError, apsw.LockedError)
+"""Another connection was in the way: nothing happened, and the store is as good as before."""
+
+FAULTS = (
+    apsw.IOError,
+    apsw.FullError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.CantOpenError,
+    apsw.ReadOnlyError,
+    apsw.NoMemError,
+    apsw.ProtocolError,
+    apsw.PermissionsError,
+    OSError,
+)
+"""After one of these nothing that this connection says can be relied on."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+_SENTENCES: tuple[tuple[type[BaseException], type[JournalError], str], ...] = (
+    (
+        apsw.BusyError,
+        StoreDown,
+        "was locked by another process for more than {busy:g} s: it is busy, or frozen",
+    ),
+    (
+        apsw.LockedError,
+        StoreDown,
+        "was locked by another process for more than {busy:g} s: it is busy, or frozen",
+    ),
+    (apsw.NotADBError, Corrupt, "is not a SQLite database, or its first page is damaged"),
+    (apsw.CorruptError, Corrupt, "is damaged: `doctor` it, or restore a backup"),
+    (apsw.ReadOnlyError, StoreDown, "is read-only"),
+    (apsw.CantOpenError, StoreDown, "cannot be opened for writing"),
+    (apsw.PermissionsError, StoreDown, "cannot be opened for writing"),
+    (apsw.IOError, StoreDown, "had an I/O error ({detail}): open the journal again"),
+    (OSError, StoreDown, "had an I/O error ({detail}): open the journal again"),
+    (BaseException, StoreDown, "failed ({detail})"),
+)
+"""The first that fits is what is said of the journal."""
+
+
+def explain(error: BaseException, path: Path, busy: float) -> JournalError:
+    """Return the error to raise for what apsw or the system raised."""
+    if isinstance(error, JournalError):
+        return error
+    if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in _FULL):
+        return StoreDown(f"the disk of journal {path} is full: free space, then open the journal again")
+    kind, sentence = next((kind, text) for of, kind, text in _SENTENCES if isinstance(error, of))
+    return kind(f"journal {path} {sentence.format(busy=busy, detail=_detail(error))}")
+
+
+def _detail(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, apsw.Error):
+        extended = getattr(error, "extendedresult", 0)
+        return str(apsw.mapping_extended_result_codes.get(extended, error))
+    return f"{type(error).__name__}: {error}"

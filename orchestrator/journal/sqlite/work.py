@@ -1,0 +1,250 @@
+"""What the writer thread does, one class or function a kind of job.
+
+Each checks first and writes after, so that a refusal leaves nothing behind in the batch it is part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import Fenced, Held, RunExists
+from orchestrator.journal.codec import ENDED, OPEN, check_blob, encoded, lines, only_claims, standing
+from orchestrator.journal.sqlite.blob import Blobs
+from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
+from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
+from orchestrator.journal.sqlite.writer import Transaction
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, chained
+
+Now = Callable[[], float]
+
+INSERT_RUN = """INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id, fixed_sum,
+    epoch, seq, head, progress, status, reason, updated_at, sum, requests, requests_sum,
+    owner, holder) VALUES (?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?) RETURNING id"""
+CLAIM = "UPDATE run SET epoch=?, owner=?, holder=?, sum=? WHERE id=?"
+# The fence: whoever is not the last to have claimed, or does not know the last record, updates no row.
+APPEND = """UPDATE run SET seq=?, head=?, progress=?, status=?, reason=?, updated_at=?, sum=?
+    WHERE run_id=? AND epoch=? AND seq=? AND head=? RETURNING id"""
+RELEASE = "UPDATE run SET owner=NULL, holder=NULL WHERE run_id=? AND epoch=?"
+PROGRESS = "SELECT progress FROM run WHERE run_id=?"
+
+
+@dataclass(slots=True)
+class Create:
+    """Begin a run."""
+
+    run_id: str
+    owner: str
+    body: Mapping[str, Any]
+    presence: Presence
+    now: Now
+
+    def __call__(self, tx: Transaction) -> Lease:
+        if row_of(tx.cursor, self.run_id) is not None:
+            raise RunExists(self.run_id)
+        body = self.body
+        line = encoded("created", body)
+        head = chained(NO_HASH, self.run_id, 0, 1, "created", line)
+        now = self.now()
+        fixed = (
+            self.run_id,
+            str(body.get("graph", "")),
+            str(body.get("fingerprint", "")),
+            float(body.get("at", now)),
+            body.get("parent_run_id"),
+            body.get("conversation_id"),
+        )
+        total = checksum(*Values(self.run_id, 1, 0, head, 1, OPEN, "", now))
+        stands = (bytes.fromhex(head), OPEN, now, total, checksum(self.run_id, 0))
+        row = (*fixed, checksum(*fixed), *stands, self.owner, self.presence.begin())
+        number = tx.cursor.execute(INSERT_RUN, row).get
+        insert_records(tx, [(number << SHIFT, 1, "created", line, bytes.fromhex(head))])
+        return Lease(self.run_id, self.owner, 1, 0, head)
+
+
+@dataclass(slots=True)
+class Claim:
+    """Take a run over."""
+
+    run_id: str
+    owner: str
+    presence: Presence
+    steal: bool
+
+    def __call__(self, tx: Transaction) -> Lease:
+        row = known(tx.cursor, self.run_id)
+        mine = self.presence.begin()
+        if (
+            not self.steal
+            and (row.owner, row.holder) != (self.owner, mine)
+            and self.presence.alive(row.holder)
+        ):
+            raise Held(self.run_id, str(row.owner))
+        epoch = row.epoch + 1
+        total = checksum(*row.values()._replace(epoch=epoch))
+        tx.cursor.execute(CLAIM, (epoch, self.owner, mine, total, row.id))
+        return Lease(self.run_id, self.owner, epoch, row.seq, row.head)
+
+
+class Append:
+    """Add records to a run, with the blobs they name."""
+
+    __slots__ = ("_blobs", "_claims", "_lease", "_lines", "_now", "_standing", "_store")
+
+    def __init__(
+        self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None, store: Blobs, now: Now
+    ) -> None:
+        self._lease = lease
+        self._lines = lines(drafts)
+        self._standing = standing(*drafts[-1])
+        self._claims = only_claims(drafts)
+        self._blobs = dict(blobs) if blobs else None
+        self._store = store
+        self._now = now
+
+    @property
+    def first(self) -> Callable[[], None] | None:
+        """What must be on disk before the transaction: blobs too big for a row."""
+        return self._files if self._blobs and any(map(self._store.is_big, self._blobs.values())) else None
+
+    def _files(self) -> None:
+        for digest, content in (self._blobs or {}).items():
+            check_blob(digest, content)
+            if self._store.is_big(content):
+                self._store.write(digest, content)
+
+    def __call__(self, tx: Transaction) -> None:
+        lease = self._lease
+        run_id, epoch = lease.run_id, lease.epoch
+        for digest, content in (self._blobs or {}).items():
+            check_blob(digest, content)
+        was_seq, was_head = tx.position(lease)
+        seq, head = was_seq, was_head
+        records = []
+        for kind, body in self._lines:
+            seq += 1
+            head = chained(head, run_id, seq, epoch, kind, body)
+            records.append((seq, epoch, kind, body, bytes.fromhex(head)))
+        progress = tx.cursor.execute(PROGRESS, (run_id,)).get if self._claims else epoch
+        now = self._now()
+        total = checksum(*Values(run_id, epoch, seq, head, progress or 0, *self._standing, now))
+        moved = (seq, bytes.fromhex(head), progress, *self._standing, now, total)
+        number = tx.cursor.execute(APPEND, (*moved, run_id, epoch, was_seq, bytes.fromhex(was_head))).get
+        if number is None:
+            raise Fenced(run_id, epoch)
+        base = number << SHIFT
+        insert_records(tx, [(base | record[0], *record[1:]) for record in records])
+        if self._blobs:
+            self._store.insert(tx.cursor, number, self._blobs)
+        tx.move(lease, seq, head)
+
+
+@dataclass(slots=True)
+class Post:
+    """Leave a request for a run. No lease: the write lock of the store orders those who post."""
+
+    run_id: str
+    request: Posted
+    now: Now
+
+    def __call__(self, tx: Transaction) -> bool:
+        request = self.request
+        run = known(tx.cursor, self.run_id)
+        if tx.cursor.execute("SELECT 1 FROM request WHERE run=? AND id=?", (run.id, request.id)).get:
+            return False
+        number = run.requests + 1
+        values = (
+            request.id,
+            request.kind,
+            encoded(request.kind, request.body),
+            request.by,
+            request.at or self.now(),
+        )
+        total = request_sum(self.run_id, number, *values)
+        row = (run.id << SHIFT | number, run.id, *values, total)
+        tx.cursor.execute("INSERT INTO request VALUES (?,?,?,?,?,?,?,?)", row)
+        counted = (number, checksum(self.run_id, number), run.id)
+        tx.cursor.execute("UPDATE run SET requests=?, requests_sum=? WHERE id=?", counted)
+        return True
+
+
+@dataclass(slots=True)
+class Remove:
+    """Remove one run, whatever its state, unless somebody holds it."""
+
+    run_id: str
+    presence: Presence
+
+    def __call__(self, tx: Transaction) -> None:
+        row = known(tx.cursor, self.run_id)
+        if self.presence.alive(row.holder):
+            raise Held(self.run_id, str(row.owner))
+        drop(tx, row)
+        drop_unnamed_blobs(tx)
+
+
+@dataclass(slots=True)
+class Prune:
+    """Remove some of the ended runs that meet every condition; returns how many, `most` at once."""
+
+    presence: Presence
+    older_than: float | None
+    keep_last: int
+    most: int = 50
+
+    def __call__(self, tx: Transaction) -> int:
+        query = """SELECT run_id FROM run WHERE status=? AND (?2 IS NULL OR updated_at < ?2) AND id NOT IN
+            (SELECT id FROM run WHERE status=?1 ORDER BY updated_at DESC, id DESC LIMIT ?3) ORDER BY id"""
+        found = tx.cursor.execute(query, (ENDED, self.older_than, self.keep_last)).fetchall()
+        removed = 0
+        for (run_id,) in found:
+            row = known(tx.cursor, str(run_id))
+            if removed < self.most and not self.presence.alive(row.holder):
+                drop(tx, row)
+                removed += 1
+        drop_unnamed_blobs(tx)
+        return removed
+
+
+def release(lease: Lease) -> Callable[[Transaction], None]:
+    """Return the job that gives a run back; a lease that is out of date changes nothing."""
+
+    def work(tx: Transaction) -> None:
+        tx.cursor.execute(RELEASE, (lease.run_id, lease.epoch))
+
+    return work
+
+
+def span(run: int) -> tuple[int, int]:
+    """Return the first and last key of what belongs to a run."""
+    return run << SHIFT, run << SHIFT | LAST
+
+
+def request_sum(run_id: str, number: int, *values: object) -> int:
+    """Return the checksum of a request's row."""
+    return checksum(
+        run_id, number, *(value.decode() if isinstance(value, bytes) else value for value in values)
+    )
+
+
+def insert_records(tx: Transaction, records: Sequence[tuple[int, int, str, bytes, bytes]]) -> None:
+    """Insert records in one statement: each statement is a race for the interpreter's lock with a busy event loop."""
+    for start in range(0, len(records), 100):
+        some = records[start : start + 100]
+        rows = ",".join(("(?,?,?,?,?)",) * len(some))
+        tx.cursor.execute(f"INSERT INTO record VALUES {rows}", [value for record in some for value in record])  # noqa: S608  no text in it but our own
+
+
+def drop(tx: Transaction, row: RunRow) -> None:
+    """Delete a run with all that belongs to it."""
+    tx.cursor.execute("DELETE FROM record WHERE key BETWEEN ? AND ?", span(row.id))
+    tx.cursor.execute("DELETE FROM request WHERE key BETWEEN ? AND ?", span(row.id))
+    tx.cursor.execute("DELETE FROM blob_use WHERE run=?", (row.id,))
+    tx.cursor.execute("DELETE FROM run WHERE id=?", (row.id,))
+
+
+def drop_unnamed_blobs(tx: Transaction) -> None:
+    """Delete the blobs that no run names any more."""
+    tx.cursor.execute("DELETE FROM blob WHERE digest NOT IN (SELECT digest FROM blob_use)")

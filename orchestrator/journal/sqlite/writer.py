@@ -1,0 +1,301 @@
+"""The one thread that writes: it takes whatever waits, commits it together, then tells each who asked.
+
+One sync makes all of a batch durable (group commit), which is what makes synchronous=FULL cheap. A job that is
+refused (Fenced, Held, RunExists, RunUnknown) has changed nothing, so its batch goes on. Anything that makes the
+connection doubtful poisons the writer for good: `down` says why, nothing is tried again, least of all a sync,
+which may report success for pages that the kernel has dropped already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from orchestrator.errors import Corrupt, JournalError, RunError, StoreDown
+from orchestrator.journal.sqlite.trouble import FAULTS, TRANSIENT
+from orchestrator.kernel.journal import Lease
+
+T = TypeVar("T")
+
+CHECKPOINT_PAGES = 1000
+"""Length of the write-ahead log from which it is copied back. By us and not by SQLite, which would swallow errors."""
+
+
+class Pending(asyncio.Future[T]):
+    """The outcome of a write that is under way. It cannot be cancelled.
+
+    A task cancelled while it awaits one gets its CancelledError when the outcome is known, so it never has to
+    guess whether its records are there.
+    """
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002  asyncio's signature
+        """Nothing takes a write back."""
+        return False
+
+
+class Transaction:
+    """What a job works with: a cursor, and where each lease stands within this batch."""
+
+    __slots__ = ("_moved", "cursor")
+
+    def __init__(self, cursor: apsw.Cursor) -> None:
+        self.cursor = cursor
+        self._moved: dict[int, tuple[Lease, int, str]] = {}
+
+    def position(self, lease: Lease) -> tuple[int, str]:
+        """Return seq and head of a lease, earlier appends of this batch included."""
+        moved = self._moved.get(id(lease))
+        return (lease.seq, lease.head) if moved is None else moved[1:]
+
+    def move(self, lease: Lease, seq: int, head: str) -> None:
+        """Move a lease on, once this is committed."""
+        self._moved[id(lease)] = lease, seq, head
+
+    def landed(self) -> None:
+        """It is committed."""
+        for lease, seq, head in self._moved.values():
+            lease.seq, lease.head = seq, head
+
+
+class Job(Generic[T]):
+    """A unit of writing, what it has to do before the transaction, and who waits for it."""
+
+    __slots__ = ("first", "loop", "pending", "work")
+
+    def __init__(self, work: Callable[[Transaction], T], first: Callable[[], None] | None) -> None:
+        self.work = work
+        self.first = first
+        self.loop = asyncio.get_running_loop()
+        self.pending: Pending[T] = Pending(loop=self.loop)
+
+
+Outcome = tuple[Job[Any], Any, BaseException | None]
+
+
+class Writer:
+    """Owns the writing connection from its start on.
+
+    `limit` bounds a batch, and the queue for all but appends.
+    """
+
+    def __init__(
+        self, db: apsw.Connection, *, limit: int, explain: Callable[[BaseException], JournalError], name: str
+    ) -> None:
+        self.down: JournalError | None = None
+        self.commits = 0
+        self.poisoned = False
+        self._db = db
+        self._limit = limit
+        self._explain = explain
+        self._queue: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._pages = 0
+        db.set_wal_hook(self._note_pages)
+        self._thread = threading.Thread(target=self._serve, name=f"journal {name}", daemon=True)
+        self._thread.start()
+
+    # ---- from event loops ----
+
+    def submit(self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None) -> Pending[T]:
+        """Queue a job and return its outcome to await. Raises StoreDown."""
+        self.refuse_if_down()
+        job = Job(work, first)
+        self._queue.put(job)
+        if self.down is not None:  # it went down since we looked: nobody else would answer
+            self._fail_queued(self.down)
+        return job.pending
+
+    async def call(self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None) -> T:
+        """Wait for room in the queue, then for the job. Raises StoreDown, and what the job raises."""
+        while self._queue.qsize() >= self._limit and self.down is None:
+            loop = asyncio.get_running_loop()
+            room = loop.create_future()
+            self._waiting.append((loop, room))
+            if self._queue.qsize() >= self._limit and self.down is None:
+                await room
+        return await self.submit(work, first)
+
+    def refuse_if_down(self) -> None:
+        """Raise what took the writer down."""
+        if self.down is not None:
+            raise StoreDown(str(self.down)) from self.down
+
+    def poison(self, why: BaseException) -> JournalError:
+        """Refuse everything from now on; from any thread. Return the reason."""
+        if self.down is None:
+            self.down = self._explain(why)
+            self.poisoned = True
+            self._queue.put(None)  # the thread may be waiting
+        return self.down
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Write what is queued, then end the thread and wait for it."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+
+    # ---- in the thread ----
+
+    def _serve(self) -> None:
+        try:
+            while self._serve_batch():
+                pass
+        finally:
+            self.down = self.down or StoreDown("the journal is closed")
+            self._fail_queued(self.down)
+            self._close()
+
+    def _serve_batch(self) -> bool:
+        jobs, more = self._take()
+        self._wake_waiting()
+        try:
+            if self.down is not None:
+                self._fail(jobs, StoreDown(str(self.down)))
+            elif jobs:
+                self._commit(jobs)
+        except BaseException as death:  # noqa: BLE001  whatever ends this thread, nobody may wait for ever
+            self.down = StoreDown(f"the journal's writer thread died: {type(death).__name__}: {death}")
+            self._fail(jobs, self.down)
+        return more and self.down is None
+
+    def _take(self) -> tuple[list[Job[Any]], bool]:
+        """Return what waits, at least one, and whether to go on after it."""
+        jobs: list[Job[Any]] = []
+        job = self._queue.get()
+        with contextlib.suppress(queue.Empty):
+            while job is not None:
+                jobs.append(job)
+                if len(jobs) >= self._limit:
+                    break
+                job = self._queue.get_nowait()
+        return jobs, job is not None
+
+    def _commit(self, jobs: Sequence[Job[Any]]) -> None:
+        try:
+            outcomes = self._transact(jobs)
+        except TRANSIENT as error:
+            self._fail(jobs, self._explain(error))
+        except FAULTS as error:
+            self._fail(jobs, self.poison(error))
+        except Exception as error:  # noqa: BLE001  a job that cannot be carried out must not take others with it
+            self._one_by_one(jobs, error)
+        else:
+            self._deliver(outcomes)
+            self._checkpoint()
+
+    def _one_by_one(self, jobs: Sequence[Job[Any]], error: Exception) -> None:
+        """Nothing of the batch took effect: find out whose fault it was."""
+        if len(jobs) == 1:
+            self._fail(jobs, error)
+            return
+        for job in jobs:
+            if self.down is None:
+                self._commit((job,))
+            else:
+                self._fail((job,), StoreDown(str(self.down)))
+
+    def _transact(self, jobs: Sequence[Job[Any]]) -> list[Outcome]:
+        for job in jobs:
+            if job.first is not None:
+                job.first()
+        transaction = Transaction(self._db.cursor())
+        transaction.cursor.execute("BEGIN IMMEDIATE")
+        try:
+            outcomes = [_attempt(job, transaction) for job in jobs]
+            transaction.cursor.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(apsw.Error):
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+            raise
+        transaction.landed()
+        self.commits += 1
+        return outcomes
+
+    def _note_pages(self, _db: apsw.Connection, _name: str, pages: int) -> int:
+        self._pages = pages
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self) -> None:
+        if self._pages < CHECKPOINT_PAGES:
+            return
+        try:
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except TRANSIENT:
+            pass  # another process does it
+        except FAULTS as error:
+            self.poison(error)
+
+    # ---- telling ----
+
+    def _fail(self, jobs: Sequence[Job[Any]], error: BaseException) -> None:
+        self._deliver([(job, None, _copy(error)) for job in jobs])
+
+    def _fail_queued(self, reason: JournalError) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._queue.get_nowait()
+                if job is not None:
+                    self._fail((job,), StoreDown(str(reason)))
+        self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for loop, room in waiting:
+            _call(loop, _give_room, room)
+
+    def _deliver(self, outcomes: Sequence[Outcome]) -> None:
+        """Hand each loop its outcomes in one call: waking a loop costs more than a future."""
+        loops: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
+        for outcome in outcomes:
+            loops.setdefault(outcome[0].loop, []).append(outcome)
+        for loop, of_loop in loops.items():
+            _call(loop, _resolve, of_loop)
+
+    def _close(self) -> None:
+        with contextlib.suppress(apsw.Error):
+            self._db.set_wal_hook(None)
+            if self.poisoned:  # the last connection to close would checkpoint, that is: sync once more
+                self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self._db.close(force=True)
+
+
+def _attempt(job: Job[Any], transaction: Transaction) -> Outcome:
+    try:
+        return job, job.work(transaction), None
+    except RunError as refused:
+        return job, None, refused
+
+
+def _copy(error: BaseException) -> BaseException:
+    """Return an error of its own for each who waits: a traceback belongs to one."""
+    if not isinstance(error, StoreDown | Corrupt):
+        return error
+    copied = type(error)(str(error))
+    copied.__cause__ = error.__cause__
+    return copied
+
+
+def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], argument: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(callback, argument)
+
+
+def _give_room(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)
+
+
+def _resolve(outcomes: Sequence[Outcome]) -> None:
+    for job, result, error in outcomes:
+        if job.pending.done():  # the thread died halfway through telling
+            continue
+        if error is None:
+            job.pending.set_result(result)
+        else:
+            job.pending.set_exception(error)

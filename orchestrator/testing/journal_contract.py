@@ -1,0 +1,366 @@
+"""What every store of records must do, as tests that a store inherits.
+
+    class TestMyJournal(JournalContract):
+        def store(self, folder: Path) -> Journal:
+            return MyJournal(folder / "journal")
+
+pytest is all it needs: each test runs its own event loop. Two stores made in one folder must be two handles of one
+truth. A store that lives in one process gives the same object again and says in `die` how its owners end.
+"""
+
+# ruff: noqa: S101, PLR2004  a module of tests: asserts, names that are sentences, numbers that are expected
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunExists, RunUnknown
+from orchestrator.kernel.journal import Draft, Journal, Lease, Posted
+from orchestrator.testing.journal_case import (
+    BODY,
+    ENDED,
+    NOTE,
+    PARKED,
+    JournalCase,
+    digest,
+    ended,
+    in_a_loop,
+    kinds,
+    write,
+)
+
+
+class JournalContract(JournalCase):
+    """The tests."""
+
+    # ---- records ----
+
+    @in_a_loop
+    async def test_a_run_begins_with_its_created_record_and_is_held(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        assert (lease.run_id, lease.owner, lease.epoch, lease.seq) == ("run", "me", 1, 0)
+        (record,) = await journal.load("run")
+        assert (record.seq, record.epoch, record.kind, dict(record.body)) == (0, 1, "created", BODY)
+        assert (await journal.head("run")).owner == "me"
+
+    @in_a_loop
+    async def test_a_known_run_id_is_refused(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        with pytest.raises(RunExists):
+            await journal.create("run", "me", {"graph": "other"})
+        (record,) = await journal.load("run")
+        assert record.body == BODY
+
+    @in_a_loop
+    async def test_records_come_back_in_order_with_what_was_written(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        await write(journal, lease, NOTE, Draft("intent", {}))
+        await write(journal, lease, Draft("done", {"n": 2**53}))
+        records = await journal.load("run")
+        assert [record.seq for record in records] == [0, 1, 2, 3]
+        assert [record.kind for record in records] == ["created", "note", "intent", "done"]
+        assert [record.body for record in records[1:]] == [NOTE.body, {}, {"n": 2**53}]
+        assert lease.seq == 3
+
+    @in_a_loop
+    async def test_each_record_has_a_hash_of_its_own_that_stays(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        await write(journal, lease, NOTE, NOTE)
+        hashes = [record.hash for record in await journal.load("run")]
+        assert len(set(hashes)) == 3
+        assert {len(value) for value in hashes} == {64}
+        assert [record.hash for record in await journal.load("run")] == hashes
+
+    @in_a_loop
+    async def test_a_load_from_a_number_on_returns_the_rest(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        await write(journal, lease, NOTE, NOTE, NOTE)
+        whole = await journal.load("run")
+        assert await journal.load("run", 2) == whole[2:]
+        assert await journal.load("run", 4) == []
+
+    @in_a_loop
+    async def test_a_body_changed_after_the_append_does_not_change_the_record(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        body: dict[str, Any] = {"messages": ["one"]}
+        waiting = journal.append(lease, [Draft("note", body)])
+        body["messages"].append("two")
+        if waiting is not None:
+            await waiting
+        assert (await journal.load("run"))[1].body == {"messages": ["one"]}
+
+    @in_a_loop
+    async def test_a_body_that_is_not_plain_data_is_refused_whole(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        with pytest.raises(JournalError):
+            await write(journal, lease, NOTE, Draft("note", {"thing": object()}))
+        await write(journal, lease, NOTE)
+        assert await kinds(journal, "run") == ["created", "note"]
+
+    @in_a_loop
+    async def test_many_runs_at_once_lose_nothing(self, journal: Journal) -> None:
+        async def one(number: int) -> None:
+            lease = await journal.create(f"run {number}", "me", BODY)
+            for step in range(10):
+                await write(journal, lease, Draft("note", {"step": step}), Draft("note", {"of": number}))
+
+        await asyncio.gather(*map(one, range(30)))
+        for number in range(30):
+            records = await journal.load(f"run {number}")
+            assert [record.body.get("step") for record in records[1::2]] == list(range(10))
+            assert all(record.body["of"] == number for record in records[2::2])
+
+    @in_a_loop
+    async def test_appends_under_way_together_keep_their_order(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        under_way = [journal.append(lease, [Draft("note", {"n": number})]) for number in range(20)]
+        for waiting in under_way:
+            if waiting is not None:
+                await waiting
+        assert [record.body.get("n") for record in (await journal.load("run"))[1:]] == list(range(20))
+        await write(journal, lease, NOTE)
+
+    @in_a_loop
+    async def test_cancelling_whoever_waits_does_not_take_the_records_back(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        task = asyncio.create_task(write(journal, lease, NOTE))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await write(journal, lease, Draft("control", {"what": "cancel"}))
+        assert await kinds(journal, "run") == ["created", "note", "control"]
+        assert lease.seq == 2
+
+    # ---- ownership ----
+
+    @in_a_loop
+    async def test_a_run_that_is_held_is_refused_to_others(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        other = self.again()
+        with pytest.raises(Held):
+            await other.claim("run", "you")
+        assert (await other.head("run")).epoch == 1
+        await other.close()
+
+    @in_a_loop
+    async def test_a_run_given_back_can_be_claimed(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        await write(journal, lease, NOTE)
+        await journal.release(lease)
+        assert (await journal.head("run")).owner is None
+        other = self.again()
+        taken = await other.claim("run", "you")
+        assert (taken.epoch, taken.seq) == (2, 1)
+        await write(other, taken, NOTE)
+        assert [record.epoch for record in await other.load("run")] == [1, 1, 2]
+        await other.close()
+
+    @in_a_loop
+    async def test_the_run_of_a_dead_owner_can_be_claimed_at_once(self, journal: Journal) -> None:
+        other = self.again()
+        lease = await other.create("run", "you", BODY)
+        await write(other, lease, NOTE)
+        await self.die(other, "you")
+        assert (await journal.head("run")).owner is None
+        taken = await journal.claim("run", "me")
+        assert (taken.epoch, taken.seq) == (2, 1)
+        await write(journal, taken, NOTE)
+
+    @in_a_loop
+    async def test_who_was_stolen_from_is_fenced_and_writes_nothing(self, journal: Journal) -> None:
+        stale = await journal.create("run", "me", BODY)
+        other = self.again()
+        lease = await other.claim("run", "you", steal=True)
+        content = b"never"
+        with pytest.raises(Fenced):
+            await write(journal, stale, NOTE, blobs={digest(content): content})
+        await write(other, lease, PARKED)
+        with pytest.raises(Fenced):
+            await write(journal, stale, NOTE)
+        assert await kinds(other, "run") == ["created", "parked"]
+        with pytest.raises(Corrupt):
+            await other.blob(digest(content))
+        await other.close()
+
+    @in_a_loop
+    async def test_an_owner_who_claims_again_fences_its_own_earlier_lease(self, journal: Journal) -> None:
+        earlier = await journal.create("run", "me", BODY)
+        later = await journal.claim("run", "me")
+        assert later.epoch == 2
+        with pytest.raises(Fenced):
+            await write(journal, earlier, NOTE)
+        await write(journal, later, NOTE)
+
+    @in_a_loop
+    async def test_a_lease_that_missed_a_record_is_fenced(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        copy = Lease(lease.run_id, lease.owner, lease.epoch, lease.seq, lease.head)
+        await write(journal, lease, NOTE)
+        with pytest.raises(Fenced):
+            await write(journal, copy, NOTE)
+        assert await kinds(journal, "run") == ["created", "note"]
+
+    @in_a_loop
+    async def test_giving_back_with_an_old_lease_changes_nothing(self, journal: Journal) -> None:
+        old = await journal.create("run", "me", BODY)
+        await journal.claim("run", "me")
+        await journal.release(old)
+        with pytest.raises(Held):
+            await journal.claim("run", "you")
+
+    @in_a_loop
+    async def test_claims_without_progress_are_counted(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        for count in (1, 2, 3):
+            lease = await journal.claim("run", "me")
+            await write(journal, lease, Draft("resumed", {"claims": count}))
+            assert (await journal.head("run")).stuck_claims == count
+        await write(journal, lease, NOTE)
+        assert (await journal.head("run")).stuck_claims == 0
+
+    # ---- listing ----
+
+    @in_a_loop
+    async def test_the_head_says_what_the_records_say(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        head = await journal.head("run")
+        assert (head.graph, head.fingerprint, head.created_at) == ("llm_loop", "f" * 64, 1000.5)
+        assert (head.parent_run_id, head.conversation_id) == ("parent", "talk")
+        assert (head.status, head.reason, head.seq, head.epoch) == ("open", "", 0, 1)
+        await write(journal, lease, NOTE, PARKED)
+        head = await journal.head("run")
+        assert (head.status, head.reason, head.seq) == ("parked", "approval", 2)
+        await write(journal, lease, NOTE)
+        assert (await journal.head("run")).status == "open"
+        await write(journal, lease, NOTE, ENDED)
+        head = await journal.head("run")
+        assert (head.status, head.reason) == ("ended", "max_iterations")
+
+    @in_a_loop
+    async def test_an_ended_run_can_go_on(self, journal: Journal) -> None:
+        await ended(journal, "run")
+        lease = await journal.claim("run", "you")
+        await write(journal, lease, NOTE)
+        assert (await journal.head("run")).status == "open"
+
+    @in_a_loop
+    async def test_runs_are_listed_oldest_first_by_status_and_graph(self, journal: Journal) -> None:
+        for number in range(5):
+            await journal.create(
+                f"open {number}", "me", {"graph": "even" if number % 2 == 0 else "odd", "at": 1}
+            )
+        await ended(journal, "old")
+        assert [head.run_id async for head in journal.runs()] == [*(f"open {n}" for n in range(5)), "old"]
+        assert [head.run_id async for head in journal.runs(status="ended")] == ["old"]
+        assert [head.run_id async for head in journal.runs(status="open", graph="odd")] == [
+            "open 1",
+            "open 3",
+        ]
+
+    @in_a_loop
+    async def test_an_unknown_run_is_named_as_such(self, journal: Journal) -> None:
+        for asked in (
+            journal.load("no"),
+            journal.head("no"),
+            journal.claim("no", "me"),
+            journal.inbox("no"),
+            journal.post("no", Posted("1", "cancel")),
+            journal.erase("no"),
+        ):
+            with pytest.raises(RunUnknown):
+                await asked
+
+    # ---- requests ----
+
+    @in_a_loop
+    async def test_a_request_is_left_without_a_lease_and_read_in_order(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        other = self.again()
+        assert await other.post("run", Posted("a", "approve", {"digest": "d"}, by="ann", at=5.0))
+        assert await other.post("run", Posted("b", "cancel"))
+        first, second = await journal.inbox("run")
+        assert first == Posted("a", "approve", {"digest": "d"}, "ann", 5.0, 1)
+        assert (second.id, second.kind, second.number) == ("b", "cancel", 2)
+        assert await journal.inbox("run", 1) == [second]
+        assert await journal.inbox("run", 2) == []
+        await other.close()
+
+    @in_a_loop
+    async def test_two_posts_with_one_id_are_one(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        await journal.create("other", "me", BODY)
+        posts = [journal.post("run", Posted("a", "approve", {"n": number})) for number in range(5)]
+        assert sorted(await asyncio.gather(*posts)) == [False] * 4 + [True]
+        assert not await journal.post("run", Posted("a", "reject"))
+        (request,) = await journal.inbox("run")
+        assert request.kind == "approve"
+        assert await journal.post("other", Posted("a", "approve"))
+
+    # ---- blobs ----
+
+    @in_a_loop
+    async def test_blobs_are_kept_with_the_record_that_names_them(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        contents = (b"", b"small", bytes(range(256)) * 8192)
+        await write(journal, lease, NOTE, blobs={digest(content): content for content in contents})
+        await write(journal, lease, NOTE, blobs={digest(b"small"): b"small"})
+        other = self.again()
+        for content in contents:
+            assert await other.blob(digest(content)) == content
+        await other.close()
+
+    @in_a_loop
+    async def test_a_blob_that_is_not_there_or_misnamed_is_refused(self, journal: Journal) -> None:
+        with pytest.raises(Corrupt):
+            await journal.blob("0" * 64)
+        with pytest.raises(Corrupt):
+            await journal.blob("no digest")
+        lease = await journal.create("run", "me", BODY)
+        with pytest.raises(JournalError):
+            await write(journal, lease, NOTE, blobs={"0" * 64: b"content"})
+        await write(journal, lease, NOTE)
+        assert await kinds(journal, "run") == ["created", "note"]
+
+    # ---- removing ----
+
+    @in_a_loop
+    async def test_pruning_removes_ended_runs_that_meet_every_condition(self, journal: Journal) -> None:
+        for number in range(4):
+            await ended(journal, f"ended {number}")
+        await journal.create("open", "me", BODY)
+        held = await journal.create("held", "me", BODY)
+        await write(journal, held, ENDED)
+        assert await journal.prune() == 0
+        assert await journal.prune(older_than=1.0) == 0
+        assert await journal.prune(older_than=1.0, keep_last=0) == 0
+        assert await journal.prune(keep_last=3) == 2
+        assert [head.run_id async for head in journal.runs()] == ["ended 2", "ended 3", "open", "held"]
+        assert await journal.prune(older_than=1e12) == 2
+        assert [head.run_id async for head in journal.runs()] == ["open", "held"]
+
+    @in_a_loop
+    async def test_an_erased_run_is_gone_with_the_blobs_only_it_names(self, journal: Journal) -> None:
+        big = b"x" * (1 << 20)
+        await ended(journal, "run", blobs=[b"own", b"shared", big])
+        await ended(journal, "other", blobs=[b"shared"])
+        await journal.post("run", Posted("a", "approve"))
+        await journal.erase("run")
+        with pytest.raises(RunUnknown):
+            await journal.load("run")
+        for content in (b"own", big):
+            with pytest.raises(Corrupt):
+                await journal.blob(digest(content))
+        assert await journal.blob(digest(b"shared")) == b"shared"
+        await journal.create("run", "me", BODY)
+        assert await journal.inbox("run") == []
+
+    @in_a_loop
+    async def test_a_held_run_is_not_erased(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        with pytest.raises(Held):
+            await journal.erase("run")
+        await write(journal, lease, NOTE)
+        assert await kinds(journal, "run") == ["created", "note"]

@@ -1,0 +1,86 @@
+"""The shim, compiled once; the nursery of workers; a folder on a disk of a given size."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.crash.nursery import Nursery
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """What a worker's process needs to import us."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.fixture(scope="session")
+def nursery(
+    tmp_path_factory: pytest.TempPathFactory, requires: Callable[[str], Path], environment: dict[str, str]
+) -> Iterator[Nursery]:
+    built = tmp_path_factory.mktemp("shim") / "shim.so"
+    compile_it = [
+        str(requires("gcc")),
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(built),
+        str(HERE / "shim.c"),
+        "-ldl",
+    ]
+    subprocess.run(compile_it, check=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.worker"],
+        cwd=ROOT,
+        env={**environment, "LD_PRELOAD": str(built)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield Nursery(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def mounted(tmp_path: Path, absent: Callable[[str], NoReturn]) -> Iterator[Callable[..., Path]]:
+    """`mounted("-t", "tmpfs", "-o", "size=1m", "tmpfs")` mounts onto a new folder; needs root."""
+    made: list[Path] = []
+
+    def mount(*arguments: str | Path) -> Path:
+        if os.geteuid() != 0:
+            absent("mounting needs root")
+        point = tmp_path / f"mount{len(made)}"
+        point.mkdir()
+        done = subprocess.run(["mount", *arguments, point], capture_output=True, text=True, check=False)
+        if done.returncode:
+            absent(f"mount is refused: {done.stderr.strip()}")
+        made.append(point)
+        return point
+
+    yield mount
+    for point in made:
+        subprocess.run(["umount", "--lazy", point], check=True)
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: for faults that do not need a disk."""
+    memory = Path("/dev/shm")  # noqa: S108  it is made for this
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)

@@ -1,0 +1,151 @@
+"""Work on a journal, told to a client log as it happens: what a fault interrupts.
+
+As a script it is a nursery: it imports everything once, then forks a child for each line of its input, which arms
+the shim and works. `python -m tests.crash.worker once PATH LOG SEED APPENDS` works once, without a shim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import hashlib
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.errors import RunUnknown, StoreDown
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import Draft, Lease, Posted
+from tests.crash.invariants import BIG, blob, drafts
+
+MODES = {"off": 0, "kill_before": 1, "kill_after": 2, "fail_sync": 3, "slow_sync": 4, "count": 5}
+
+
+class Worker:
+    """Creates runs or goes on with those it finds, appends to all of them at once, and logs."""
+
+    def __init__(
+        self, journal: SqliteJournal, log: int, *, seed: int, appends: int, runs: int = 3, plain: bool = False
+    ) -> None:
+        self.journal = journal
+        self.log = log
+        self.chance = random.Random(seed)
+        self.appends = appends
+        self.runs = runs
+        self.plain = plain
+        """Appends alone: no blobs, requests or removal."""
+        self.name = f"{seed:x}"
+        self.most_waited = 0
+
+    def say(self, *words: object) -> None:
+        os.write(self.log, (" ".join(map(str, words)) + "\n").encode())
+
+    async def work(self) -> None:
+        found = [head async for head in self.journal.runs(status="open")]
+        leases = [await self.journal.claim(head.run_id, "worker") for head in found]
+        for number in range(self.runs - len(leases)):
+            run = f"{self.name}-{number}"
+            lease = await self.journal.create(run, "worker", {"graph": "g", "fingerprint": "f", "at": 1.0})
+            self.say("ACK", "create", run)
+            leases.append(lease)
+        before = self.commits()
+        await asyncio.gather(*map(self.one, leases))
+        if self.plain:
+            self.say("COUNT", "append_commits", self.commits() - before)
+            self.say("COUNT", "most_commits_waited", self.most_waited)
+        else:
+            await self.remove(leases[0])
+
+    def commits(self) -> int:
+        return 0 if self.journal._handle is None else self.journal._handle.writer.commits
+
+    async def one(self, lease: Lease) -> None:
+        run = lease.run_id
+        for number in range(self.appends):
+            batch, count = f"{self.name}.{number}", self.chance.choice((1, 1, 2, 3))
+            size = 0 if self.plain else {3: 500, 5: BIG}.get(number % 7, 0)
+            content = blob(run, batch, size) if size else b""
+            blobs = {hashlib.sha256(content).hexdigest(): content} if size else None
+            self.say("TRY", "append", run, batch, count, size)
+            waiting = self.journal.append(lease, drafts(run, batch, count), blobs)
+            assert waiting is not None
+            before = self.commits()
+            await waiting
+            self.most_waited = max(self.most_waited, self.commits() - before)
+            self.say("ACK", "append", run, batch)
+            if number % 5 == 2 and not self.plain:
+                await self.journal.post(run, Posted(batch, "pause"))
+                self.say("ACK", "post", run, batch)
+        if not self.plain:
+            await self.journal.release(lease)
+
+    async def remove(self, lease: Lease) -> None:
+        again = await self.journal.claim(lease.run_id, "worker")
+        waiting = self.journal.append(again, [Draft("ended", {})])
+        assert waiting is not None
+        await waiting
+        await self.journal.release(again)
+        self.say("TRY", "erase", lease.run_id)
+        await self.journal.erase(lease.run_id)
+
+
+async def run(path: str, log: int, shim: Any = None, **how: Any) -> None:
+    journal = SqliteJournal(path)
+    worker = Worker(journal, log, **how)
+    try:
+        await worker.work()
+    except StoreDown:
+        worker.say("DOWN")
+        for again in (journal.head("x"), journal.post("x", Posted("x", "x")), journal.create("x", "x", {})):
+            try:
+                await again
+            except StoreDown:
+                worker.say("STILL DOWN")
+            except RunUnknown:  # it failed while opening, so this opened it anew
+                worker.say("UP")
+    await journal.close()
+    if shim is not None:
+        worker.say("COUNT", "calls", shim.shim_count())
+        worker.say("COUNT", "syncs", shim.shim_syncs())
+        worker.say("COUNT", "syncs_after_failure", shim.shim_syncs_after_failure())
+
+
+def child(order: dict[str, Any], shim: Any) -> None:
+    log = os.open(order["log"], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    os.dup2(log, 2)
+    shim.shim_arm(MODES[order["mode"]], order["at"], order.get("delay", 0), order["folder"].encode())
+    how = {name: order[name] for name in ("seed", "appends", "runs", "plain") if name in order}
+    asyncio.run(run(order["path"], log, shim, **how))
+
+
+def forked(work: Callable[[], None]) -> int:
+    process = os.fork()
+    if not process:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def nursery() -> None:
+    shim = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    for name in ("shim_count", "shim_syncs", "shim_syncs_after_failure"):
+        getattr(shim, name).restype = ctypes.c_long
+    shim.shim_arm.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_char_p]
+    for line in sys.stdin:
+        order = json.loads(line)
+        print(forked(lambda order=order: child(order, shim)), flush=True)  # type: ignore[misc]  # noqa: T201
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["once"]:
+        log_file = os.open(sys.argv[3], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        asyncio.run(run(sys.argv[2], log_file, seed=int(sys.argv[4]), appends=int(sys.argv[5])))
+    else:
+        nursery()

@@ -1,0 +1,89 @@
+"""T19: journals that released versions wrote are read and gone on with for ever.
+
+`tests/data/journal/v1.db` was written once, by `write_golden` below, and is never written again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import orjson
+
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import Draft, Posted
+from orchestrator.testing.journal_case import digest, write
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "journal"
+CREATED = {
+    "schema": 1,
+    "graph": "llm_loop",
+    "fingerprint": "5" * 64,
+    "at": 1_700_000_000.25,
+    "parent_run_id": None,
+    "conversation_id": "talk",
+}
+BLOB = b"prior content\n" * 10
+
+
+async def write_golden(path: Path) -> None:
+    """Write what `v1.db` holds. Run by hand when a new version is released, for a new file."""
+    async with SqliteJournal(path, now=lambda: 1_700_000_001.5) as journal:
+        lease = await journal.create("open", "worker", CREATED)
+        await write(
+            journal,
+            lease,
+            Draft("transition", {"event": "start", "to": "await_llm"}),
+            Draft("intent", {"n": 1}),
+        )
+        await write(
+            journal,
+            lease,
+            Draft("done", {"text": "größer ☃", "n": [1, 2.5, None]}),
+            blobs={digest(BLOB): BLOB},
+        )
+        await journal.post("open", Posted("r1", "approve", {"digest": "d"}, by="ann", at=1_700_000_002.0))
+        for run_id, kind in (("parked", "parked"), ("ended", "ended")):
+            lease = await journal.create(run_id, "worker", {**CREATED, "parent_run_id": "open"})
+            await write(
+                journal, lease, Draft(kind, {"reason": "approval" if kind == "parked" else "max_iterations"})
+            )
+        lease = await journal.claim("open", "worker")
+        await write(journal, lease, Draft("resumed", {}))
+        await write(journal, lease, Draft("transition", {"event": "llm_response", "to": "evaluate_response"}))
+
+
+async def test_a_journal_of_version_1_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    expected = orjson.loads((DATA / "v1.json").read_bytes())
+    shutil.copyfile(DATA / "v1.db", tmp_path / "journal.db")
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        assert (await journal.check()).problems == ()
+        for run_id, records in expected.items():
+            found = [[r.seq, r.epoch, r.kind, r.body, r.hash] for r in await journal.load(run_id)]
+            assert found == records
+        assert [(head.run_id, head.status, head.reason) async for head in journal.runs()] == [
+            ("open", "open", ""),
+            ("parked", "parked", "approval"),
+            ("ended", "ended", "max_iterations"),
+        ]
+        head = await journal.head("ended")
+        assert (head.parent_run_id, head.conversation_id, head.created_at) == (
+            "open",
+            "talk",
+            1_700_000_000.25,
+        )
+        assert await journal.inbox("open") == [
+            Posted("r1", "approve", {"digest": "d"}, by="ann", at=1_700_000_002.0, number=1)
+        ]
+        assert await journal.blob(digest(BLOB)) == BLOB
+        lease = await journal.claim("open", "heir")
+        await write(journal, lease, Draft("note", {}))
+        assert [record.epoch for record in await journal.load("open")] == [1, 1, 1, 1, 2, 2, 3]
+
+
+async def test_what_is_written_today_is_what_version_1_is(tmp_path: Path) -> None:
+    expected = orjson.loads((DATA / "v1.json").read_bytes())
+    await write_golden(tmp_path / "journal.db")
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        for run_id, records in expected.items():
+            assert [record.hash for record in await journal.load(run_id)] == [record[4] for record in records]

@@ -1,0 +1,175 @@
+"""The SQLite store beyond the contract: opening."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+
+from orchestrator.errors import Corrupt, JournalError, StoreDown, TooNew
+from orchestrator.journal.sqlite import SqliteJournal, place, schema
+from orchestrator.testing.journal_case import BODY, NOTE, digest, write
+
+
+async def one_sentence(journal: SqliteJournal, kind: type[JournalError], *words: str) -> None:
+    with pytest.raises(kind) as caught:
+        await journal.create("run", "me", BODY)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(word in text for word in words), text
+    await journal.close()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# ---- opening ----
+
+
+async def test_constructing_opens_nothing(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    journal = SqliteJournal(tmp_path / "deep" / "er" / "journal.db")
+    assert list(tmp_path.iterdir()) == []
+    assert threading.active_count() == threads
+    await journal.close()
+
+
+async def test_folder_and_file_are_for_their_owner_alone(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "new" / "journal.db") as journal:
+        lease = await journal.create("run", "me", BODY)
+        big = b"x" * (1 << 20)
+        await write(journal, lease, NOTE, blobs={digest(big): big})
+        found = {path.name: mode(path) for path in (tmp_path / "new").iterdir()}
+        assert mode(tmp_path / "new") == 0o700
+        assert found == {
+            "journal.db": 0o600,
+            "journal.db-wal": 0o600,
+            "journal.db-shm": 0o600,
+            "journal.db-owners": 0o700,
+            "journal.db-blobs": 0o700,
+        }
+
+
+async def test_the_pragmas_are_what_durability_needs(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        pragmas = (await journal.check()).pragmas
+        assert (pragmas["journal_mode"], pragmas["synchronous"], pragmas["mmap_size"]) == ("wal", 2, 0)
+        assert pragmas["locking_mode"] == "normal"
+
+
+async def test_a_pragma_that_does_not_take_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(schema.PRAGMAS, "synchronous", ("normal", 2))
+    await one_sentence(SqliteJournal(tmp_path / "j.db"), StoreDown, "refused synchronous=1")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with SqliteJournal(path):
+        pass
+    db = apsw.Connection(str(path))
+    db.pragma("user_version", schema.VERSION + 1)
+    db.close()
+    before = path.read_bytes()
+    await one_sentence(SqliteJournal(path), TooNew, "version 2", "reads up to 1")
+    assert path.read_bytes() == before
+
+
+async def test_records_of_a_newer_version_are_refused(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        await journal.create("run", "me", {**BODY, "schema": 99})
+        with pytest.raises(TooNew):
+            await journal.load("run")
+
+
+async def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE theirs(x)")
+    db.close()
+    before = path.read_bytes()
+    await one_sentence(SqliteJournal(path), StoreDown, "something else")
+    assert path.read_bytes() == before
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_text("dear diary, " * 1000)
+    await one_sentence(SqliteJournal(path), Corrupt, "not a SQLite database")
+    assert path.read_text().startswith("dear diary")
+    assert names_in(tmp_path) == ["text.db"]
+
+
+async def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").mkdir()
+    await one_sentence(SqliteJournal(tmp_path / "journal.db"), StoreDown, "cannot be opened")
+    assert names_in(tmp_path) == ["journal.db"]
+
+
+async def test_a_file_where_a_folder_should_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    await one_sentence(SqliteJournal(tmp_path / "file" / "journal.db"), StoreDown, "cannot be created")
+
+
+@pytest.mark.parametrize("version", ["3.40.1", "3.51.2"])
+def test_a_sqlite_with_the_wal_reset_bug_is_refused(version: str) -> None:
+    with pytest.raises(StoreDown, match=r"install apsw>=3\.51\.3"):
+        schema.refuse_old_sqlite(version)
+    schema.refuse_old_sqlite("3.51.3")
+
+
+MOUNTED = """\
+21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+40 21 0:50 / {0}/share\\040one rw,relatime shared:9 - nfs4 server:/export rw
+41 40 0:51 / {0}/share\\040one/local rw - tmpfs tmpfs rw
+"""
+
+
+def test_a_network_file_system_is_told_by_its_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTED.format(tmp_path))
+    share = tmp_path / "share one"
+    assert place.file_system(share / "deep", mounts) == "nfs4"
+    assert place.file_system(share / "local" / "deep", mounts) == "tmpfs"
+    assert place.file_system(tmp_path / "share", mounts) == "ext4"
+    assert place.file_system(tmp_path, tmp_path / "nothing") == ""
+    monkeypatch.setattr(place, "file_system", lambda folder: "nfs4")
+    with pytest.raises(StoreDown, match="nfs4, a network file system"):
+        place.prepare(share / "new" / "journal.db")
+    assert not share.exists()
+
+
+async def test_two_who_come_first_open_once(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    await asyncio.gather(*(journal.create(f"run {n}", "me", BODY) for n in range(20)))
+    assert len([head async for head in journal.runs()]) == 20
+    assert len(names_in(tmp_path / "journal.db-owners")) == 1
+    await journal.close()
+
+
+async def test_a_closed_journal_says_so_until_it_is_reopened(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    lease = await journal.create("run", "me", BODY)
+    await journal.close()
+    await journal.close()
+    for call in (journal.load("run"), journal.claim("run", "me")):
+        with pytest.raises(StoreDown, match="is closed"):
+            await call
+    with pytest.raises(StoreDown, match="is closed"):
+        journal.append(lease, [NOTE])
+    await journal.reopen()
+    await write(journal, lease, NOTE)
+    await journal.close()

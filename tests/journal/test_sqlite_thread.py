@@ -1,0 +1,276 @@
+"""The SQLite store beyond the contract: threads, loops and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+
+from orchestrator.errors import StoreDown
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.testing.journal_case import BODY, NOTE, PARKED, write
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# ---- threads and loops ----
+
+
+async def test_what_waits_is_committed_together(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        leases = [await journal.create(f"run {n}", "me", BODY) for n in range(64)]
+        handle = journal._handle
+        assert handle is not None
+        before = handle.writer.commits
+        await asyncio.gather(*(write(journal, lease, NOTE) for lease in leases))
+        assert handle.writer.commits - before <= 8
+
+
+async def test_new_work_waits_for_room_and_appends_do_not(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db", queue=4) as journal:
+        handle = journal._handle
+        assert handle is not None
+        gate, queue = threading.Event(), handle.writer._queue
+        lease = await journal.create("first", "me", BODY)
+        blocked = handle.writer.submit(lambda tx: gate.wait() and None)
+        tasks = [asyncio.create_task(journal.create(f"run {n}", "me", BODY)) for n in range(50)]
+        longest = 0
+        for _ in range(100):
+            await asyncio.sleep(0)
+            longest = max(longest, queue.qsize())
+        appended = journal.append(lease, [NOTE])
+        gate.set()
+        await blocked
+        await asyncio.gather(*tasks)
+        assert appended is not None
+        await appended
+        assert longest <= 4
+        assert len([head async for head in journal.runs()]) == 51
+
+
+async def test_a_cancelled_append_ends_when_its_outcome_is_known(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        handle = journal._handle
+        assert handle is not None
+        lease = await journal.create("run", "me", BODY)
+        gate = threading.Event()
+        handle.writer.submit(lambda tx: gate.wait() and None)
+        task = asyncio.create_task(write(journal, lease, NOTE))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert lease.seq == 1
+        assert len(await journal.load("run")) == 2
+
+
+def test_one_journal_serves_several_loops(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+
+    async def work(number: int) -> None:
+        lease = await journal.create(f"run {number}", "me", BODY)
+        for _ in range(20):
+            await write(journal, lease, NOTE)
+
+    threads = [threading.Thread(target=lambda n=n: asyncio.run(work(n))) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    async def count() -> int:
+        return sum([len(await journal.load(head.run_id)) async for head in journal.runs()])
+
+    assert asyncio.run(count()) == 84
+    asyncio.run(journal.close())
+
+
+def test_a_loop_that_ended_meanwhile_does_not_trouble_the_writer(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+
+    async def leave() -> None:
+        lease = await journal.create("run", "me", BODY)
+        handle = journal._handle
+        assert handle is not None
+        handle.writer.submit(lambda tx: gate.wait() and None)
+        journal.append(lease, [NOTE])
+
+    gate = threading.Event()
+    asyncio.run(leave())
+    gate.set()
+    assert len(asyncio.run(journal.load("run"))) in (1, 2)
+    asyncio.run(journal.close())
+    again = SqliteJournal(journal.path)
+    assert len(asyncio.run(again.load("run"))) == 2
+    asyncio.run(again.close())
+
+
+async def test_a_job_that_breaks_does_not_take_its_batch_with_it(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        handle = journal._handle
+        assert handle is not None
+        lease = await journal.create("run", "me", BODY)
+        gate = threading.Event()
+        handle.writer.submit(lambda tx: gate.wait() and None)
+        before = journal.append(lease, [NOTE])
+        broken = handle.writer.submit(lambda tx: tx.cursor.execute("INSERT INTO run(id) VALUES (99)").get)
+        after = journal.append(lease, [PARKED])
+        gate.set()
+        assert before is not None
+        assert after is not None
+        await before
+        await after
+        with pytest.raises(apsw.ConstraintError):
+            await broken
+        assert [record.kind for record in await journal.load("run")] == ["created", "note", "parked"]
+
+
+async def test_a_writer_thread_that_dies_is_an_error_to_everybody(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        handle = journal._handle
+        assert handle is not None
+        lease = await journal.create("run", "me", BODY)
+
+        def die(_: object) -> None:
+            raise SystemExit("no more")
+
+        death = handle.writer.submit(die)
+        waiting = journal.append(lease, [NOTE])
+        assert waiting is not None
+        for pending in (death, waiting):
+            with pytest.raises(StoreDown, match="writer thread died"):
+                await pending
+        with pytest.raises(StoreDown, match="writer thread died"):
+            journal.append(lease, [NOTE])
+        await journal.reopen()
+        assert len(await journal.load("run")) == 1
+
+
+def test_a_program_that_does_not_close_its_journal_ends_and_loses_nothing(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import Draft
+journal = SqliteJournal(sys.argv[1])
+async def main():
+    lease = await journal.create("run", "me", {})
+    for _ in range(50):
+        journal.append(lease, [Draft("note", {})])
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "journal.db"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+    async def count() -> int:
+        async with SqliteJournal(tmp_path / "journal.db") as journal:
+            assert (await journal.head("run")).owner is None
+            return len(await journal.load("run"))
+
+    assert asyncio.run(count()) == 51
+
+
+async def test_a_journal_that_is_dropped_lets_go_of_its_runs(tmp_path: Path) -> None:
+    dropped = SqliteJournal(tmp_path / "journal.db")
+    await dropped.create("run", "you", BODY)
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        assert (await journal.head("run")).owner == "you"
+        del dropped
+        gc.collect()
+        assert (await journal.head("run")).owner is None
+
+
+# ---- forks ----
+
+
+def in_child(work: object) -> int:
+    """Run a function in a forked child; its exit status."""
+    child = os.fork()
+    if not child:
+        try:
+            assert callable(work)
+            os._exit(int(bool(work())))
+        except BaseException:  # noqa: BLE001
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def opened(path: Path) -> SqliteJournal:
+    journal = SqliteJournal(path)
+    await journal.open()
+    return journal
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_cannot_use_its_parents_handle(tmp_path: Path) -> None:
+    journal = asyncio.run(opened(tmp_path / "journal.db"))
+    lease = asyncio.run(journal.create("run", "me", BODY))
+
+    def child() -> bool:
+        refused = 0
+        for call in (lambda: asyncio.run(journal.load("run")), lambda: journal.append(lease, [NOTE])):
+            try:
+                call()
+            except StoreDown as error:
+                refused += "forked" in str(error)
+        mine = asyncio.run(opened(tmp_path / "journal.db"))
+        held = asyncio.run(mine.head("run")).owner == "me"
+        asyncio.run(mine.close())
+        asyncio.run(journal.reopen())
+        return not (refused == 2 and held and len(asyncio.run(journal.load("run"))) == 1)
+
+    assert in_child(child) == 0
+    asyncio.run(write(journal, lease, NOTE))
+    asyncio.run(journal.close())
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_does_not_keep_its_parent_alive_in_others_eyes(tmp_path: Path) -> None:
+    presence, other = Presence(tmp_path / "owners"), Presence(tmp_path / "owners")
+    token = presence.begin()
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(ready[1], b"x")
+        os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    assert other.alive(token)
+    presence.abandon()  # what the kernel does to a process that dies
+    assert not other.alive(token)
+    os.write(go[1], b"x")
+    os.waitpid(child, 0)
+    for descriptor in (*ready, *go):
+        os.close(descriptor)
+
+
+def test_files_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
+    dead, living, third = (Presence(tmp_path / "owners") for _ in range(3))
+    dead.begin()
+    dead.abandon()
+    token = living.begin()
+    third.sweep()
+    assert names_in(tmp_path / "owners") == [token]
+    living.sweep()
+    assert third.alive(token)
+    living.end()
+    assert names_in(tmp_path / "owners") == []
