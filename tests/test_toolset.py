@@ -747,18 +747,19 @@ async def test_an_exception_of_the_middleware_is_raised_itself_once_siblings_hav
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
-async def test_eager_tasks_end_together_too_when_the_middleware_raises() -> None:
-    gauge = Gauge()
+if sys.version_info >= (3, 12):  # where eager tasks came
 
-    async def after(result: ToolResult) -> None:
-        raise RuntimeError("policy")
+    async def test_eager_tasks_end_together_too_when_the_middleware_raises() -> None:
+        gauge = Gauge()
 
-    asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  not in 3.11
-    calls = [call(name) for name in ("hold", "nothing", "hold")]
-    with pytest.raises(RuntimeError, match="policy"):
-        await ToolSet([gauge.hold, nothing]).execute_all(calls, context_for, after=after)
-    assert gauge.order == ["+", "-"]
+        async def after(result: ToolResult) -> None:
+            raise RuntimeError("policy")
+
+        asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  not in 3.11
+        calls = [call(name) for name in ("hold", "nothing", "hold")]
+        with pytest.raises(RuntimeError, match="policy"):
+            await ToolSet([gauge.hold, nothing]).execute_all(calls, context_for, after=after)
+        assert gauge.order == ["+", "-"]
 
 
 async def test_a_cancellation_wins_over_an_exception_of_the_middleware() -> None:
