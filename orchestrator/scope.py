@@ -57,9 +57,8 @@ class scope:  # noqa: N801 - used as a function: `with scope(config, logger):`
     ) -> None:
         if self._token is None:
             return
-        with suppress(
-            ValueError
-        ):  # an abandoned async generator is closed in another context: nothing set there
+        # An abandoned async generator is closed in another context, where nothing was set.
+        with suppress(ValueError):
             _CURRENT.reset(self._token)
         self._token = None
 

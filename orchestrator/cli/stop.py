@@ -24,9 +24,8 @@ def on_signal(act: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        if (
-            sys.stdout.isatty()
-        ):  # a second signal leaves nobody to do it; past the buffer, which may be in use
+        # A second signal leaves nobody to do it; past the buffer, which may be in use.
+        if sys.stdout.isatty():
             os.write(sys.stdout.fileno(), _SHOW_CURSOR)
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)

@@ -246,7 +246,5 @@ def _written(kind: object) -> str:
 def _hints(kind: type) -> dict[str, object]:
     try:
         return get_type_hints(kind)
-    except (
-        NameError
-    ):  # it names something that only type checkers import: what it consists of is then unknown
+    except NameError:  # it names what only type checkers import: what it consists of is then unknown
         return {}

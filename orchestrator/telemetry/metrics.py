@@ -288,9 +288,8 @@ class Metrics:
             reason = closed(fact.outcome, ROWS["journal_write_failures_total"].values["reason"], "other")
             self._count["journal_write_failures_total", backend, reason].inc()
             return
-        operation = closed(
-            fact.operation, ("append", "snapshot"), "append"
-        )  # creating a run appends its first
+        # Creating a run appends its first record.
+        operation = closed(fact.operation, ("append", "snapshot"), "append")
         self._use.histograms["journal_write_duration_seconds", backend, operation].observe(fact.seconds)
         self._use.gauges["journal_last_success_timestamp_seconds", backend].set(time.time())
 

@@ -20,9 +20,7 @@ async def enter_init(run: LoopRun) -> Event:
 async def enter_await_llm(run: LoopRun) -> Event:
     """Ask the model, with retries, and take its answer into the transcript."""
     refusal = hard_refusal(run.ctx)
-    if (
-        refusal is not None
-    ):  # the guards on the way here have asked already; nothing is spent if one was missed
+    if refusal is not None:  # the guards on the way here have asked; nothing is spent if one was missed
         run.ctx.verdict = refusal
         raise LimitReached(refusal)
     if compaction.is_due(run.ctx):

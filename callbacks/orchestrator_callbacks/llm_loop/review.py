@@ -74,9 +74,8 @@ def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> None:
     state, limits = ctx.progress, ctx.limits
     turn = fingerprint(seen, text)
     if state.expected is not None and turn.calls == state.expected.calls:
-        turn = (
-            state.expected
-        )  # it was blocked, so it has no result of its own, and counts as the repeat it was
+        # It was blocked, so it has no result of its own, and counts as the repeat it was.
+        turn = state.expected
     size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
     if state.turns.maxlen != size:
         state.turns = deque(state.turns, maxlen=size)

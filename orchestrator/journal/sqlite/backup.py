@@ -157,9 +157,8 @@ def _copy_blobs(folder: Path, part: Path) -> None:
     copy.mkdir(mode=0o700)
     for file in folder.iterdir():
         if not file.name.endswith(".tmp"):
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # removed meanwhile; if a run of the copy needs it, that shows
+            # A file may be removed meanwhile; if a run of the copy needs it, that shows.
+            with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(file, copy / file.name)
                 _sync(copy / file.name)
     place.sync_folder(copy)
