@@ -243,11 +243,15 @@ def rig(
     return Rig(new_run(made, *plan, turns=turns), driver, facts, clock)
 
 
+async def suspended_at(number: int, inner: Coroutine[Any, Any, T], act: Callable[[], object]) -> T:
+    """Await `inner` and call `act` while it is suspended for the `number`-th time."""
+    return await _suspended_at(number, inner, act)  # from 3.12 on a task must be a native coroutine
+
+
 @types.coroutine
-def suspended_at(
+def _suspended_at(
     number: int, inner: Coroutine[Any, Any, T], act: Callable[[], object]
 ) -> Generator[Any, Any, T]:
-    """Await `inner` and call `act` while it is suspended for the `number`-th time."""
     error: BaseException | None = None
     count = 0
     while True:
