@@ -145,6 +145,12 @@ class MemoryJournal:
         if run is not None and run.epoch == lease.epoch:
             run.owner = None
 
+    def forget(self, run_id: str) -> None:
+        """Drop a run, whoever holds it; an unknown one is no matter."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            self._drop(run)
+
     def bury(self, owner: str) -> None:
         """Tell the store that an owner died: what it held may be claimed. For tests and simulations."""
         for run in self._runs.values():

@@ -52,20 +52,29 @@ def collect(
     hosted: set[str] = set()
     for module, own in [*((module, True) for module in modules), *((module, False) for module in extra)]:
         for name, hook in _candidates(module):
-            if name not in allowed:
-                problems.append(_stray(name, module, allowed))
-            elif not _is_async(hook):
-                problems.append(Problem(Rule.SYNC_HOOK, f"{_where(module, name)} is not an async function"))
-            elif own and name in found:
-                problems.append(Problem(Rule.DUPLICATE_HOOK, f"{_where(module, name)} is defined twice"))
-            else:
-                found.setdefault(name, []).append(hook)
-                if not own:
-                    hosted.add(name)
+            problem = _misfit(name, hook, module, allowed)
+            if problem is None and own and name in found:
+                problem = Problem(Rule.DUPLICATE_HOOK, f"{_where(module, name)} is defined twice")
+            if problem is not None:
+                problems.append(problem)
+                continue
+            found.setdefault(name, []).append(hook)
+            if not own:
+                hosted.add(name)
     problems += _missing(graph, found)
     if problems:
         raise GraphError(graph.name, problems)
     return Hooks({name: tuple(hooks) for name, hooks in found.items()}, frozenset(hosted))
+
+
+def _misfit(name: str, hook: object, module: object, allowed: Iterable[str]) -> Problem | None:
+    if inspect.isclass(module):
+        return Problem(Rule.STRAY_HOOK, f"{_where(module, name)}: give an instance of the class")
+    if name not in allowed:
+        return _stray(name, module, allowed)
+    if not _is_async(hook):
+        return Problem(Rule.SYNC_HOOK, f"{_where(module, name)} is not an async function")
+    return None
 
 
 def expected(graph: Graph) -> Iterator[str]:

@@ -22,11 +22,17 @@ class LiveRuns:
         self._kept = kept
         self._runs: dict[str, Run[Any, Any]] = {}
         self._paths: dict[str, deque[Transition]] = {}
+        self._talking: set[str | None] = set()
 
     def open(self, run: Run[Any, Any]) -> None:
-        """Take a run in. Raises RunExists when its id is under way."""
+        """Take a run in. Raises RunExists when its id is under way, ConfigError when its conversation is."""
+        conversation = run.ctx.conversation_id
         if run.run_id in self._runs:
             raise RunExists(run.run_id)
+        if conversation in self._talking:
+            raise ConfigError(f"conversation {conversation!r} has a run under way; wait for its end")
+        if conversation is not None:
+            self._talking.add(conversation)
         self._runs[run.run_id] = run
         self._paths[run.run_id] = deque(maxlen=self._kept)
 
@@ -36,10 +42,11 @@ class LiveRuns:
             raise RunUnknown(run_id)
         return self._runs[run_id]
 
-    def close(self, run_id: str) -> tuple[Transition, ...]:
+    def close(self, run: Run[Any, Any]) -> tuple[Transition, ...]:
         """Let a run go; return its path."""
-        del self._runs[run_id]
-        return tuple(self._paths.pop(run_id))
+        del self._runs[run.run_id]
+        self._talking.discard(run.ctx.conversation_id)
+        return tuple(self._paths.pop(run.run_id))
 
     def observe(self, fact: Fact) -> None:
         """Keep a transition."""

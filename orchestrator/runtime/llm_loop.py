@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from orchestrator.completion import OutputSpec
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, DeadlineExceeded
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
@@ -85,7 +85,7 @@ class Orchestrator:
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
         self._live = LiveRuns()
         self._conversations = Conversations()
-        self._driver = self._new_driver(MemoryJournal() if journal is None else journal)
+        self._driver, self._forget = self._wired(journal)
 
     async def run(
         self,
@@ -98,22 +98,23 @@ class Orchestrator:
     ) -> Result:
         """Run one prompt, or a whole conversation as messages, to its end and return the Result.
 
-        `deadline` is in seconds from now and comes on top of `limits`. Raises RunExists for a known run_id and
-        ConfigError for a prompt that is none; how the run itself ends is `result.outcome`. A cancelled caller gets
-        its CancelledError; the run is then left where it was.
+        `deadline` is in seconds from now and comes on top of `limits`; 0 has passed already. Raises RunExists for a
+        known run_id and ConfigError for a prompt that is none or a conversation with a run under way; how the run
+        itself ends is `result.outcome`. A cancelled caller gets its CancelledError; the run is then left where it was.
         """
         run = self._new(prompt, run_id or _new_id(), conversation_id, limits or self._limits)
-        seconds = [limit for limit in (run.ctx.limits.max_seconds, deadline) if limit]
-        run.expires_at = self._deps.clock.monotonic() + min(seconds) if seconds else None
+        self._set_deadline(run, deadline)
         self._live.open(run)
         try:
             with scope(run.ctx.limits, self._logger(run)):
                 await self._driver.drive(run)
         finally:
+            path = self._live.close(run)
             admission.close_turn(run.ctx)  # an interrupted turn is answered, so that the history stays valid
             if run.started_at is not None:  # a run that was refused said nothing
                 self._conversations.keep(conversation_id, recall.conversation(run.ctx))
-            path = self._live.close(run.run_id)
+                if not run.ended:
+                    self._forget(run.run_id)
         return _result(run, path)
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
@@ -136,6 +137,12 @@ class Orchestrator:
             )
         self._live.get(run_id).cancel(reason, why)
 
+    def _set_deadline(self, run: LoopRun, deadline: float | None) -> None:
+        if deadline is not None and deadline <= 0:
+            run.stop(DeadlineExceeded(0.0))
+        seconds = [limit for limit in (run.ctx.limits.max_seconds, deadline) if limit]
+        run.expires_at = self._deps.clock.monotonic() + min(seconds) if seconds else None
+
     def _new(self, prompt: Prompt, run_id: str, conversation_id: str | None, limits: Limits) -> LoopRun:
         llm = self._deps.llm
         if real_models_refused() and not getattr(type(llm), "double", False):
@@ -148,16 +155,23 @@ class Orchestrator:
         ctx.context.limit = limits.context_limit or int(getattr(llm, "context_window", 0) or 0)
         return Run(self._machine, run_id, ctx, self._deps)
 
-    def _new_driver(self, journal: JournalWriter) -> Driver:
-        self._declare(journal.backend)
-        return Driver(
+    def _wired(self, journal: JournalWriter | None) -> tuple[Driver, Callable[[str], object]]:
+        """Return the driver, and what to do with the records of a run that was left before its end.
+
+        A journal of the host's keeps them. Nobody else can reach those of our own, and nobody would free them.
+        """
+        own = MemoryJournal()
+        store = own if journal is None else journal
+        self._declare(store.backend)
+        driver = Driver(
             self._machine,
             observers=(self._live, *self._observers),
-            journal=journal,
+            journal=store,
             clock=self._deps.clock,
             ending=ending,
             summary=summary,
         )
+        return driver, own.forget
 
     def _declare(self, backend: str) -> None:
         """Tell observers what names will come, so that every series exists at 0 before the first run."""

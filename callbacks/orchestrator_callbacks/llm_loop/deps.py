@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from orchestrator.completion import OutputSpec
+from orchestrator.errors import GraphError
 from orchestrator.kernel.hooks import Hook, Hooks
+from orchestrator.kernel.lint import Problem, Rule
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.messages import ToolCall
@@ -20,13 +23,13 @@ from orchestrator.toolspec import ToolContext, ToolSpec
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. What it returns replaces what it was given; None leaves it."""
 
-POINTS = (
-    "before_llm_request",
-    "after_llm_response",
-    "before_tool_execution",
-    "after_tool_execution",
-    "before_finalize",
-)
+POINTS = {
+    "before_llm_request": "request",
+    "after_llm_response": "response",
+    "before_tool_execution": "call",
+    "after_tool_execution": "result",
+    "before_finalize": "output",
+}
 """The five places inside the loop's states where a host's hooks may look and change.
 
 `before_llm_request(run, request)`, `after_llm_response(run, response)`, `before_tool_execution(run, call)`,
@@ -38,21 +41,28 @@ def split(bound: Hooks) -> tuple[Hooks, Mapping[str, tuple[Point, ...]]]:
     """Part what was bound into the machine's hooks and the hosts' points.
 
     `after_llm_response` is the name of both: the hook of the event takes (run), the point (run, response).
+    Raises GraphError for a hook at a point that takes anything else: it would never run.
     """
     hooks: dict[str, tuple[Hook, ...]] = dict(bound.by_name)
     points: dict[str, tuple[Point, ...]] = {}
-    for name in POINTS:
+    problems: list[Problem] = []
+    for name, value in POINTS.items():
         named = hooks.pop(name, ())
-        if here := tuple(hook for hook in named if _takes_value(hook)):
+        if here := tuple(hook for hook in named if _takes(hook, 2)):
             points[name] = here
-        if rest := tuple(hook for hook in named if not _takes_value(hook)):
-            hooks[name] = rest
+        rest = tuple(hook for hook in named if not _takes(hook, 2))
+        if name == "after_llm_response" and all(_takes(hook, 1) for hook in rest):
+            hooks |= {name: rest} if rest else {}
+        elif rest:
+            problems.append(Problem(Rule.STRAY_HOOK, f"{name} must take (run, {value})"))
+    if problems:
+        raise GraphError("llm_loop", problems)
     return Hooks(hooks, bound.hosted & hooks.keys()), points
 
 
-def _takes_value(hook: Hook) -> bool:
+def _takes(hook: Hook, arguments: int) -> bool:
     try:
-        inspect.signature(hook).bind(None, None)
+        inspect.signature(hook).bind(*[None] * arguments)
     except TypeError:
         return False
     return True
@@ -112,6 +122,8 @@ async def through(run: LoopRun, point: str, value: Any) -> Any:
     for hook in run.deps.points.get(point, ()):
         run.hook = point
         changed = await hook(run, value)
+        if run.halted:  # somebody stopped the run meanwhile, the hook itself perhaps: go no further
+            await asyncio.sleep(0)
         if changed is not None:
             value = changed
     return value

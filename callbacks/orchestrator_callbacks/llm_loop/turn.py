@@ -9,7 +9,7 @@ from dataclasses import replace
 from orchestrator.errors import LimitReached, LLMError
 from orchestrator.kernel.record import Attempt, LLMCall
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Message, Request, Response, Transcript, Usage
+from orchestrator.messages import Message, Request, Response, ToolCall, Transcript, Usage
 from orchestrator.retry import RetryPolicy, Tried
 from orchestrator_callbacks.llm_loop import advice
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -69,12 +69,30 @@ async def ask(run: LoopRun, request: Request) -> Response:
             ctx.verdict = retries(ctx.spent.retries, ctx.limits.max_retries)
             raise LimitReached(ctx.verdict) from error
         raise
-    if not isinstance(response, Response):
+    if (fault := _malformed(response)) is not None or not isinstance(response, Response):
         ctx.fault = "llm_error"
-        raise LLMError(f"the model gave a {type(response).__name__}, not a Response", kind="malformed")
+        raise LLMError(f"the model gave {fault}", kind="malformed")
     seconds = tries[-1].seconds if tries else deps.clock.monotonic() - started
     _report_call(run, "ok", seconds, response)
     return response
+
+
+def _malformed(response: object) -> str | None:
+    """Say what is wrong with what a model gave, so that the model's adapter is blamed and nothing behind it."""
+    if not isinstance(response, Response):
+        return f"a {type(response).__name__}, not a Response"
+    content: object = response.content
+    usage: object = response.usage
+    calls: object = response.tool_calls
+    if not isinstance(content, str | list | None):
+        return f"content of type {type(content).__name__}; it must be text, a list of parts, or None"
+    if not isinstance(usage, Usage):
+        return f"usage of type {type(usage).__name__}, not a Usage"
+    if not isinstance(calls, tuple) or not all(isinstance(call, ToolCall) for call in calls):
+        return "tool_calls that are no tuple of ToolCall"
+    if not all(isinstance(part, str) for call in calls for part in (call.id, call.name, call.arguments)):
+        return "a ToolCall whose id, name and arguments are not all text (arguments are JSON text)"
+    return None
 
 
 def _policy(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:

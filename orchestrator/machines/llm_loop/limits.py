@@ -68,12 +68,13 @@ class Limits:
 
 
 def _faults(limits: Limits) -> Iterator[str]:
-    """Say what is out of range; `not >=` because NaN is nowhere."""
-    numbers = {item.name: getattr(limits, item.name) for item in fields(limits)}
+    """Say what is out of range."""
+    numbers = {item.name: getattr(limits, item.name) for item in fields(limits) if item.name in _WHOLE}
     numbers |= {f"tool_caps[{tool!r}]": cap for tool, cap in limits.tool_caps.items()}
     for name, value in numbers.items():
-        if isinstance(value, int | float) and not value >= 0:
-            yield f"{name} is {value}; it must be 0 (off) or more"
+        if fault := _out_of_range(name, value, whole=_WHOLE.get(name, True)):
+            yield fault
+            return
     if limits.wrap_up_turns not in {0, 1}:
         yield f"wrap_up_turns is {limits.wrap_up_turns}; it must be 0 or 1"
     for name in ("wrap_up_share", "compaction_threshold"):
@@ -83,6 +84,21 @@ def _faults(limits: Limits) -> Iterator[str]:
         if not 0 < share <= 1:
             yield f"context_warnings has {share}; each must be above 0 and at most 1"
 
+
+def _out_of_range(name: str, value: object, *, whole: bool) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        return f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number"
+    if not value >= 0:  # `not >=` because NaN is nowhere
+        return f"{name} is {value}; it must be 0 (off) or more"
+    return None
+
+
+_WHOLE = {
+    item.name: isinstance(item.default, int)
+    for item in fields(Limits)
+    if isinstance(item.default, int | float)
+}
+"""Numeric limit -> whether it counts something, and so is a whole number."""
 
 OFF = Limits(
     max_iterations=0,

@@ -1,0 +1,167 @@
+"""Mistakes of hosts: each is said where it was made, and none is passed over in silence."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigError, GraphError, LLMError, RunExists
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.messages import Request, Response, ToolCall
+from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.toolspec import tool
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+
+ran: list[str] = []
+
+
+@tool
+def remove(path: str) -> str:
+    """Remove a file."""
+    ran.append(path)
+    return "gone"
+
+
+class TakesTooLittle:
+    async def before_tool_execution(self, run: LoopRun) -> None:
+        raise PermissionError
+
+
+class TakesTooMuch:
+    async def before_finalize(self, run: LoopRun, output: Any, more: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        (TakesTooLittle(), r"before_tool_execution must take \(run, call\)"),
+        (TakesTooMuch(), r"before_finalize must take \(run, output\)"),
+        (TakesTooLittle, r"TakesTooLittle.before_tool_execution: give an instance of the class"),
+    ],
+)
+def test_a_middleware_hook_that_could_not_be_called_is_refused_not_dropped(hooks: object, said: str) -> None:
+    with pytest.raises(GraphError, match=said):
+        Orchestrator(ScriptedLLM([]), hooks=[hooks], observers=())
+
+
+async def test_a_run_stopped_by_a_middleware_hook_does_not_run_the_tool() -> None:
+    class Policy:
+        async def before_tool_execution(self, run: LoopRun, call: ToolCall) -> None:
+            run.cancel(why="policy")
+
+    ran.clear()
+    agent = Orchestrator(
+        ScriptedLLM([call("remove", path="/")]), tools=[remove], hooks=[Policy()], observers=()
+    )
+
+    result = await agent.run("clean up")
+
+    assert (result.outcome, ran) == (Outcome.CANCELLED, [])
+
+
+async def test_a_run_stopped_before_the_request_does_not_ask_the_model() -> None:
+    class Policy:
+        async def before_llm_request(self, run: LoopRun, request: Request) -> None:
+            run.cancel()
+
+    llm = ScriptedLLM(["never"])
+    result = await Orchestrator(llm, hooks=[Policy()], observers=()).run("go")
+
+    assert (result.outcome, llm.requests) == (Outcome.CANCELLED, [])
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        (Response(5), "content of type int"),  # type: ignore[arg-type]
+        (Response("x", usage=None), "usage of type NoneType"),  # type: ignore[arg-type]
+        (Response(tool_calls=({"id": "1"},)), "no tuple of ToolCall"),  # type: ignore[arg-type]
+        (Response(tool_calls=ToolCall("1", "f")), "no tuple of ToolCall"),  # type: ignore[arg-type]
+        (Response(tool_calls=(ToolCall("1", "f", {"a": 1}),)), "arguments are JSON text"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_malformed_response_is_the_models_fault_and_leaves_nothing_behind(
+    response: Response, said: str
+) -> None:
+    class Model:
+        async def complete(self, request: Request) -> Response:
+            return response
+
+    agent = Orchestrator(Model(), observers=())
+
+    result = await agent.run("go", run_id="r", conversation_id="c")
+
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "llm_error")
+    assert isinstance(result.error, LLMError)
+    assert said in str(result.error)
+    assert [message.text for message in result.messages] == ["go"]
+    await agent.run("again", conversation_id="c")  # the conversation is free again
+
+
+async def test_a_conversation_has_one_run_at_a_time() -> None:
+    reached = asyncio.Event()
+
+    async def wait(request: Request) -> str:
+        reached.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    agent = Orchestrator(FunctionLLM(wait), observers=())
+    first = asyncio.create_task(agent.run("one", conversation_id="c", run_id="r"))
+    await reached.wait()
+
+    with pytest.raises(ConfigError, match="conversation 'c' has a run under way"):
+        await agent.run("two", conversation_id="c")
+
+    agent.cancel("r")
+    assert (await first).outcome == Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("deadline", [0, -1, 0.0])
+async def test_a_deadline_that_has_passed_starts_nothing(deadline: float) -> None:
+    llm = ScriptedLLM(["never"])
+
+    result = await Orchestrator(llm, observers=()).run("go", deadline=deadline)
+
+    assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "time")
+    assert llm.requests == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("max_iterations", "5", "max_iterations is '5'; it must be a whole number"),
+        ("max_iterations", 1.5, "max_iterations is 1.5; it must be a whole number"),
+        ("max_tool_calls", True, "max_tool_calls is True; it must be a whole number"),
+        ("max_seconds", "1", "max_seconds is '1'; it must be a number"),
+        ("tool_caps", {"f": "2"}, r"tool_caps\['f'\] is '2'; it must be a whole number"),
+    ],
+)
+def test_a_limit_that_is_no_number_is_refused_at_once(name: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Limits(**{name: value})
+
+
+async def test_runs_whose_callers_lost_patience_do_not_pile_up_in_memory() -> None:
+    async def wait(request: Request) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    agent = Orchestrator(FunctionLLM(wait), observers=())
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await agent.run("go", run_id="same")  # the id is free again: nothing of the run is left
+
+
+async def test_a_refused_run_id_does_not_make_the_run_that_has_it_forgotten() -> None:
+    agent = Orchestrator(ScriptedLLM(["one"]), observers=())
+    await agent.run("go", run_id="r")
+
+    for _ in range(2):
+        with pytest.raises(RunExists):
+            await agent.run("go", run_id="r")
