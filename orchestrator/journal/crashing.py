@@ -52,6 +52,7 @@ class CrashingJournal:
     ) -> None:
         self.inner = inner
         self.backend = inner.backend
+        self.shared = inner.shared
         self.crashed = False
         self.writes: list[str] = []
         self._at = at
@@ -93,11 +94,26 @@ class CrashingJournal:
     async def head(self, run_id: str) -> RunHead:
         return await self._up().head(run_id)
 
-    def runs(self, *, status: str | None = None, graph: str | None = None) -> AsyncIterator[RunHead]:
-        return self._up().runs(status=status, graph=graph)
+    def runs(
+        self,
+        *,
+        status: str | None = None,
+        graph: str | None = None,
+        conversation_id: str | None = None,
+        parent_run_id: str | None = None,
+    ) -> AsyncIterator[RunHead]:
+        return self._up().runs(
+            status=status, graph=graph, conversation_id=conversation_id, parent_run_id=parent_run_id
+        )
+
+    async def newest(self, conversation_id: str) -> RunHead | None:
+        return await self._up().newest(conversation_id)
 
     async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
         return await self._up().inbox(run_id, since)
+
+    async def news(self, since: int) -> tuple[int, list[str]]:
+        return await self._up().news(since)
 
     async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
         return await self._up().prune(older_than=older_than, keep_last=keep_last)

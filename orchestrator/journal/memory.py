@@ -78,15 +78,19 @@ class _Run:
 
 
 class MemoryJournal:
-    """Keeps every record of a run while it is open or parked, and of the last `ended` runs that ended."""
+    """Keeps every record of a run while it is open or parked, and of the last `ended` runs that ended or retired."""
 
     backend = "memory"
+    shared = False
 
     def __init__(self, *, ended: int = 1_000, now: Callable[[], float] = time.time) -> None:
         self._runs: dict[str, _Run] = {}
         self._blobs: dict[str, bytes] = {}
-        self._ended: dict[str, None] = {}
-        self._most_ended = ended
+        self._over: dict[str, None] = {}
+        self._most_over = ended
+        self._talks: dict[str, dict[str, None]] = {}
+        self._news: dict[str, int] = {}
+        self._posts = 0
         self._now = now
 
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
@@ -106,6 +110,8 @@ class MemoryJournal:
             conversation_id=body.get("conversation_id"),
             records=[(1, "created", line)],
         )
+        if (talk := body.get("conversation_id")) is not None:
+            self._talks.setdefault(talk, {})[run_id] = None
         return Lease(run_id, owner, 1, 0, NO_HASH)
 
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
@@ -115,6 +121,7 @@ class MemoryJournal:
             raise Held(run_id, str(run.owner))
         run.epoch += 1
         run.owner = owner
+        self._over.pop(run_id, None)
         return Lease(run_id, owner, run.epoch, len(run.records) - 1, NO_HASH)
 
     def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
@@ -136,20 +143,28 @@ class MemoryJournal:
             run.progress = lease.epoch
         was = run.status
         run.status, run.reason = standing(*drafts[-1])
-        if run.status != was and ENDED in (run.status, was):
-            self._retire(run)
+        if run.status == ENDED:
+            self._let_go(run)
+        elif was == ENDED:
+            self._over.pop(run.run_id, None)
 
     async def release(self, lease: Lease) -> None:
         """Give the run back."""
         run = self._runs.get(lease.run_id)
         if run is not None and run.epoch == lease.epoch:
             run.owner = None
+            if run.status == ENDED:  # a claim may have taken it off the list
+                self._let_go(run)
 
-    def forget(self, run_id: str) -> None:
-        """Drop a run, whoever holds it; an unknown one is no matter."""
+    def retire(self, run_id: str) -> None:
+        """Give back a run that nobody drives any more, whoever holds it: it goes the way of those that ended.
+
+        It can be loaded and claimed until `ended` further runs came after it. An unknown one is no matter.
+        """
         run = self._runs.get(run_id)
         if run is not None:
-            self._drop(run)
+            run.owner = None
+            self._let_go(run)
 
     def bury(self, owner: str) -> None:
         """Tell the store that an owner died: what it held may be claimed. For tests and simulations."""
@@ -171,11 +186,27 @@ class MemoryJournal:
         """Return what is known of a run. Raises RunUnknown."""
         return self._known(run_id).head()
 
-    async def runs(self, *, status: str | None = None, graph: str | None = None) -> AsyncIterator[RunHead]:
-        """Yield runs, oldest first."""
-        for run in tuple(self._runs.values()):
-            if status in (None, run.status) and graph in (None, run.graph):
+    async def runs(
+        self,
+        *,
+        status: str | None = None,
+        graph: str | None = None,
+        conversation_id: str | None = None,
+        parent_run_id: str | None = None,
+    ) -> AsyncIterator[RunHead]:
+        """Yield the runs that meet every condition given, oldest first."""
+        for run in self._among(conversation_id):
+            if (
+                status in (None, run.status)
+                and graph in (None, run.graph)
+                and parent_run_id in (None, run.parent_run_id)
+            ):
                 yield run.head()
+
+    async def newest(self, conversation_id: str) -> RunHead | None:
+        """Return the run of a conversation that was created last."""
+        talk = self._talks.get(conversation_id)
+        return self._runs[next(reversed(talk))].head() if talk else None
 
     async def post(self, run_id: str, request: Posted) -> bool:
         """Leave a request for a run; False when its id was posted before. Raises RunUnknown."""
@@ -185,11 +216,23 @@ class MemoryJournal:
         encoded(request.kind, request.body)
         run.posted.add(request.id)
         run.inbox.append(replace(request, at=request.at or self._now(), number=len(run.inbox) + 1))
+        self._posts += 1
+        self._news.pop(run_id, None)  # it goes to the end
+        self._news[run_id] = self._posts
         return True
 
     async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
         """Return the requests posted after number `since`. Raises RunUnknown."""
         return self._known(run_id).inbox[since:]
+
+    async def news(self, since: int) -> tuple[int, list[str]]:
+        """Return the runs that got requests after position `since`, and the position now."""
+        found: list[str] = []
+        for run_id, position in reversed(self._news.items()):
+            if not 0 <= since < position:
+                break
+            found.append(run_id)
+        return self._posts, found[::-1]
 
     async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
         """Remove ended runs that nobody holds and that meet every condition given; without one, none."""
@@ -225,24 +268,32 @@ class MemoryJournal:
             raise RunUnknown(run_id)
         return run
 
+    def _among(self, conversation_id: str | None) -> list[_Run]:
+        if conversation_id is None:
+            return list(self._runs.values())
+        return [self._runs[run_id] for run_id in self._talks.get(conversation_id, ())]
+
     def _keep(self, run: _Run, blobs: Mapping[str, bytes]) -> None:
         for digest, content in blobs.items():
             check_blob(digest, content)
         self._blobs.update(blobs)
         run.blobs.update(blobs)
 
-    def _retire(self, run: _Run) -> None:
-        """Note that a run ended, or goes on after all; let go of the one that ended longest ago."""
-        if run.status != ENDED:
-            self._ended.pop(run.run_id, None)
-            return
-        self._ended[run.run_id] = None
-        if len(self._ended) > self._most_ended:
-            self._drop(self._runs[next(iter(self._ended))])
+    def _let_go(self, run: _Run) -> None:
+        """Note that a run is over, as far as one can see; drop the one that is so for longest."""
+        self._over.setdefault(run.run_id)
+        if len(self._over) > self._most_over:
+            self._drop(self._runs[next(iter(self._over))])
 
     def _drop(self, run: _Run) -> None:
         del self._runs[run.run_id]
-        self._ended.pop(run.run_id, None)
+        self._over.pop(run.run_id, None)
+        self._news.pop(run.run_id, None)
+        if run.conversation_id is not None:
+            talk = self._talks[run.conversation_id]
+            del talk[run.run_id]
+            if not talk:
+                del self._talks[run.conversation_id]
         if run.blobs:
             named = {digest for other in self._runs.values() for digest in other.blobs}
             for digest in run.blobs - named:

@@ -134,6 +134,9 @@ class JournalWriter(Protocol):
 class Journal(JournalWriter, Protocol):
     """A whole store: what a driver writes through, and what recovery, operators and other processes need."""
 
+    shared: bool
+    """Whether other processes can post: then an owner has to ask for `news`, nobody else tells it."""
+
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
         """Take a run over: epoch + 1. Raises RunUnknown, or Held while another owner lives, unless `steal`."""
         ...
@@ -150,8 +153,22 @@ class Journal(JournalWriter, Protocol):
         """Return what is known of a run. Raises RunUnknown."""
         ...
 
-    def runs(self, *, status: str | None = None, graph: str | None = None) -> AsyncIterator[RunHead]:
-        """Yield runs, oldest first."""
+    def runs(
+        self,
+        *,
+        status: str | None = None,
+        graph: str | None = None,
+        conversation_id: str | None = None,
+        parent_run_id: str | None = None,
+    ) -> AsyncIterator[RunHead]:
+        """Yield the runs that meet every condition given, oldest first.
+
+        Those of one conversation, or of one parent, are found without reading the others.
+        """
+        ...
+
+    async def newest(self, conversation_id: str) -> RunHead | None:
+        """Return the run of a conversation that was created last, whatever its status; None where there is none."""
         ...
 
     async def post(self, run_id: str, request: Posted) -> bool:
@@ -160,6 +177,15 @@ class Journal(JournalWriter, Protocol):
 
     async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
         """Return the requests posted after number `since`, in order."""
+        ...
+
+    async def news(self, since: int) -> tuple[int, list[str]]:
+        """Return the runs that got requests after position `since` of the whole store, and the position now.
+
+        Each run is named once, in the order of their last requests. A position below 0 means "from now": it
+        returns the present one and no run. Cheap enough to be asked several times a second, however many runs
+        there are. It is a hint where to look, no proof: what was posted is what `inbox` says.
+        """
         ...
 
     async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:

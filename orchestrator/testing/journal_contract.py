@@ -24,17 +24,17 @@ from orchestrator.testing.journal_case import (
     ENDED,
     NOTE,
     PARKED,
-    JournalCase,
     digest,
     ended,
     in_a_loop,
     kinds,
     write,
 )
+from orchestrator.testing.journal_lookup import LookupContract
 
 
-class JournalContract(JournalCase):
-    """The tests."""
+class JournalContract(LookupContract):
+    """The tests: these, and those of finding runs and of leaving requests for them."""
 
     # ---- records ----
 
@@ -218,47 +218,39 @@ class JournalContract(JournalCase):
             lease = await journal.claim("run", "me")
             await write(journal, lease, Draft("resumed", {"claims": count}))
             assert (await journal.head("run")).stuck_claims == count
+        await journal.claim("run", "me")  # and died before it wrote a thing
+        lease = await journal.claim("run", "me")
+        assert (await journal.head("run")).stuck_claims == 5
         await write(journal, lease, NOTE)
         assert (await journal.head("run")).stuck_claims == 0
 
-    # ---- listing ----
+    @in_a_loop
+    async def test_a_record_with_a_claim_is_progress(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        lease = await journal.claim("run", "me")
+        await write(journal, lease, Draft("resumed", {}), NOTE)
+        assert (await journal.head("run")).stuck_claims == 0
+        await write(journal, lease, Draft("resumed", {}))
+        assert (await journal.head("run")).stuck_claims == 0
 
     @in_a_loop
-    async def test_the_head_says_what_the_records_say(self, journal: Journal) -> None:
-        lease = await journal.create("run", "me", BODY)
+    async def test_parking_a_poisonous_run_begins_the_count_anew(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        for _ in range(3):
+            lease = await journal.claim("run", "me")
+            await write(journal, lease, Draft("resumed", {}))
+        await write(journal, lease, Draft("parked", {"reason": "poison"}))
         head = await journal.head("run")
-        assert (head.graph, head.fingerprint, head.created_at) == ("llm_loop", "f" * 64, 1000.5)
-        assert (head.parent_run_id, head.conversation_id) == ("parent", "talk")
-        assert (head.status, head.reason, head.seq, head.epoch) == ("open", "", 0, 1)
-        await write(journal, lease, NOTE, PARKED)
-        head = await journal.head("run")
-        assert (head.status, head.reason, head.seq) == ("parked", "approval", 2)
-        await write(journal, lease, NOTE)
-        assert (await journal.head("run")).status == "open"
-        await write(journal, lease, NOTE, ENDED)
-        head = await journal.head("run")
-        assert (head.status, head.reason) == ("ended", "max_iterations")
+        assert (head.status, head.reason, head.stuck_claims) == ("parked", "poison", 0)
+        await journal.release(lease)
+        for count in (1, 2):
+            lease = await journal.claim("run", "you")
+            await write(journal, lease, Draft("resumed", {}))
+            head = await journal.head("run")
+            assert (head.status, head.reason, head.stuck_claims) == ("open", "", count)
+            await journal.release(lease)
 
-    @in_a_loop
-    async def test_an_ended_run_can_go_on(self, journal: Journal) -> None:
-        await ended(journal, "run")
-        lease = await journal.claim("run", "you")
-        await write(journal, lease, NOTE)
-        assert (await journal.head("run")).status == "open"
-
-    @in_a_loop
-    async def test_runs_are_listed_oldest_first_by_status_and_graph(self, journal: Journal) -> None:
-        for number in range(5):
-            await journal.create(
-                f"open {number}", "me", {"graph": "even" if number % 2 == 0 else "odd", "at": 1}
-            )
-        await ended(journal, "old")
-        assert [head.run_id async for head in journal.runs()] == [*(f"open {n}" for n in range(5)), "old"]
-        assert [head.run_id async for head in journal.runs(status="ended")] == ["old"]
-        assert [head.run_id async for head in journal.runs(status="open", graph="odd")] == [
-            "open 1",
-            "open 3",
-        ]
+    # ---- unknown runs ----
 
     @in_a_loop
     async def test_an_unknown_run_is_named_as_such(self, journal: Journal) -> None:
@@ -272,32 +264,6 @@ class JournalContract(JournalCase):
         ):
             with pytest.raises(RunUnknown):
                 await asked
-
-    # ---- requests ----
-
-    @in_a_loop
-    async def test_a_request_is_left_without_a_lease_and_read_in_order(self, journal: Journal) -> None:
-        await journal.create("run", "me", BODY)
-        other = self.again()
-        assert await other.post("run", Posted("a", "approve", {"digest": "d"}, by="ann", at=5.0))
-        assert await other.post("run", Posted("b", "cancel"))
-        first, second = await journal.inbox("run")
-        assert first == Posted("a", "approve", {"digest": "d"}, "ann", 5.0, 1)
-        assert (second.id, second.kind, second.number) == ("b", "cancel", 2)
-        assert await journal.inbox("run", 1) == [second]
-        assert await journal.inbox("run", 2) == []
-        await other.close()
-
-    @in_a_loop
-    async def test_two_posts_with_one_id_are_one(self, journal: Journal) -> None:
-        await journal.create("run", "me", BODY)
-        await journal.create("other", "me", BODY)
-        posts = [journal.post("run", Posted("a", "approve", {"n": number})) for number in range(5)]
-        assert sorted(await asyncio.gather(*posts)) == [False] * 4 + [True]
-        assert not await journal.post("run", Posted("a", "reject"))
-        (request,) = await journal.inbox("run")
-        assert request.kind == "approve"
-        assert await journal.post("other", Posted("a", "approve"))
 
     # ---- blobs ----
 

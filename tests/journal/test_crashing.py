@@ -52,6 +52,22 @@ async def test_other_writes_are_counted_when_they_are_named() -> None:
     assert [request.id for request in await inner.inbox("run")] == ["a"]
 
 
+async def test_questions_are_passed_on_until_it_crashed(tmp_path: Path) -> None:
+    for inner in stores(tmp_path):
+        journal = CrashingJournal(inner, at=1)
+        assert journal.shared is inner.shared is (inner.backend == "sqlite")
+        lease = await journal.create("run", "me", BODY)
+        await journal.post("run", Posted("a", "pause"))
+        assert await journal.news(0) == await inner.news(0) == (1, ["run"])
+        assert await journal.newest("talk") == await inner.head("run")
+        with pytest.raises(StoreDown):
+            await write(journal, lease, NOTE)
+        for question in (journal.news(0), journal.newest("talk")):
+            with pytest.raises(StoreDown, match="on purpose"):
+                await question
+        await journal.close()
+
+
 PROGRAM = """
 import asyncio, sys
 from orchestrator.journal.crashing import CrashingJournal, kill

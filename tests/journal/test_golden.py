@@ -1,6 +1,6 @@
 """T19: journals that released versions wrote are read and gone on with for ever.
 
-`tests/data/journal/v1.db` was written once, by `write_golden` below, and is never written again.
+`tests/data/journal/v1.db` was written by `write_golden` below, and is never written again once version 1 is released.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import apsw
 import orjson
+import pytest
 
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.errors import StoreDown
+from orchestrator.journal.sqlite import SqliteJournal, schema
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.testing.journal_case import digest, write
 
@@ -53,9 +56,35 @@ async def write_golden(path: Path) -> None:
         await write(journal, lease, Draft("transition", {"event": "llm_response", "to": "evaluate_response"}))
 
 
-async def test_a_journal_of_version_1_is_read_and_gone_on_with(tmp_path: Path) -> None:
+def tables(path: Path) -> set[tuple[object, ...]]:
+    """The tables and indexes of a journal, as SQLite keeps them."""
+    # Immutable: nothing is to appear beside the file of the repository.
+    db = apsw.Connection(
+        f"{path.as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    )
+    try:
+        found = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
+        return {*found, ("version", db.pragma("user_version"), db.pragma("application_id"))}
+    finally:
+        db.close()
+
+
+def without_additions(path: Path) -> None:
+    """Make of a journal what version 1 wrote before it had `schema.ADDED`."""
+    db = apsw.Connection(str(path))
+    for name, statement in schema.ADDED.items():
+        db.execute(f"DROP {statement.split()[1]} {name}")
+    db.execute("VACUUM")
+    db.close()
+
+
+@pytest.mark.parametrize("lacking", [False, True], ids=["as it is", "without what was added"])
+async def test_a_journal_of_version_1_is_read_and_gone_on_with(tmp_path: Path, lacking: bool) -> None:
     expected = orjson.loads((DATA / "v1.json").read_bytes())
     shutil.copyfile(DATA / "v1.db", tmp_path / "journal.db")
+    if lacking:
+        without_additions(tmp_path / "journal.db")
+        assert tables(tmp_path / "journal.db") < tables(DATA / "v1.db")
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         assert (await journal.check()).problems == ()
         for run_id, records in expected.items():
@@ -79,6 +108,24 @@ async def test_a_journal_of_version_1_is_read_and_gone_on_with(tmp_path: Path) -
         lease = await journal.claim("open", "heir")
         await write(journal, lease, Draft("note", {}))
         assert [record.epoch for record in await journal.load("open")] == [1, 1, 1, 1, 2, 2, 3]
+        assert [head.run_id async for head in journal.runs(parent_run_id="open")] == ["parked", "ended"]
+        assert await journal.newest("talk") == await journal.head("ended")
+        before = [] if lacking else ["open"]
+        position, runs = await journal.news(0)
+        assert runs == before
+        await journal.post("ended", Posted("r2", "resume"))
+        assert await journal.news(position) == (position + 1, ["ended"])
+    assert tables(tmp_path / "journal.db") == tables(DATA / "v1.db")
+
+
+async def test_a_table_that_was_lost_is_not_made_anew(tmp_path: Path) -> None:
+    shutil.copyfile(DATA / "v1.db", tmp_path / "journal.db")
+    db = apsw.Connection(str(tmp_path / "journal.db"))
+    db.execute("DROP TABLE request")
+    db.close()
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        with pytest.raises(StoreDown, match="no such table: request"):
+            await journal.inbox("open")
 
 
 async def test_what_is_written_today_is_what_version_1_is(tmp_path: Path) -> None:
@@ -87,3 +134,4 @@ async def test_what_is_written_today_is_what_version_1_is(tmp_path: Path) -> Non
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         for run_id, records in expected.items():
             assert [record.hash for record in await journal.load(run_id)] == [record[4] for record in records]
+    assert tables(tmp_path / "journal.db") == tables(DATA / "v1.db")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import threading
 from pathlib import Path
 
 import apsw
@@ -12,8 +13,9 @@ import pytest
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite.work import Remove, nothing
 from orchestrator.kernel.journal import Draft, Posted
-from orchestrator.testing.journal_case import BODY, ENDED, NOTE, PARKED, digest, write
+from orchestrator.testing.journal_case import BODY, ENDED, NOTE, PARKED, digest, ended, write
 
 
 async def one_sentence(journal: SqliteJournal, kind: type[JournalError], *words: str) -> None:
@@ -216,6 +218,38 @@ async def test_a_damaged_backup_is_refused_and_nothing_is_made(tmp_path: Path) -
     assert not (tmp_path / "new").exists()
     with pytest.raises(StoreDown, match="does not exist"):
         SqliteJournal.restore(tmp_path / "nothing.db", tmp_path / "restored.db")
+
+
+async def test_a_removal_that_is_rolled_back_loses_no_file(tmp_path: Path) -> None:
+    big = b"z" * (1 << 20)
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        await ended(journal, "run", blobs=[big])
+        handle = journal._handle
+        assert handle is not None
+        busy, gate = threading.Event(), threading.Event()
+
+        def wait(_: object) -> None:
+            busy.set()
+            gate.wait()
+
+        def full(_: object) -> None:
+            raise apsw.FullError("no room")
+
+        handle.writer.submit(wait)
+        assert await asyncio.to_thread(busy.wait, 60)
+        batch = [
+            handle.writer.submit(Remove("run", handle.presence)),
+            handle.writer.submit(nothing, handle.sweep),
+            handle.writer.submit(full),
+        ]
+        gate.set()
+        for outcome in await asyncio.gather(*batch, return_exceptions=True):
+            assert isinstance(outcome, StoreDown)
+        await journal.reopen()
+        assert await journal.blob(digest(big)) == big
+        assert (await journal.check()).problems == ()
+        await journal.erase("run")
+        assert names_in(tmp_path / "journal.db-blobs") == []
 
 
 async def test_half_written_blob_files_of_the_dead_are_removed(tmp_path: Path) -> None:

@@ -131,25 +131,70 @@ def test_a_sqlite_with_the_wal_reset_bug_is_refused(version: str) -> None:
 
 MOUNTED = """\
 21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-40 21 0:50 / {0}/share\\040one rw,relatime shared:9 - nfs4 server:/export rw
-41 40 0:51 / {0}/share\\040one/local rw - tmpfs tmpfs rw
+22 21 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw
+40 21 0:50 / /home/ann/share\\040one rw,relatime shared:9 master:3 - nfs4 server:/export rw,vers=4.2
+41 40 0:51 / /home/ann/share\\040one/local rw - tmpfs tmpfs rw
+42 21 0:52 / /mnt/größe rw,relatime - cifs //server/gr\\303\\266\\303\\237e rw
+43 21 0:53 / /mnt/back\\134slash rw - fuse.sshfs ann@host:/ rw,user_id=1000
+44 21 0:54 / /mnt/\udcff rw - ext4 /dev/vdc rw
+45 21 0:55 C:\\134 /mnt/c rw,noatime - 9p drvfs rw,dirsync,aname=drvfs
+46 21 0:56 / /net rw,relatime shared:20 - autofs systemd-1 rw,fd=29
+47 46 0:57 / /net rw,relatime shared:21 - nfs filer:/vol rw
+48 21 0:58 / /home/bob rw,relatime - overlay overlay rw,lowerdir=/a,upperdir=/b
+49 21 0:59 /@home /home/eve rw - btrfs /dev/vdd rw,subvol=/@home
 """
 
 
-def test_a_network_file_system_is_told_by_its_mount_point(
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/", "ext4"),
+        ("/home/ann", "ext4"),
+        ("/home/ann/share", "ext4"),
+        ("/home/ann/share one", "nfs4"),
+        ("/home/ann/share one/deep/er", "nfs4"),
+        ("/home/ann/share one/local/deep", "tmpfs"),
+        ("/mnt/größe/x", "cifs"),
+        ("/mnt/back\\slash", "fuse.sshfs"),
+        ("/mnt/\udcff/x", "ext4"),
+        ("/mnt/c/Users/ann", "9p"),
+        ("/net/vol", "nfs"),
+        ("/home/bob/project", "overlay"),
+        ("/home/eve", "btrfs"),
+    ],
+)
+def test_the_file_system_of_a_folder_is_told_by_the_list_of_mounts(folder: str, kind: str) -> None:
+    assert place.mounted_at(Path(folder), MOUNTED) == kind
+
+
+def test_where_there_is_no_list_of_mounts_nothing_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert place.mounted_at(Path("/home"), "") == ""
+    assert place.mounted_at(Path("/home"), "a line that is none\n") == ""
+    monkeypatch.setattr(place, "MOUNTS", tmp_path / "nothing")
+    assert place.file_system(tmp_path) == ""
+
+
+@pytest.mark.skipif(not place.MOUNTS.exists(), reason="only Linux lists its mounts")
+def test_the_mounts_of_this_machine_are_understood() -> None:
+    assert place.file_system(Path("/proc")) == "proc"
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.rclone"])
+async def test_a_journal_on_a_network_file_system_is_refused_and_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    root = "21 1 254:0 / / rw - ext4 /dev/vda rw"
     mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTED.format(tmp_path))
-    share = tmp_path / "share one"
-    assert place.file_system(share / "deep", mounts) == "nfs4"
-    assert place.file_system(share / "local" / "deep", mounts) == "tmpfs"
-    assert place.file_system(tmp_path / "share", mounts) == "ext4"
-    assert place.file_system(tmp_path, tmp_path / "nothing") == ""
-    monkeypatch.setattr(place, "file_system", lambda folder: "nfs4")
-    with pytest.raises(StoreDown, match="nfs4, a network file system"):
-        place.prepare(share / "new" / "journal.db")
-    assert not share.exists()
+    monkeypatch.setattr(place, "MOUNTS", mounts)
+    mounts.write_text(f"{root}\n40 21 0:50 / {tmp_path}/share rw shared:9 - {kind} server:/export rw\n")
+    path = tmp_path / "share" / "new" / "journal.db"
+    await one_sentence(SqliteJournal(path), StoreDown, f"is on {kind}, a network file system", "local disk")
+    assert names_in(tmp_path) == ["mountinfo"]
+    mounts.write_text(f"{root}\n")
+    async with SqliteJournal(path) as journal:
+        assert await journal.news(-1) == (0, [])
 
 
 async def test_two_who_come_first_open_once(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from orchestrator.journal.sqlite import backup, read
 from orchestrator.journal.sqlite.backup import Health as Health
 from orchestrator.journal.sqlite.handle import Handle
 from orchestrator.journal.sqlite.trouble import FAULTS, TRANSIENT
-from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Remove, release
+from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Remove, nothing, release
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
 
 T = TypeVar("T")
@@ -45,6 +45,7 @@ class SqliteJournal:
     """
 
     backend = "sqlite"
+    shared = True
 
     def __init__(
         self, path: str | Path, *, queue: int = 1000, busy: float = 5.0, now: Callable[[], float] = time.time
@@ -158,12 +159,25 @@ class SqliteJournal:
         """Return what is known of a run. Raises RunUnknown, Corrupt."""
         return await self._read(lambda handle: read.head(handle.reader, run_id, handle.presence.alive))
 
-    async def runs(self, *, status: str | None = None, graph: str | None = None) -> AsyncIterator[RunHead]:
-        """Yield runs, oldest first; those that cannot be trusted come last, as one Corrupt."""
+    async def runs(
+        self,
+        *,
+        status: str | None = None,
+        graph: str | None = None,
+        conversation_id: str | None = None,
+        parent_run_id: str | None = None,
+    ) -> AsyncIterator[RunHead]:
+        """Yield the runs that meet every condition given, oldest first.
+
+        Those among them that cannot be trusted come last, as one Corrupt: any run whose row is damaged, except
+        that a run of a conversation, or of a parent, is found by an index, which only `check` proves.
+        """
+        asked = {"conversation_id": conversation_id, "parent_run_id": parent_run_id}
+        among = {column: value for column, value in asked.items() if value is not None}
         number: int | None = 0
         problems: list[Corrupt] = []
         while number is not None:
-            heads, bad, number = await self._read(functools.partial(_page, number))
+            heads, bad, number = await self._read(functools.partial(_page, number, among))
             problems += bad
             for head in heads:
                 if status in (None, head.status) and graph in (None, head.graph):
@@ -171,9 +185,19 @@ class SqliteJournal:
         if problems:
             raise Corrupt("; ".join(map(str, problems)))
 
+    async def newest(self, conversation_id: str) -> RunHead | None:
+        """Return the run of a conversation that was created last. Raises Corrupt."""
+        return await self._read(
+            lambda handle: read.newest(handle.reader, conversation_id, handle.presence.alive)
+        )
+
     async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
         """Return the requests posted after number `since`. Raises RunUnknown, Corrupt."""
         return await self._read(lambda handle: read.inbox(handle.reader, run_id, since))
+
+    async def news(self, since: int) -> tuple[int, list[str]]:
+        """Return the runs that got requests after position `since`, and the position now. Raises StoreDown."""
+        return await self._read(lambda handle: read.news(handle.reader, since))
 
     # ---- care ----
 
@@ -223,8 +247,8 @@ class SqliteJournal:
         return self._handle
 
     async def _forget(self, handle: Handle) -> None:
-        await handle.writer.call(handle.blobs.sweep(handle.presence.alive))
-        await self._read(lambda handle: handle.truncate())
+        await handle.writer.call(nothing, handle.sweep)
+        await self._read(Handle.truncate)
 
     async def _read(self, reading: Callable[[Handle], T]) -> T:
         handle = await self._opened()
@@ -235,8 +259,10 @@ class SqliteJournal:
         return await answer
 
 
-def _page(number: int, handle: Handle) -> tuple[list[RunHead], list[Corrupt], int | None]:
-    return read.page(handle.reader, number, handle.presence.alive)
+def _page(
+    number: int, among: Mapping[str, str], handle: Handle
+) -> tuple[list[RunHead], list[Corrupt], int | None]:
+    return read.page(handle.reader, number, handle.presence.alive, among)
 
 
 def _guarded(handle: Handle, reading: Callable[[Handle], T]) -> T:

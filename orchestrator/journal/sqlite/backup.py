@@ -75,7 +75,7 @@ def _prove_runs(db: apsw.Connection, handle: Handle) -> tuple[list[RunHead], int
     records = 0
     number: int | None = 0
     while number is not None:
-        some, bad, number = read.page(db, number, handle.presence.alive)
+        some, bad, number = read.page(db, number, handle.presence.alive, {})
         heads += some
         problems += map(str, bad)
     for head in heads:

@@ -15,7 +15,6 @@ import apsw
 
 from orchestrator.journal.codec import verified_blob
 from orchestrator.journal.sqlite.place import sync_folder
-from orchestrator.journal.sqlite.writer import Transaction
 
 BIG = 1 << 20
 """From this many bytes on a blob is a file: a row that long makes the write-ahead log as long twice."""
@@ -77,22 +76,17 @@ class Blobs:
             content = None
         return verified_blob(digest, content)
 
-    def sweep(self, alive: Callable[[str | None], bool]) -> Callable[[Transaction], None]:
-        """Return the job that removes files without a row, and what dead writers left half-written.
+    def sweep(self, cursor: apsw.Cursor, alive: Callable[[str | None], bool]) -> None:
+        """Remove files without a row, and what dead writers left half-written.
 
-        A job, so that it has the write lock: nobody can be between a file and its row and not notice.
+        Under the write lock, so that nobody can be between a file and its row and not notice; and in a transaction
+        that removed no row itself: a row may come back, when a commit fails, a file does not.
         """
-
-        def work(tx: Transaction) -> None:
-            if not self.folder.is_dir():
-                return
-            named = {
-                bytes(row[0]).hex()
-                for row in tx.cursor.execute("SELECT digest FROM blob WHERE content IS NULL")
-            }
-            for file in self.folder.iterdir():
-                digest, _, rest = file.name.partition(".")
-                if not (alive(rest.removesuffix(".tmp")) if rest else digest in named):
-                    file.unlink(missing_ok=True)
-
-        return work
+        if not self.folder.is_dir():
+            return
+        rows = cursor.execute("SELECT digest FROM blob WHERE content IS NULL")
+        named = {bytes(row[0]).hex() for row in rows}
+        for file in self.folder.iterdir():
+            digest, _, rest = file.name.partition(".")
+            if not (alive(rest.removesuffix(".tmp")) if rest else digest in named):
+                file.unlink(missing_ok=True)

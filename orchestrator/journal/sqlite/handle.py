@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -13,7 +14,7 @@ from orchestrator.journal.sqlite import place, schema
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.owner import Presence
 from orchestrator.journal.sqlite.trouble import TRANSIENT, explain
-from orchestrator.journal.sqlite.writer import Transaction, Writer
+from orchestrator.journal.sqlite.writer import Writer
 
 _abandoned: list[object] = []
 """Connections of a parent, kept by a forked child: closing them would touch locks that it does not have."""
@@ -40,7 +41,8 @@ class Handle:
             on_failure.callback(db.close, force=True)
             self.reader = schema.connect(path, busy=busy, query_only=True)
             on_failure.callback(self.reader.close, force=True)
-            self._tidy(db)
+            self._db = db  # once the writer is there, for its thread alone
+            self._tidy()
             self.writer = Writer(db, limit=queue, explain=self.explain, name=path.name)
             on_failure.pop_all()
 
@@ -48,21 +50,37 @@ class Handle:
         """Return one of our errors for what went wrong."""
         return explain(error, self.path, self.busy)
 
-    def _tidy(self, db: apsw.Connection) -> None:
+    def sweep(self) -> None:
+        """Remove the files of blobs that no run names any more. In the writer's thread.
+
+        Before a batch and not in it: a row that the batch removes may come back, when it is rolled back, but the
+        file would not.
+        """
+        with self._write_lock() as cursor:
+            self.blobs.sweep(cursor, self.presence.alive)
+
+    @contextlib.contextmanager
+    def _write_lock(self) -> Iterator[apsw.Cursor]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._db.cursor()
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def _tidy(self) -> None:
         """Bring what the log holds into the file, and remove what the dead left.
 
         A process that a failed sync took down may have left pages in the system's cache that are not on disk
         and never will be: copying them into the file writes them again, instead of trusting them.
         """
         try:
-            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            db.execute("BEGIN IMMEDIATE")
-            self.presence.sweep()
-            self.blobs.sweep(self.presence.alive)(Transaction(db.cursor()))
-            db.execute("COMMIT")
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            with self._write_lock() as cursor:
+                self.presence.sweep()
+                self.blobs.sweep(cursor, self.presence.alive)
         except TRANSIENT:  # others are at work: then they do this, or whoever opens next
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+            pass
         except apsw.Error as error:
             raise self.explain(error) from error
 

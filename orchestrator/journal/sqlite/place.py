@@ -8,33 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 from orchestrator.errors import StoreDown
 
 NETWORK = frozenset(
     (
-        *(
-            "9p",
-            "afs",
-            "beegfs",
-            "ceph",
-            "cifs",
-            "davfs",
-            "gpfs",
-            "lustre",
-            "ncpfs",
-            "nfs",
-            "nfs4",
-            "smb3",
-            "smbfs",
-        ),
-        *("fuse.ceph", "fuse.davfs2", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"),
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "gpfs", "lustre", "ncpfs", "nfs"),
+        *("nfs4", "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs", "vboxsf", "vmhgfs"),
+        *("fuse.ceph", "fuse.curlftpfs", "fuse.davfs2", "fuse.gcsfuse", "fuse.glusterfs", "fuse.goofys"),
+        *("fuse.gvfsd-fuse", "fuse.juicefs", "fuse.mfs", "fuse.rclone", "fuse.s3fs", "fuse.smbnetfs"),
+        *("fuse.sshfs", "fuse.vmhgfs-fuse"),
     )
 )
 """File systems whose locks and shared memory do not reach other machines; write-ahead logs break on them."""
 
 MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def prepare(path: Path) -> list[Path]:
@@ -86,20 +77,27 @@ def refuse_network(folder: Path) -> None:
         raise StoreDown(f"journal folder {folder} is on {kind}, a network file system: choose a local disk")
 
 
-def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
-    """Return the type of the file system a folder is on, or "" where the system does not say.
-
-    A line of mountinfo (proc(5)) has the mount point in field 5, and after a lone dash the type.
-    """
+def file_system(folder: Path) -> str:
+    """Return the type of the file system a folder is on, or "" where the system does not say."""
     try:
-        listed = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        real = folder.resolve()
+        return mounted_at(folder.resolve(), os.fsdecode(MOUNTS.read_bytes()))
     except OSError:
         return ""
+
+
+def mounted_at(folder: Path, mountinfo: str) -> str:
+    """Return the type of the file system that an absolute folder is on, by the text of mountinfo (proc(5)).
+
+    A line has the mount point in field 5, with blanks and backslashes in octal, and after a lone dash the type.
+    """
     best, kind = -1, ""
-    for line in listed:
-        before, _, after = line.partition(" - ")
-        point = Path(before.split(" ")[4].encode().decode("unicode_escape"))
-        if real.is_relative_to(point) and len(point.parts) >= best:
+    for line in mountinfo.split("\n"):
+        before, dash, after = line.partition(" - ")
+        if not dash:
+            continue
+        point = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4]))
+        if (
+            folder.is_relative_to(point) and len(point.parts) >= best
+        ):  # of two on one point the later one is seen
             best, kind = len(point.parts), after.split(" ")[0]
     return kind

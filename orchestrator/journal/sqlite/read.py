@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ import orjson
 
 from orchestrator.errors import Corrupt
 from orchestrator.journal.codec import Stored, verified
-from orchestrator.journal.sqlite.row import decoding, known, proved, rows_after
+from orchestrator.journal.sqlite.row import decoding, known, newest_row, proved, rows_after
 from orchestrator.journal.sqlite.schema import LAST
 from orchestrator.journal.sqlite.work import request_sum, span
 from orchestrator.kernel.journal import Posted, Record, RunHead
@@ -61,13 +61,22 @@ def load(db: apsw.Connection, run_id: str, since: int, alive: Alive) -> list[Rec
     return records[since:]
 
 
-def page(db: apsw.Connection, number: int, alive: Alive) -> tuple[list[RunHead], list[Corrupt], int | None]:
+def newest(db: apsw.Connection, conversation_id: str, alive: Alive) -> RunHead | None:
+    """Return the run of a conversation that was created last, or None. Raises Corrupt."""
+    with moment(db, f"conversation {conversation_id!r}: a run's row") as cursor:
+        row = newest_row(cursor, conversation_id)
+        return None if row is None else row.summary(alive)
+
+
+def page(
+    db: apsw.Connection, number: int, alive: Alive, among: Mapping[str, str]
+) -> tuple[list[RunHead], list[Corrupt], int | None]:
     """Return the next runs after row `number`, those that cannot be trusted, and the number to go on from."""
     heads: list[RunHead] = []
     bad: list[Corrupt] = []
     rows = 0
     with moment(db, "the list of runs") as cursor:
-        for raw in rows_after(cursor, number, PAGE):
+        for raw in rows_after(cursor, number, PAGE, among):
             rows += 1
             number = int(str(raw[0]))
             try:
@@ -90,6 +99,19 @@ def inbox(db: apsw.Connection, run_id: str, since: int) -> list[Posted]:
     if [request.number for request in found] != list(range(since + 1, run.requests + 1)):
         raise Corrupt(f"run {run_id!r}: {run.requests} requests were posted, not all are there")
     return found
+
+
+def news(db: apsw.Connection, since: int) -> tuple[int, list[str]]:
+    """Return the runs that got requests after position `since`, by their last ones, and the position now."""
+    with moment(db, "the news") as cursor:
+        # Not the last row's position: that row may have gone with its run.
+        position = cursor.execute("SELECT seq FROM sqlite_sequence WHERE name='news'").get or 0
+        if not 0 <= since < position:
+            return position, []
+        found = cursor.execute(
+            "SELECT run_id FROM news JOIN run ON id=run WHERE position>? ORDER BY position", (since,)
+        )
+        return position, [str(run_id) for (run_id,) in found]
 
 
 def _posted(run_id: str, row: tuple[Any, ...]) -> Posted:

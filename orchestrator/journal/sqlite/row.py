@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -131,9 +131,21 @@ def known(cursor: apsw.Cursor, run_id: str) -> RunRow:
     raise RunUnknown(run_id)
 
 
-def rows_after(cursor: apsw.Cursor, number: int, most: int) -> Iterator[tuple[object, ...]]:
-    """Yield up to `most` unproved rows of runs that came after run `number`."""
+def rows_after(
+    cursor: apsw.Cursor, number: int, most: int, among: Mapping[str, str]
+) -> Iterator[tuple[object, ...]]:
+    """Yield up to `most` unproved rows of runs after run `number`; `among`: indexed columns, and what they must be."""
+    conditions = "".join([f" AND {column}=?" for column in among])
     yield from cursor.execute(
-        f"SELECT {COLUMNS} FROM run WHERE id>? ORDER BY id LIMIT ?",  # noqa: S608
-        (number, most),
+        f"SELECT {COLUMNS} FROM run WHERE id>?{conditions} ORDER BY id LIMIT ?",  # noqa: S608
+        (number, *among.values(), most),
     )
+
+
+def newest_row(cursor: apsw.Cursor, conversation_id: str) -> RunRow | None:
+    """Return the row of the run of a conversation that was created last, or None. Raises Corrupt."""
+    row = cursor.execute(
+        f"SELECT {COLUMNS} FROM run WHERE conversation_id=? ORDER BY id DESC LIMIT 1",  # noqa: S608
+        (conversation_id,),
+    ).fetchone()
+    return None if row is None else proved(row)

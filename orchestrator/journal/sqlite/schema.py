@@ -44,6 +44,18 @@ TABLES = (
     "CREATE TABLE blob_use(run INTEGER, digest BLOB, PRIMARY KEY(run, digest)) STRICT, WITHOUT ROWID",
 )
 
+ADDED = {
+    # At most one row a run: where its last request stands among those of the whole store.
+    "news": """CREATE TABLE IF NOT EXISTS news(
+        position INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL UNIQUE) STRICT""",
+    "run_of_conversation": """CREATE INDEX IF NOT EXISTS run_of_conversation
+        ON run(conversation_id) WHERE conversation_id IS NOT NULL""",
+    "run_of_parent": """CREATE INDEX IF NOT EXISTS run_of_parent
+        ON run(parent_run_id) WHERE parent_run_id IS NOT NULL""",
+}
+"""What a file of this version may lack, and gets when it is opened. The tables above it may not: one that is gone was
+lost to damage, and an empty one in its place would be a lie."""
+
 PRAGMAS: dict[str, tuple[object, object]] = {
     "journal_mode": ("wal", "wal"),
     "synchronous": ("full", 2),
@@ -131,9 +143,13 @@ def _tables(db: apsw.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM sqlite_schema").get)
 
 
+def _lacking(db: apsw.Connection) -> set[str]:
+    return ADDED.keys() - {str(row[0]) for row in db.execute("SELECT name FROM sqlite_schema")}
+
+
 def _create(db: apsw.Connection, path: Path) -> None:
-    """Make the tables in one transaction; a second process that comes meanwhile waits and finds them."""
-    if db.pragma("application_id") == APPLICATION:
+    """Make what is missing in one transaction; a second process that comes meanwhile waits and finds it."""
+    if db.pragma("application_id") == APPLICATION and not _lacking(db):
         return
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -143,6 +159,8 @@ def _create(db: apsw.Connection, path: Path) -> None:
                 db.execute(table)
             db.pragma("user_version", VERSION)
             db.pragma("application_id", APPLICATION)
+        for statement in ADDED.values():
+            db.execute(statement)
         db.execute("COMMIT")
     finally:
         if db.in_transaction:

@@ -167,6 +167,7 @@ class Post:
         tx.cursor.execute("INSERT INTO request VALUES (?,?,?,?,?,?,?,?)", row)
         counted = (number, checksum(self.run_id, number), run.id)
         tx.cursor.execute("UPDATE run SET requests=?, requests_sum=? WHERE id=?", counted)
+        tx.cursor.execute("INSERT OR REPLACE INTO news(run) VALUES (?)", (run.id,))
         return True
 
 
@@ -217,6 +218,10 @@ def release(lease: Lease) -> Callable[[Transaction], None]:
     return work
 
 
+def nothing(_: Transaction) -> None:
+    """Write nothing: the job of what is to be done before a batch."""
+
+
 def span(run: int) -> tuple[int, int]:
     """Return the first and last key of what belongs to a run."""
     return run << SHIFT, run << SHIFT | LAST
@@ -242,6 +247,7 @@ def drop(tx: Transaction, row: RunRow) -> None:
     tx.cursor.execute("DELETE FROM record WHERE key BETWEEN ? AND ?", span(row.id))
     tx.cursor.execute("DELETE FROM request WHERE key BETWEEN ? AND ?", span(row.id))
     tx.cursor.execute("DELETE FROM blob_use WHERE run=?", (row.id,))
+    tx.cursor.execute("DELETE FROM news WHERE run=?", (row.id,))
     tx.cursor.execute("DELETE FROM run WHERE id=?", (row.id,))
 
 

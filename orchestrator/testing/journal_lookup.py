@@ -1,0 +1,228 @@
+"""What every store must do to be searched and asked: listings, requests, news. Part of `journal_contract`."""
+
+# ruff: noqa: S101, PLR2004  a module of tests: asserts, names that are sentences, numbers that are expected
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from orchestrator.errors import RunUnknown
+from orchestrator.kernel.journal import Journal, Posted, RunHead
+from orchestrator.testing.journal_case import (
+    BODY,
+    ENDED,
+    NOTE,
+    PARKED,
+    JournalCase,
+    ended,
+    in_a_loop,
+    write,
+)
+
+
+async def listed(journal: Journal, **asked: str) -> list[str]:
+    """List the runs that meet every condition."""
+    return [head.run_id async for head in journal.runs(**asked)]
+
+
+def named(head: RunHead | None) -> str | None:
+    """Return the run of a head."""
+    return None if head is None else head.run_id
+
+
+class LookupContract(JournalCase):
+    """The tests."""
+
+    # ---- listing ----
+
+    @in_a_loop
+    async def test_the_head_says_what_the_records_say(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        head = await journal.head("run")
+        assert (head.graph, head.fingerprint, head.created_at) == ("llm_loop", "f" * 64, 1000.5)
+        assert (head.parent_run_id, head.conversation_id) == ("parent", "talk")
+        assert (head.status, head.reason, head.seq, head.epoch) == ("open", "", 0, 1)
+        await write(journal, lease, NOTE, PARKED)
+        head = await journal.head("run")
+        assert (head.status, head.reason, head.seq) == ("parked", "approval", 2)
+        await write(journal, lease, NOTE)
+        assert (await journal.head("run")).status == "open"
+        await write(journal, lease, NOTE, ENDED)
+        head = await journal.head("run")
+        assert (head.status, head.reason) == ("ended", "max_iterations")
+
+    @in_a_loop
+    async def test_an_ended_run_can_go_on(self, journal: Journal) -> None:
+        await ended(journal, "run")
+        lease = await journal.claim("run", "you")
+        await write(journal, lease, NOTE)
+        assert (await journal.head("run")).status == "open"
+
+    @in_a_loop
+    async def test_runs_are_listed_oldest_first_by_status_and_graph(self, journal: Journal) -> None:
+        for number in range(5):
+            await journal.create(
+                f"open {number}", "me", {"graph": "even" if number % 2 == 0 else "odd", "at": 1}
+            )
+        await ended(journal, "old")
+        assert [head.run_id async for head in journal.runs()] == [*(f"open {n}" for n in range(5)), "old"]
+        assert [head.run_id async for head in journal.runs(status="ended")] == ["old"]
+        assert [head.run_id async for head in journal.runs(status="open", graph="odd")] == [
+            "open 1",
+            "open 3",
+        ]
+
+    @in_a_loop
+    async def test_runs_are_found_by_their_conversation_and_by_their_parent(self, journal: Journal) -> None:
+        for number in range(6):
+            body = {
+                "graph": "g",
+                "conversation_id": ("talk", "other", None)[number % 3],
+                "parent_run_id": "parent" if number >= 3 else None,
+            }
+            lease = await journal.create(f"run {number}", "me", body)
+            if number == 3:
+                await write(journal, lease, ENDED)
+        other = self.again()
+        assert await listed(other, conversation_id="talk") == ["run 0", "run 3"]
+        assert await listed(other, conversation_id="talk", status="open") == ["run 0"]
+        assert await listed(other, parent_run_id="parent") == ["run 3", "run 4", "run 5"]
+        assert await listed(other, parent_run_id="parent", conversation_id="other") == ["run 4"]
+        assert await listed(other, parent_run_id="parent", graph="h") == []
+        assert await listed(other, conversation_id="") == await listed(other, parent_run_id="no") == []
+        await other.close()
+
+    @in_a_loop
+    async def test_more_runs_than_fit_a_page_are_listed_once_and_in_order(self, journal: Journal) -> None:
+        wanted = [f"run {number}" for number in range(450)]
+        for run_id in wanted:
+            await journal.create(run_id, "me", BODY)
+            if run_id == "run 7":
+                await journal.create("between", "me", {})
+        assert await listed(journal, conversation_id="talk") == wanted
+        assert await listed(journal, parent_run_id="parent", conversation_id="talk") == wanted
+
+    @in_a_loop
+    async def test_the_newest_run_of_a_conversation_is_the_one_created_last(self, journal: Journal) -> None:
+        assert await journal.newest("talk") is None
+        first = await journal.create("first", "me", BODY)
+        await ended(journal, "second")
+        await journal.create("third", "me", {**BODY, "conversation_id": "other"})
+        await journal.create("fourth", "me", {**BODY, "conversation_id": None})
+        await write(journal, first, NOTE)
+        newest = await journal.newest("talk")
+        assert newest == await journal.head("second")
+        assert named(await journal.newest("other")) == "third"
+        assert await journal.newest("") is None
+        await journal.erase("second")
+        assert named(await journal.newest("talk")) == "first"
+
+    # ---- requests ----
+
+    @in_a_loop
+    async def test_a_request_is_left_without_a_lease_and_read_in_order(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        other = self.again()
+        assert await other.post("run", Posted("a", "approve", {"digest": "d"}, by="ann", at=5.0))
+        assert await other.post("run", Posted("b", "cancel"))
+        first, second = await journal.inbox("run")
+        assert first == Posted("a", "approve", {"digest": "d"}, "ann", 5.0, 1)
+        assert (second.id, second.kind, second.number) == ("b", "cancel", 2)
+        assert await journal.inbox("run", 1) == [second]
+        assert await journal.inbox("run", 2) == []
+        await other.close()
+
+    @in_a_loop
+    async def test_two_posts_with_one_id_are_one(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        await journal.create("other", "me", BODY)
+        posts = [journal.post("run", Posted("a", "approve", {"n": number})) for number in range(5)]
+        assert sorted(await asyncio.gather(*posts)) == [False] * 4 + [True]
+        assert not await journal.post("run", Posted("a", "reject"))
+        (request,) = await journal.inbox("run")
+        assert request.kind == "approve"
+        assert await journal.post("other", Posted("a", "approve"))
+
+    # ---- news ----
+
+    @in_a_loop
+    async def test_news_from_now_on_is_no_run_and_the_present_position(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        position, runs = await journal.news(-1)
+        assert runs == []
+        assert await journal.news(position) == (position, [])
+        await journal.post("run", Posted("a", "pause"))
+        later, runs = await journal.news(-1)
+        assert (later > position, runs) == (True, [])
+        assert await journal.news(position) == (later, ["run"])
+        assert await journal.news(later) == (later, [])
+
+    @in_a_loop
+    async def test_news_names_the_runs_with_requests_once_oldest_first(self, journal: Journal) -> None:
+        for number in range(3):
+            await journal.create(f"run {number}", "me", BODY)
+        other = self.again()
+        start, _ = await other.news(-1)
+        await journal.post("run 2", Posted("a", "pause"))
+        middle, runs = await other.news(start)
+        assert runs == ["run 2"]
+        await journal.post("run 0", Posted("b", "pause"))
+        await journal.post("run 1", Posted("c", "pause"))
+        await journal.post("run 0", Posted("d", "resume"))
+        end, runs = await other.news(middle)
+        assert runs == ["run 1", "run 0"]
+        assert await other.news(start) == (end, ["run 2", "run 1", "run 0"])
+        assert await other.news(end) == (end, [])
+        await other.close()
+
+    @in_a_loop
+    async def test_a_request_that_was_posted_before_is_no_news(self, journal: Journal) -> None:
+        await journal.create("run", "me", BODY)
+        await journal.post("run", Posted("a", "pause"))
+        position, _ = await journal.news(-1)
+        assert not await journal.post("run", Posted("a", "pause"))
+        with pytest.raises(RunUnknown):
+            await journal.post("no", Posted("a", "pause"))
+        assert await journal.news(position) == (position, [])
+
+    @in_a_loop
+    async def test_a_removed_run_is_no_news_and_its_position_is_not_used_again(
+        self, journal: Journal
+    ) -> None:
+        start, _ = await journal.news(-1)
+        await ended(journal, "gone")
+        await journal.create("stays", "me", BODY)
+        await journal.post("gone", Posted("a", "pause"))
+        position, _ = await journal.news(start)
+        await journal.erase("gone")
+        assert await journal.news(start) == (position, [])
+        await journal.post("stays", Posted("a", "pause"))
+        later, runs = await journal.news(position)
+        assert (later > position, runs) == (True, ["stays"])
+
+    @in_a_loop
+    async def test_who_follows_the_news_misses_no_request(self, journal: Journal) -> None:
+        other = self.again()
+        read = {f"run {number}": 0 for number in range(5)}
+        for run_id in read:
+            await journal.create(run_id, "me", BODY)
+        position, _ = await journal.news(-1)
+
+        async def poster(run_id: str) -> None:
+            for name in range(10):
+                await other.post(run_id, Posted(str(name), "pause"))
+                await asyncio.sleep(0)
+
+        async def owner() -> None:
+            nonlocal position
+            while set(read.values()) != {10}:
+                position, runs = await journal.news(position)
+                for run_id in runs:
+                    found = await journal.inbox(run_id, read[run_id])
+                    read[run_id] += len(found)
+                await asyncio.sleep(0)
+
+        await asyncio.wait_for(asyncio.gather(owner(), *map(poster, read)), 60)
+        await other.close()
