@@ -13,54 +13,21 @@ import contextvars
 import difflib
 import functools
 import inspect
-import itertools
 import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
-
-from pydantic_core import to_json
+from typing import Any, TypeAlias
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.messages import Message, ToolCall
+from orchestrator.messages import ToolCall
 from orchestrator.ports import Clock, SystemClock
+from orchestrator.toolresult import ToolOutcome, ToolResult, content_of, error_text, told_of, why_of
 from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, as_tool, parse_arguments
 
-ToolOutcome: TypeAlias = Literal["ok", "error", "timeout", "denied", "invalid_args", "cancelled"]
-
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_ERROR_CHARS = 2_000
-_SHOWN_LEAVES = 5
 _SUGGESTIONS = 3
 _SYSTEM_CLOCK = SystemClock()
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """What became of one call. Times are seconds; `seconds` leaves out `queued`, the wait for a slot."""
-
-    call: ToolCall
-    position: int
-    content: str
-    outcome: ToolOutcome = "ok"
-    seconds: float = 0.0
-    queued: float = 0.0
-    cut: bool = False
-    """The tool said more than its `max_result_chars`."""
-
-    @property
-    def is_error(self) -> bool:
-        return self.outcome != "ok"
-
-    def message(self) -> Message:
-        """Return the tool message that answers the call."""
-        return Message("tool", self.content, (), self.call.id, self.call.name, None, None, self.is_error)
-
-    @classmethod
-    def failure(cls, call: ToolCall, position: int, outcome: ToolOutcome, why: str, kind: str) -> ToolResult:
-        """Answer a call with JSON the model can read, `{"error": why, "type": kind}`; `why` is capped."""
-        return cls(call, position, _error_text(why, kind), outcome)
 
 
 ContextFor: TypeAlias = Callable[[ToolCall, int], ToolContext]
@@ -154,6 +121,19 @@ class ToolSet:
             raise asyncio.CancelledError  # a tool swallowed it; the run must not go on for that
         return turn.results()
 
+    async def take_back(self, call: ToolCall, position: int, context_for: ContextFor) -> None:
+        """Undo a call that may have run, with its tool's `undo`, within its timeout. Raises what that raises.
+
+        Raises ConfigError for a tool that has none.
+        """
+        spec = self.find(call.name)
+        if spec is None or spec.undo is None:
+            raise ConfigError(f"tool {call.name!r} has no undo")
+        undo = replace(spec, call=spec.undo, effect="irreversible", undo=None)
+        result = await self._run(undo, call, position, context_for, 0.0)
+        if result.is_error:
+            raise RunError(f"undo of {spec.name!r} failed: {result.content}")
+
     def _groups(self, calls: Sequence[ToolCall], done: Sequence[ToolResult | None]) -> Iterator[list[int]]:
         """Part the open positions into groups that run one after the other; a sequential tool is its own."""
         group: list[int] = []
@@ -181,7 +161,7 @@ class ToolSet:
         try:
             work = functools.partial(_invoke, spec, bound, parse_arguments(spec, call.arguments))
             value = await (work() if spec.timeout is None else self._limited(work, spec.timeout))
-            content, was_cut = _content(value, spec.max_result_chars)
+            content, was_cut = content_of(value, spec.max_result_chars)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
                 context.cancelled.set()
@@ -319,7 +299,7 @@ async def _in_thread(function: Callable[[], object], name: str) -> object:
         return value
     if isinstance(error, Exception):
         raise error
-    raise RuntimeError(f"the tool raised {_told(error)}") from error
+    raise RuntimeError(f"the tool raised {told_of(error)}") from error
 
 
 def _cancels() -> int:
@@ -339,62 +319,7 @@ def _is_the_tools_own(error: BaseException) -> bool:
 def _fault(error: BaseException) -> tuple[ToolOutcome, str]:
     """Return the outcome and the result text of a call that raised."""
     if isinstance(error, BadArguments):
-        return "invalid_args", _error_text(str(error), "BadArguments")
+        return "invalid_args", error_text(str(error), "BadArguments")
     if isinstance(error, _OutOfTimeError):
-        return "timeout", _error_text(str(error), "Timeout")
-    return "error", _error_text(_why(error), type(error).__name__)
-
-
-def _error_text(why: str, kind: str) -> str:
-    text = _encodable(why if len(why) <= _ERROR_CHARS else f"{why[: _ERROR_CHARS - 1]}…")
-    return to_json({"error": text, "type": kind}).decode()
-
-
-def _why(error: BaseException) -> str:
-    try:
-        if not isinstance(error, BaseExceptionGroup):
-            return str(error) or type(error).__name__
-        leaves = itertools.islice(_leaves(error), _SHOWN_LEAVES)
-        return f"{error.message}: {'; '.join(map(_told, leaves))}"
-    except Exception:  # noqa: BLE001  an exception that cannot say what it is still is an answer
-        return type(error).__name__
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_why(error)}"
-
-
-def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)
-
-
-def _content(value: object, limit: int) -> tuple[str, bool]:
-    """Return the text of what a tool returned, and whether it was cut. Raises for what has no text."""
-    text, was_cut = cut(value if type(value) is str else _serialised(value), limit)
-    return _encodable(text), was_cut
-
-
-def _serialised(value: object) -> str:
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, bytes | bytearray | memoryview | Iterator):
-        raise TypeError(f"the tool returned {type(value).__name__}; a result is text or a JSON value")
-    return to_json(value, inf_nan_mode="strings").decode()
-
-
-def cut(text: str, limit: int) -> tuple[str, bool]:
-    """Return at most `limit` characters (0 = all), the mark included, and whether any are missing.
-
-    The mark says how many are kept: `… [cut: 12,345 of 98,765 characters]`.
-    """
-    if not limit or len(text) <= limit:
-        return text, False
-    longest = len(f"… [cut: {limit:,} of {len(text):,} characters]")
-    kept = max(0, limit - longest)
-    return f"{text[:kept]}… [cut: {kept:,} of {len(text):,} characters]"[:limit], True
-
-
-def _encodable(text: str) -> str:
-    """Return text that has a UTF-8 form; a lone surrogate would stop the journal and the next request."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
+        return "timeout", error_text(str(error), "Timeout")
+    return "error", error_text(why_of(error), type(error).__name__)

@@ -23,7 +23,8 @@ from pydantic import BaseModel
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.messages import Message, ToolCall
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolset import ToolResult, ToolSet, cut
+from orchestrator.toolresult import ToolResult, cut
+from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, tool
 
 

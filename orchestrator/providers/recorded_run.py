@@ -10,7 +10,7 @@ from orchestrator.messages import Message, ToolCall
 from orchestrator.ports import Clock, SystemClock
 from orchestrator.providers.difference import Difference
 from orchestrator.providers.recording import Record
-from orchestrator.toolset import ToolResult
+from orchestrator.toolresult import ToolResult
 
 RESULTS_OUT_OF_ORDER = "results_out_of_order"
 """In mid-conversation, results that are not exactly those of the calls before, in order."""

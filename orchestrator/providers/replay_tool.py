@@ -16,7 +16,8 @@ from orchestrator.providers.recorded_run import (
     results_after,
 )
 from orchestrator.providers.recording import Record, tool_name
-from orchestrator.toolset import After, Before, ContextFor, ToolResult, ToolSet
+from orchestrator.toolresult import ToolResult
+from orchestrator.toolset import After, Before, ContextFor, ToolSet
 from orchestrator.toolspec import ToolContext, ToolSpec
 
 

@@ -42,7 +42,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.toolset",
         "orchestrator.completion",
     ),
-    ("orchestrator.toolspec",),
+    ("orchestrator.toolspec", "orchestrator.toolresult"),
     ("orchestrator.ports", "orchestrator.scope", "orchestrator.settings", "orchestrator.switch"),
     ("orchestrator.kernel", "orchestrator.messages"),
     ("orchestrator.errors", "orchestrator_guards"),

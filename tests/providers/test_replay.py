@@ -26,7 +26,7 @@ from orchestrator.providers.replay import (
     load,
     split_runs,
 )
-from orchestrator.toolset import ToolResult
+from orchestrator.toolresult import ToolResult
 
 SELECTION = {one.id: one for one in load(Path(__file__).parent.parent / "data/trajectories/selection.jsonl")}
 RAW = {

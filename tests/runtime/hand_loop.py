@@ -35,7 +35,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Message, Response, ToolCall
 from orchestrator.retry import RetryPolicy, classify
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolset import ToolResult
+from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.answer import FEEDBACK
 from orchestrator_guards import (
     FAILURE_PHRASES,

@@ -24,7 +24,8 @@ from orchestrator.messages import Message, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.retry import RetryPolicy
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolset import ToolResult, ToolSet
+from orchestrator.toolresult import ToolResult
+from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolContext
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.hand_loop import DEFECTS, ORDER, HandLoop

@@ -11,7 +11,7 @@ from orchestrator.errors import GraphError
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.toolset import ToolResult
+from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopRun
 from tests.runtime.stage import agent, faults, path
 
