@@ -15,6 +15,10 @@ OrchestratorError
     ├── StateTimeout        a state lasted longer than its dwell limit
     ├── DeadlineExceeded    the run's own deadline passed
     ├── CancelRequested     somebody asked this run to stop
+    │   └── RejectRequested a person ended it instead of answering
+    ├── AnswerRefused       an approval or another answer that no question waits for
+    ├── Suspended           the run goes no further here; resume it when you want
+    ├── OtherGraph          the stored run belongs to another version of its graph
     ├── LLMError            a model call failed, classified by ErrorKind
     ├── CompletionError     the model's final answer stayed unusable
     ├── LimitReached        a guard refused where only a failure can follow
@@ -165,6 +169,45 @@ class CancelRequested(RunError):
     def __init__(self, reason: str = "caller", detail: str = "") -> None:
         super().__init__(f"cancelled by {reason}" + (f": {detail}" if detail else ""))
         self.reason = reason
+
+
+class RejectRequested(CancelRequested):
+    """A person, asked about a call, ended the whole run."""
+
+    def __init__(self, by: str, detail: str = "") -> None:
+        super().__init__("operator", detail)
+        self.args = (f"rejected by {by}" + (f": {detail}" if detail else ""),)
+        self.by = by
+
+
+class AnswerRefused(RunError):
+    """An answer that does not count: nobody asked, somebody answered before, or it is about something else."""
+
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__(f"run {run_id!r} takes no such answer: {why}")
+        self.run_id = run_id
+
+
+class Suspended(RunError):
+    """The run was left where it is, durable, before its end."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(f"run {run_id!r} is suspended ({reason}); call resume({run_id!r}) to go on with it")
+        self.run_id = run_id
+        self.reason = reason
+
+
+class OtherGraph(RunError):
+    """A stored run was made with another version of its graph or context."""
+
+    def __init__(self, run_id: str, graph: str, made: str, have: str) -> None:
+        super().__init__(
+            f"run {run_id!r} was made with another version of graph {graph!r} ({made[:12]}, here it is "
+            f"{have[:12]}): resume it with the version that made it, or give Orchestrator a migration for it"
+        )
+        self.run_id = run_id
+        self.made = made
+        self.have = have
 
 
 class LLMError(RunError):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.errors import CancelRequested
 from orchestrator.kernel.clock import Clock
+from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.report import Reporter
@@ -23,14 +24,17 @@ class Closer:
         report: Reporter,
         writer: Writer | None,
         clock: Clock,
+        *,
         ending: Callable[[Any], Ending] | None,
         summary: Callable[[Any], Any] | None,
+        codec: Codec | None = None,
     ) -> None:
         self._report = report
         self._writer = writer
         self._clock = clock
         self._ending = ending or _plain_ending
         self._summary = summary
+        self._codec = codec
 
     async def end(self, run: Run[Any, Any]) -> None:
         """End a run in its terminal state: outcome, record, fact. Raises what the journal raises."""
@@ -42,8 +46,7 @@ class Closer:
             ending, summary = Ending(Outcome.FAILED, "internal"), None
         at, late = self._clock.time(), None
         if self._writer is not None and not run.detached:
-            body = {"outcome": ending.outcome.value, "reason": ending.reason, "at": at}
-            run.drafts.append(Draft("ended", body))
+            run.drafts.append(Draft("ended", self._last(run, ending, at)))
             late = await self._writer.write(run)
         run.ended = True
         self._report.send(run)
@@ -54,14 +57,34 @@ class Closer:
             raise late
 
     async def settle(self, run: Run[Any, Any]) -> None:
-        """Write what is folded and tell it."""
+        """Write what is noted and folded, and tell it."""
         late = None if self._writer is None else await self._writer.write(run)
         self._report.send(run)
         if late is not None:
             raise late
 
+    async def park(self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any] | None = None) -> None:
+        """Say, to the journal first, that the run waits for somebody."""
+        self._stand(run, reason, detail or {})
+        await self.settle(run)
+        self._report.parked(run, reason)
+
     async def leave(self, run: Run[Any, Any]) -> None:
         """Settle on the way out; the caller gets the error that this is about, not another one."""
+        self._place(run)
+        await self._settle_quietly(run)
+
+    async def abandon(self, run: Run[Any, Any]) -> None:
+        """Leave a run that goes no further here: what is folded is written, then it counts as parked."""
+        if run.started_at is None or run.ended:
+            return
+        if run.drafts or not run.parked:
+            self._stand(run, "interrupted", {})
+        await self._settle_quietly(run)
+        if not run.parked:
+            self._report.parked(run, "interrupted")
+
+    async def _settle_quietly(self, run: Run[Any, Any]) -> None:
         try:
             await self.settle(run)
         except asyncio.CancelledError:
@@ -69,11 +92,32 @@ class Closer:
         except Exception as error:  # noqa: BLE001 - told, and the run is detached
             self._report.failed(run, None, error)
 
-    async def abandon(self, run: Run[Any, Any]) -> None:
-        """Leave a run that goes no further here: what is folded is written, then it counts as parked."""
-        if run.started_at is not None and not run.ended:
-            await self.leave(run)
-            self._report.parked(run, "interrupted")
+    async def release(self, run: Run[Any, Any]) -> None:
+        """Give the run back to the journal: any process may take it up from where it stands."""
+        late = None if self._writer is None else await self._writer.release(run)
+        if late is not None:
+            raise late
+
+    def _stand(self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any]) -> None:
+        """Draft where the run stands, and that it goes no further for now."""
+        self._place(run)
+        active = round(run.elapsed(self._clock.monotonic()), 6)
+        run.note("parked", {"reason": reason, "at": self._clock.time(), "t": active, **detail})
+
+    def _place(self, run: Run[Any, Any]) -> None:
+        """Draft where the run stands, unless that is where the last record says: at the begin of its state."""
+        if self._writer is None:
+            return
+        if run.fresh:
+            if run.folded:
+                self._writer.context(run)
+        elif run.pending is not None:
+            self._writer.context(run, run.pending)
+
+    def _last(self, run: Run[Any, Any], ending: Ending, at: float) -> dict[str, Any]:
+        active = round(run.elapsed(self._clock.monotonic()), 6)
+        body = {"outcome": ending.outcome.value, "reason": ending.reason, "at": at, "t": active}
+        return body | (dict(self._codec.closing(run)) if self._codec else {})
 
 
 def _plain_ending(run: Run[Any, Any]) -> Ending:

@@ -12,7 +12,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -28,13 +28,15 @@ from orchestrator.errors import (
 )
 from orchestrator.kernel.clock import Alarm, Clock, SystemClock
 from orchestrator.kernel.closer import Closer
+from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.gate import Gate
 from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
+from orchestrator.kernel.parking import Park, Parking
 from orchestrator.kernel.record import Observer
 from orchestrator.kernel.report import Reporter
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.run import Run
 from orchestrator.kernel.stepper import Stepper
 from orchestrator.kernel.writer import Writer
 
@@ -46,8 +48,9 @@ class Driver:
     """Drives any number of runs of one machine. Holds no run itself.
 
     `ending` names outcome and reason of a run in its terminal state; `summary` gives its totals for
-    RunCompleted. `owner` names this driver in the journal's leases. `strict` makes `fire` raise
-    NoTransition after an internal edge, as looplab does.
+    RunCompleted; `codec` turns its context into records, so that it can be resumed. `owner` names this
+    driver in the journal's leases. `strict` makes `fire` raise NoTransition after an internal edge, as
+    looplab does.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Driver:
         clock: Clock | None = None,
         ending: Callable[[Any], Ending] | None = None,
         summary: Callable[[Any], Any] | None = None,
+        codec: Codec | None = None,
         strict: bool = False,
     ) -> None:
         self.machine = machine
@@ -68,11 +72,16 @@ class Driver:
         self._report = Reporter(self.observers, self._clock)
         self.observer_errors = self._report.errors
         """How often each kind of observer raised; such an error never fails a run."""
+        self.owner = owner or _this_process()
+        """Who holds the runs of this driver, as the journal knows it."""
         self._writer = (
-            None if journal is None else Writer(journal, owner or _this_process(), self._report, self._clock)
+            None if journal is None else Writer(journal, self.owner, self._report, self._clock, codec)
         )
         self._stepper = Stepper(machine, self._report, self._writer, self._clock)
-        self._closer = Closer(self._report, self._writer, self._clock, ending, summary)
+        self._closer = Closer(
+            self._report, self._writer, self._clock, ending=ending, summary=summary, codec=codec
+        )
+        self._parking = Parking(self._report, self._stepper, self._closer, self._clock)
         self._strict = strict
 
     # ---- one event at a time ----
@@ -130,11 +139,13 @@ class Driver:
         """Carry the run on until it ends or, in a waiting or rest state, until its mailbox is empty.
 
         `event` is fired first, in place of what the present state's hooks chose. With `park=False` it waits
-        in place for the mailbox instead of returning. A cancelled caller leaves the run where it is,
+        in place for the mailbox instead of returning, also where the run is paused or a hook awaits a decision.
+        A cancelled caller leaves the run where it is,
         reported as parked, and gets its CancelledError; a later `drive` goes on from there, with the
         interrupted hook.
         """
         self._claim(run, event)
+        run.stays = not park
         run.alarm = Alarm(self._clock, lambda: self._ring(run))
         try:
             if not run.ended and await self._take_up(run, event, park=park):
@@ -148,6 +159,16 @@ class Driver:
             run.alarm = None
             run.mailbox.listen(None)
             run.driving = False
+
+    async def announce(self, run: Run[Any, Any], kind: str, body: Mapping[str, Any]) -> None:
+        """Append a record about a run that is not being driven. Raises what the journal raises."""
+        run.tell = self._report.tell
+        run.note(kind, body)
+        await self._closer.settle(run)
+
+    async def release(self, run: Run[Any, Any]) -> None:
+        """Give a run that is not being driven back to the journal, for any process to take up."""
+        await self._closer.release(run)
 
     async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
         gate = Gate(run)
@@ -167,6 +188,7 @@ class Driver:
             raise InvalidEvent(graph=name, state=run.cursor, event=str(event), allowed=())
         run.driving = True
         run.tell = self._report.tell
+        run.keeper = self._parking
 
     async def _create(self, run: Run[Any, Any]) -> None:
         at = self._clock.time()
@@ -183,14 +205,16 @@ class Driver:
             await self._create(run)
         elif event is not None:
             run.fresh, run.pending = False, event
-        run.mailbox.listen(lambda signal: _stop_asked(run, signal))
+        run.mailbox.listen(lambda signal: self._parking.asked(run, signal))
         if run.parked:
-            if park and self._at_rest(run) and not len(run.mailbox) and not self._due(run):
+            if park and self._waits(run) and not len(run.mailbox) and not self._due(run):
                 return False
             self._report.started(run, "resumed", self._clock.time())
         return True
 
-    def _at_rest(self, run: Run[Any, Any]) -> bool:
+    def _waits(self, run: Run[Any, Any]) -> bool:
+        if run.held is not None:
+            return True
         busy = run.halted or run.fresh or run.pending is not None
         return not busy and not run.graph.is_working(run.state) and run.state not in run.graph.terminal
 
@@ -200,12 +224,11 @@ class Driver:
         while not (run.ended or run.halted):
             event = None if run.fresh else run.pending
             try:
-                if run.fresh:
-                    await self._stepper.enter(run)
-                elif event is not None:
-                    await self._stepper.fire(run, event)
-                elif not await self._idle(run, park=park):
+                if not await self._next(run, event, park=park):
                     return
+            except Park as wish:
+                await self._closer.park(run, wish.reason, wish.detail)
+                return
             except Exception as error:  # noqa: BLE001 - hooks are free to raise anything
                 self._raised(run, gate, event, error)
             if gate.cancelled() and not run.ended:
@@ -213,6 +236,18 @@ class Driver:
             turns += 1
             if not turns % _TURNS:
                 await asyncio.sleep(0)
+
+    async def _next(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
+        """Carry out what comes next. Returns False when the run parked for lack of anything."""
+        if run.held is not None:
+            await self._parking.hold(run)
+        if run.fresh:
+            await self._stepper.go_on(run)
+        elif event is not None:
+            await self._stepper.fire(run, event)
+        else:
+            return await self._idle(run, park=park)
+        return True
 
     def _raised(self, run: Run[Any, Any], gate: Gate, event: StrEnum | None, error: Exception) -> None:
         if gate.cancelled():
@@ -235,7 +270,7 @@ class Driver:
         elif self._due(run):
             self._ring(run)
         elif park:
-            self._report.parked(run, "waiting")
+            await self._closer.park(run, "waiting")
             return False
         else:
             await run.mailbox.wait()
@@ -277,6 +312,8 @@ class Driver:
     def _stopped(self, run: Run[Any, Any]) -> None:
         """Choose the event for an interruption: failure, or the dwell event of an overdue state."""
         cause, run.interruption, run.halted = run.interruption, None, False
+        if run.parked:  # stopped while it waited for somebody
+            self._report.started(run, "resumed", self._clock.time())
         if cause is None:
             return  # the limit of a state that was left in time after all
         limit = run.graph.dwell_of(run.state)
@@ -315,11 +352,6 @@ class Driver:
 def _this_process() -> str:
     """Name this process and this driver for people who ask a journal who holds a run."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def _stop_asked(run: Run[Any, Any], signal: Signal) -> None:
-    run.signal = signal
-    run.cancel("shutdown" if signal.by == "shutdown" else "caller", signal.why)
 
 
 def _raise_cause(run: Run[Any, Any]) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from orchestrator.errors import CancelRequested, InvalidEvent, UnknownEvent
+from orchestrator.kernel.journal import Draft
 
 if TYPE_CHECKING:
     from orchestrator.kernel.clock import Alarm
     from orchestrator.kernel.graph import Graph
-    from orchestrator.kernel.journal import Draft, Lease
+    from orchestrator.kernel.journal import Lease
     from orchestrator.kernel.machine import Machine, Step
     from orchestrator.kernel.record import EventFailed, Fact
 
@@ -25,13 +26,31 @@ class Context(Protocol):
     iteration: int
 
 
+class Keeper(Protocol):
+    """What the hooks of a run may ask of its driver, through the run."""
+
+    async def settle(self, run: Run[Any, Any]) -> None:
+        """Make the run's drafts durable."""
+        ...
+
+    async def wait(
+        self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
+    ) -> None:
+        """Park the run until `ready`."""
+        ...
+
+
 Ctx = TypeVar("Ctx", bound=Context)
 Deps = TypeVar("Deps")
 
 
+Kind: TypeAlias = Literal["event", "cancel", "pause", "resume", "decision"]
+"""What a signal asks for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A request from outside. `event` is for the next waiting state; None asks the run to stop, at once."""
+    """A request from outside. One with an `event` is for the next waiting state; without, it asks to stop, at once."""
 
     event: StrEnum | None = None
     id: str = ""
@@ -39,43 +58,73 @@ class Signal:
     by: str = "caller"
     why: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)
+    kind: Kind = "event"
+    """`event` without an event is `cancel`. `pause` holds the run before its next step, `resume` lets it go on,
+    `decision` answers a question that a hook of the run asked."""
+    number: int = 0
+    """Position in the run's inbox, when it came through the journal."""
+
+    @property
+    def asks(self) -> Kind:
+        """What it asks for."""
+        return "cancel" if self.kind == "event" and self.event is None else self.kind
 
 
 class Mailbox:
     """Signals for one run, each id once. The driver that owns the run reads it; nobody else does."""
 
-    __slots__ = ("_listener", "_news", "_seen", "_signals", "_stop")
+    __slots__ = ("_decisions", "_early", "_listener", "_news", "_seen", "_signals")
 
     def __init__(self) -> None:
         self._signals: deque[Signal] = deque()
+        self._decisions: deque[Signal] = deque()
         self._seen: set[str] = set()
-        self._stop: Signal | None = None
+        self._early: list[Signal] = []
         self._news: asyncio.Event | None = None
         self._listener: Callable[[Signal], None] | None = None
 
     def post(self, signal: Signal) -> bool:
-        """Leave a signal; one that asks to stop overtakes the others. Returns False for a known id."""
+        """Leave a signal; one that asks to stop or pause overtakes the others. Returns False for a known id."""
         if signal.id:
             if signal.id in self._seen:
                 return False
             self._seen.add(signal.id)
-        if signal.event is not None:
+        if signal.asks == "event":
             self._signals.append(signal)
-            if self._news is not None:
-                self._news.set()
+        elif signal.asks == "decision":
+            self._decisions.append(signal)
         elif self._listener is not None:
             self._listener(signal)
-        elif self._stop is None:
-            self._stop = signal
+        else:
+            self._early.append(signal)
+        if self._news is not None:
+            self._news.set()
         return True
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Take these ids for known: their signals were handled before the run came to this process."""
+        self._seen.update(ids)
 
     def take(self) -> Signal | None:
         """Return the oldest signal that names an event, or None."""
         return self._signals.popleft() if self._signals else None
 
+    def decision(self) -> Signal | None:
+        """Return the oldest answer to a question, or None."""
+        return self._decisions.popleft() if self._decisions else None
+
+    @property
+    def decided(self) -> bool:
+        """There is an answer to read."""
+        return bool(self._decisions)
+
     async def wait(self) -> None:
         """Return once `take` has something to return."""
-        if not self._signals:
+        await self.until(lambda: bool(self._signals))
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Return once `ready` says so; it is asked now and whenever something is posted."""
+        while not ready():
             self._news = asyncio.Event()
             try:
                 await self._news.wait()
@@ -83,14 +132,15 @@ class Mailbox:
                 self._news = None
 
     def listen(self, listener: Callable[[Signal], None] | None) -> None:
-        """Hand signals that ask to stop to `listener`, at once when they are posted; None: keep the first."""
+        """Hand signals to stop, pause and resume to `listener`, at once when they are posted; None: keep them."""
         self._listener = listener
-        if listener is not None and self._stop is not None:
-            signal, self._stop = self._stop, None
-            listener(signal)
+        if listener is not None:
+            early, self._early = self._early, []
+            for signal in early:
+                listener(signal)
 
     def __len__(self) -> int:
-        return len(self._signals) + (self._stop is not None)
+        return len(self._signals) + len(self._early) + len(self._decisions)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -149,6 +199,8 @@ class Run(Generic[Ctx, Deps]):
     driving: bool = field(default=False, init=False)
     """A driver has this run in its hands."""
     mailbox: Mailbox = field(default_factory=Mailbox, init=False)
+    inbox: int = field(default=0, init=False)
+    """Number of the last request of another process that was put into the mailbox."""
 
     interruption: Exception | None = field(default=None, init=False)
     """Why the run is to be stopped."""
@@ -159,12 +211,24 @@ class Run(Generic[Ctx, Deps]):
     alarm: Alarm | None = field(default=None, init=False)
     """Rings when a time limit passes; set while a driver drives."""
 
+    stays: bool = field(default=True, init=False)
+    """The driver waits in place for somebody's answer, instead of returning with the run parked."""
+    held: Signal | None = field(default=None, init=False)
+    """Who asked for a pause: the driver parks the run before its next step."""
     drafts: list[Draft] = field(default_factory=list, init=False)
-    """Records folded but not yet durable."""
+    """Records noted or folded but not yet durable."""
+    folded: bool = field(default=False, init=False)
+    """There is a transition among them."""
+    writing: asyncio.Future[None] | None = field(default=None, init=False)
+    """An append that is under way."""
+    saved: Any = field(default=None, init=False)
+    """What the journal has of `ctx`; the codec's own."""
     unsent: list[Fact] = field(default_factory=list, init=False)
     """Facts that wait for those records."""
     tell: Callable[[Fact], None] = field(init=False)
     """Hand a fact to the observers; set by the driver."""
+    keeper: Keeper | None = field(default=None, init=False)
+    """What a hook may ask of the driver; set while one drives."""
 
     def __post_init__(self) -> None:
         self.cursor = self.machine.graph.initial.value
@@ -183,11 +247,33 @@ class Run(Generic[Ctx, Deps]):
     current = state
 
     def emit(self, fact: Fact) -> None:
-        """Report a fact. It is held back while the transition it follows is not durable yet."""
-        if self.unsent:
+        """Report a fact. It is held back while a record it may depend on is not durable yet."""
+        if self.unsent or self.drafts:
             self.unsent.append(fact)
         else:
             self.tell(fact)
+
+    def note(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Draft a record: durable with the next transition, or with `settle`. Without a journal, nothing."""
+        if self.lease is not None and not self.detached:
+            self.drafts.append(Draft(kind, body))
+
+    async def settle(self) -> None:
+        """Make durable what was noted. For hooks, before an effect. Raises what the journal raises."""
+        if self.keeper is not None:
+            await self.keeper.settle(self)
+
+    async def await_decision(self, reason: str, **detail: Any) -> None:
+        """Park here, at no cost of time limits, until the mailbox holds a decision. For hooks.
+
+        Where the driver does not wait in place, this raises and the hook is run again when there is one.
+        """
+        if self.keeper is not None:
+            await self.keeper.wait(self, reason, detail, lambda: self.mailbox.decided)
+
+    def elapsed(self, now: float) -> float:
+        """Seconds the run has been active at monotonic time `now`; waiting for people is not counted."""
+        return 0.0 if self.started_at is None else now - self.started_at
 
     def cancel(self, reason: str = "caller", why: str = "") -> None:
         """Ask the run to stop: acknowledged at once, carried out before the driver's next step."""

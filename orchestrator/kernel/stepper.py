@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
-from typing import Any
+from typing import Any, NoReturn
 
 from orchestrator.errors import JournalError, Refused
 from orchestrator.kernel.clock import Clock
+from orchestrator.kernel.failure import error_body
 from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.machine import Machine, Step
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.record import EventFailed, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.writer import Writer
@@ -47,6 +48,11 @@ class Stepper:
         if run.pending is None:
             run.pending = chosen
         return True
+
+    async def go_on(self, run: Run[Any, Any]) -> None:
+        """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
+        if await self.enter(run) and run.step is not None and run.step.dest.value == run.cursor:
+            await self._after(run, run.step)
 
     async def fire(self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True) -> None:
         """Carry out one event. Raises EventError with the state unchanged, or whatever a hook raises.
@@ -105,25 +111,33 @@ class Stepper:
     async def _ahead(self, run: Run[Any, Any], step: Step) -> bool:
         """Run the hooks that may veto; on a failure edge their errors are only told. False when halted."""
         if step.settle_first and self._writer is not None:
-            late = await self._write(self._writer, run, step)
-            self._report.send(run)
-            if late is not None:
-                raise late
+            await self._settle(self._writer, run, step)
         for name, hook in step.ahead:
             run.hook = name
             try:
                 await hook(run)
-            except Exception as error:
-                if step.failing:
-                    self._report.failed(run, step.event, error)
-                elif isinstance(error, Refused) and not error.event:
-                    where = {"graph": run.graph.name, "state": run.cursor, "event": step.event.value}
-                    raise Refused(error.reason, verdict=error.verdict, **where) from error
-                else:
-                    raise
+            except Exception as error:  # noqa: BLE001 - raised again, or told where nothing may keep the run
+                if not step.failing:
+                    self._veto(run, step, error)
+                self._report.failed(run, step.event, error)
             if run.halted:
                 return False
         return True
+
+    async def _settle(self, writer: Writer, run: Run[Any, Any], step: Step) -> None:
+        """Before a host's hook: make durable all it may depend on, the work of the present state included."""
+        writer.context(run, step.event)
+        late = await self._write(writer, run, step)
+        self._report.send(run)
+        if late is not None:
+            raise late
+
+    def _veto(self, run: Run[Any, Any], step: Step, error: Exception) -> NoReturn:
+        """Raise what a hook raised; a refusal gets the place it was said in."""
+        if not isinstance(error, Refused) or error.event:
+            raise error
+        where = {"graph": run.graph.name, "state": run.cursor, "event": step.event.value}
+        raise Refused(error.reason, verdict=error.verdict, **where) from error
 
     async def _after(self, run: Run[Any, Any], step: Step) -> None:
         for name, hook in step.after:
@@ -164,9 +178,13 @@ class Stepper:
         run.unsent.append(fact)
         if self._writer is None:
             return None
-        run.drafts.append(Draft("transition", _body(fact)))
+        run.drafts.append(
+            Draft("transition", _body(fact, run.elapsed(now), run.failure if step.failing else None))
+        )
         if fold:
+            run.folded = True
             return None
+        self._writer.context(run)
         return await self._write(self._writer, run, step)
 
     async def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
@@ -187,5 +205,17 @@ class Stepper:
             run.overdue = None
 
 
-def _body(fact: Transition) -> dict[str, Any]:
-    return {"seq": fact.seq, "event": fact.event, "source": fact.source, "dest": fact.dest, "at": fact.at}
+def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict[str, Any]:
+    body = {
+        "seq": fact.seq,
+        "event": fact.event,
+        "source": fact.source,
+        "dest": fact.dest,
+        "at": fact.at,
+        "t": round(elapsed, 6),
+    }
+    if fact.internal:
+        body["internal"] = True
+    if failure is not None:
+        body["error"] = error_body(failure)
+    return body

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from enum import StrEnum
 from typing import Any
 
+from orchestrator.errors import JournalError
 from orchestrator.kernel.clock import Clock
-from orchestrator.kernel.journal import RECORD_SCHEMA, JournalWriter
+from orchestrator.kernel.codec import Codec
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease
 from orchestrator.kernel.record import Fact, JournalWrite, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
@@ -16,11 +19,14 @@ from orchestrator.kernel.run import Run
 class Writer:
     """A journal as the driver uses it. Methods return a CancelledError that came meanwhile, for later."""
 
-    def __init__(self, journal: JournalWriter, owner: str, report: Reporter, clock: Clock) -> None:
+    def __init__(
+        self, journal: JournalWriter, owner: str, report: Reporter, clock: Clock, codec: Codec | None = None
+    ) -> None:
         self._journal = journal
-        self._owner = owner
+        self.owner = owner
         self._report = report
         self._clock = clock
+        self._codec = codec
 
     async def create(self, run: Run[Any, Any], at: float) -> asyncio.CancelledError | None:
         """Begin a run. Raises RunExists when the journal knows its id."""
@@ -30,26 +36,46 @@ class Writer:
             "fingerprint": run.graph.fingerprint,
             "at": at,
             "parent_run_id": run.parent_run_id,
+            **(self._codec.opening(run) if self._codec else {}),
         }
-        creating = asyncio.ensure_future(self._journal.create(run.run_id, self._owner, body))
+        creating = asyncio.ensure_future(self._journal.create(run.run_id, self.owner, body))
         late = await _done(creating)
         run.lease = creating.result()
         return late
 
+    def context(self, run: Run[Any, Any], following: StrEnum | None = None) -> None:
+        """Draft what changed of the context. `following`: the present state's work is done, this event comes next."""
+        if self._codec is None or run.detached:
+            return
+        body = dict(self._codec.changes(run))
+        if following is not None:
+            body["next"] = following.value
+        if body:
+            run.drafts.append(Draft("context", body))
+
     async def write(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Make the run's drafts durable. Where that fails, detach the run from its journal and raise.
 
-        The transitions these records stood for are then neither told nor counted: nobody can resume from
-        them.
+        One append of a run is under way at a time; what is noted meanwhile goes with the next. The transitions
+        that failing records stood for are neither told nor counted: nobody can resume from them.
         """
-        lease = run.lease
-        if not run.drafts or run.detached or lease is None:
-            return None
-        drafts, run.drafts = run.drafts, []
+        late = None
+        while (write := run.writing) is not None:
+            late = await _waited(write) or late
+            if run.writing is write:  # woken before whoever began it
+                run.writing = None
+            if write.exception() is not None:
+                raise JournalError(f"run {run.run_id!r} lost its journal")
+        if run.drafts and not run.detached and run.lease is not None:
+            late = await self._append(run, run.lease) or late
+        return late
+
+    async def _append(self, run: Run[Any, Any], lease: Lease) -> asyncio.CancelledError | None:
+        drafts, run.drafts, run.folded = run.drafts, [], False
         began = self._clock.monotonic()
         try:
             waiting = self._journal.append(lease, drafts)
-            late = None if waiting is None else await _done(waiting)
+            late = None if waiting is None else await self._outcome(run, waiting)
         except BaseException as error:
             run.hook = "journal"
             run.detached = True
@@ -61,6 +87,14 @@ class Writer:
             raise
         self._note(run, len(drafts), began, "ok")
         return late
+
+    async def _outcome(self, run: Run[Any, Any], waiting: Awaitable[None]) -> asyncio.CancelledError | None:
+        write = run.writing = asyncio.ensure_future(waiting)
+        try:
+            return await _done(write)
+        finally:
+            if run.writing is write:
+                run.writing = None
 
     async def release(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Give an ended run back to the journal. A store that fails here has all that it needs."""
@@ -81,18 +115,24 @@ class Writer:
         )
 
 
-async def _done(waiting: Awaitable[object]) -> asyncio.CancelledError | None:
-    """Wait until a write is done, whoever cancels meanwhile; return that cancellation.
-
-    Raises what the write raised, or the cancellation if there was one.
-    """
-    write = asyncio.ensure_future(waiting)
+async def _waited(write: asyncio.Future[None]) -> asyncio.CancelledError | None:
+    """Wait until a write is done, whatever became of it; return a cancellation that came meanwhile."""
     late: asyncio.CancelledError | None = None
     while not write.done():
         try:
             await asyncio.wait((write,))
         except asyncio.CancelledError as cancelled:
             late = cancelled
+    return late
+
+
+async def _done(waiting: Awaitable[Any]) -> asyncio.CancelledError | None:
+    """Wait until a write is done, whoever cancels meanwhile; return that cancellation.
+
+    Raises what the write raised, or the cancellation if there was one.
+    """
+    write = asyncio.ensure_future(waiting)
+    late = await _waited(write)
     try:
         write.result()
     except Exception as error:
