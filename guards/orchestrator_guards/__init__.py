@@ -5,6 +5,10 @@ No clock, no I/O, no context: what a guard is not given it cannot use.
 
 from __future__ import annotations
 
+from orchestrator_guards.approval import (
+    approval_digest,
+    stale_approval,
+)
 from orchestrator_guards.attempts import (
     completion_retries,
     planning_retries,
@@ -79,6 +83,7 @@ __all__ = [
     "Turn",
     "Verdict",
     "affordable",
+    "approval_digest",
     "call_key",
     "call_keys",
     "completion_retries",
@@ -101,6 +106,7 @@ __all__ = [
     "reserve",
     "restarts",
     "retries",
+    "stale_approval",
     "stall",
     "structured_retries",
     "task_attempts",

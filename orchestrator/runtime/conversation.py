@@ -1,9 +1,10 @@
-"""What an agent keeps in this process: its live runs with their paths, and the history of each conversation."""
+"""What an agent keeps in this process: its live runs with their paths, and the conversations it had last."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
@@ -22,9 +23,10 @@ class LiveRuns:
         self._kept = kept
         self._runs: dict[str, Run[Any, Any]] = {}
         self._paths: dict[str, deque[Transition]] = {}
+        self._ends: dict[str, asyncio.Future[Any]] = {}
         self._talking: set[str | None] = set()
 
-    def open(self, run: Run[Any, Any]) -> None:
+    def open(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> None:
         """Take a run in. Raises RunExists when its id is under way, ConfigError when its conversation is."""
         conversation = run.ctx.conversation_id
         if run.run_id in self._runs:
@@ -34,7 +36,32 @@ class LiveRuns:
         if conversation is not None:
             self._talking.add(conversation)
         self._runs[run.run_id] = run
-        self._paths[run.run_id] = deque(maxlen=self._kept)
+        self._paths[run.run_id] = deque(path, maxlen=self._kept)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._runs)
+
+    def find(self, run_id: str) -> Run[Any, Any] | None:
+        """Return a run that lives here, or None."""
+        return self._runs.get(run_id)
+
+    def end_of(self, run_id: str) -> asyncio.Future[Any]:
+        """Return what becomes the Result of a run that lives here."""
+        self.get(run_id)
+        return self._ends.setdefault(run_id, asyncio.get_running_loop().create_future())
+
+    def ended(self, run_id: str, result: object) -> None:
+        """Hand the Result, or the error, to whoever waits for it elsewhere in this process."""
+        end = self._ends.pop(run_id, None)
+        if end is None or end.done():
+            return
+        if isinstance(result, BaseException):
+            end.set_exception(result)
+        else:
+            end.set_result(result)
 
     def get(self, run_id: str) -> Run[Any, Any]:
         """Return a run. Raises RunUnknown."""
@@ -55,24 +82,27 @@ class LiveRuns:
 
 
 class Conversations:
-    """The messages of the last `kept` conversations, by id."""
+    """The messages of the last `kept` conversations, by id, as their last run left them; the journal has all."""
 
     def __init__(self, kept: int = 1_000) -> None:
         self._kept = kept
-        self._messages: OrderedDict[str, tuple[Message, ...]] = OrderedDict()
+        self._said: OrderedDict[str, tuple[str, tuple[Message, ...]]] = OrderedDict()
 
-    def history(self, conversation_id: str | None) -> tuple[Message, ...]:
-        """Return what was said so far."""
-        return () if conversation_id is None else self._messages.get(conversation_id, ())
+    def history(self, conversation_id: str, run_id: str | None) -> tuple[Message, ...] | None:
+        """Return what was said up to a run; None when that is not kept here. No run: what is kept."""
+        known = self._said.get(conversation_id)
+        if known is None or run_id not in (None, known[0]):
+            return None
+        return known[1]
 
-    def keep(self, conversation_id: str | None, messages: Sequence[Message]) -> None:
-        """Remember the conversation as it stands; the one unused for longest is forgotten beyond `kept`."""
+    def keep(self, conversation_id: str | None, run_id: str, messages: Sequence[Message]) -> None:
+        """Remember the conversation as a run left it; the one unused for longest is forgotten beyond `kept`."""
         if conversation_id is None:
             return
-        self._messages[conversation_id] = tuple(messages)
-        self._messages.move_to_end(conversation_id)
-        if len(self._messages) > self._kept:
-            self._messages.popitem(last=False)
+        self._said[conversation_id] = run_id, tuple(messages)
+        self._said.move_to_end(conversation_id)
+        if len(self._said) > self._kept:
+            self._said.popitem(last=False)
 
 
 def opening(prompt: Prompt, history: Sequence[Message], instructions: str | None) -> list[Message]:

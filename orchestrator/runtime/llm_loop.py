@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.completion import OutputSpec
-from orchestrator.errors import ConfigError, DeadlineExceeded
+from orchestrator.errors import ConfigError, DeadlineExceeded, Held, Suspended
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import JournalWriter
-from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.outcome import REASONS, Outcome
+from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.machines.llm_loop.ending import ending, refusal
+from orchestrator.machines.llm_loop.ending import ending
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.machines.llm_loop.model import LoopContext, Question, State
+from orchestrator.messages import Message
 from orchestrator.ports import LLM, Clock, Memory, Price, SystemClock
 from orchestrator.retry import RetryPolicy
+from orchestrator.runtime import compose
+from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, LiveRuns, Prompt, opening
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.recovery import Migration, OpenRun, Recovery, path_of
+from orchestrator.runtime.restore import history_of, loop_codec, restored, told
+from orchestrator.runtime.result import Result, result_of
 from orchestrator.runtime.summary import summary
 from orchestrator.scope import scope
 from orchestrator.switch import real_models_refused
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolSpec
-from orchestrator_callbacks.llm_loop import admission, after, before, enter, leave, recall
-from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Tools, split
+from orchestrator_callbacks.llm_loop import admission, recall, turn
+from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
 
 
 class Orchestrator:
@@ -42,7 +43,8 @@ class Orchestrator:
 
     `journal=None` keeps records in memory. `observers=None` is `TransitionLog()` and `Metrics()` on the default
     registry; `()` is silent. `hooks` are modules or objects with `enter_/leave_/before_/after_` functions, run after
-    ours, and with the five middleware points. `output_type` is a pydantic model, a type, or a JSON schema; `str`,
+    ours, and with the five middleware points. `migrations` let runs of older graphs go on
+    in this one. `output_type` is a pydantic model, a type, or a JSON schema; `str`,
     like None, is free text. Raises ConfigError or GraphError when this cannot work; nothing is started here.
     """
 
@@ -53,7 +55,7 @@ class Orchestrator:
         tools: Iterable[ToolSpec | Callable[..., Any]] | Tools = (),
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
-        journal: JournalWriter | None = None,
+        journal: Journal | None = None,
         memory: Memory | None = None,
         output_type: object = None,
         observers: Iterable[Observer] | None = None,
@@ -64,28 +66,30 @@ class Orchestrator:
         clock: Clock | None = None,
         price: Price | None = None,
         params: Mapping[str, Any] | None = None,
+        migrations: Iterable[Migration] = (),
     ) -> None:
         self._limits = limits or Limits()
         self._instructions = instructions
-        bound, points = split(collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS))
-        self._machine = Machine(graph, bound)
-        self._deps = LoopDeps(
-            llm=llm,
-            tools=_tools(tools, clock or SystemClock()),
-            retry=retry or RetryPolicy(),
-            clock=clock or SystemClock(),
-            model=_model_name(llm),
-            memory=memory,
-            output=_output_spec(output_type),
-            price=price,
-            points=points,
-            params=dict(params or {}),
-            host=deps,
+        self._machine, points = compose.machine(graph, hooks)
+        about = {
+            "memory": memory,
+            "price": price,
+            "points": points,
+            "host": deps,
+            "params": dict(params or {}),
+        }
+        self._deps = compose.handles(
+            llm, tools, clock or SystemClock(), output_type, retry=retry or RetryPolicy(), **about
         )
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        self._live = LiveRuns()
-        self._conversations = Conversations()
-        self._driver, self._forget = self._wired(journal)
+        self._journal: Journal = MemoryJournal() if journal is None else journal
+        self._live, self._conversations = LiveRuns(), Conversations()
+        self._codec = loop_codec()
+        self._driver = self._wired()
+        self._recovery = Recovery(self._journal, graph, self._codec, self._driver.owner, migrations)
+        self._control = Control(self._live, self._journal)
+
+    # ---- running ----
 
     async def run(
         self,
@@ -98,24 +102,102 @@ class Orchestrator:
     ) -> Result:
         """Run one prompt, or a whole conversation as messages, to its end and return the Result.
 
-        `deadline` is in seconds from now and comes on top of `limits`; 0 has passed already. Raises RunExists for a
-        known run_id and ConfigError for a prompt that is none or a conversation with a run under way; how the run
-        itself ends is `result.outcome`. A cancelled caller gets its CancelledError; the run is then left where it was.
+        While a person is asked, or has paused the run, it waits here; that time does not count. `deadline` is in
+        seconds from now and comes on top of `limits`; 0 has passed already. Raises RunExists for a known run_id and
+        ConfigError for a prompt that is none or a conversation with a run under way; how the run itself ends is
+        `result.outcome`. A cancelled caller gets its CancelledError; the run is then left where it was, for `resume`.
         """
-        run = self._new(prompt, run_id or _new_id(), conversation_id, limits or self._limits)
-        self._set_deadline(run, deadline)
-        self._live.open(run)
+        history = await self._history(conversation_id)
+        run = self._new(prompt, history, run_id or _new_id(), conversation_id, limits or self._limits)
+        if deadline is not None:
+            run.ctx.deadline = max(0.0, deadline)
+            if deadline <= 0:
+                run.stop(DeadlineExceeded(0.0))
+        self._set_end(run, self._deps.clock.monotonic())
+        return await self._carry(run)
+
+    async def resume(self, run_id: str, *, limits: Limits | None = None, by: str = "") -> Result:
+        """Go on with a run of the journal where it stands, and return its Result; an ended one is only told.
+
+        `limits` replace those it was started with. A run that was paused goes on, also one that lives here. Raises
+        RunUnknown, Held while another process has it, OtherGraph for another version of the graph without a
+        migration, Suspended for a run that failed to get on too often, Corrupt for one that was damaged.
+        """
+        live = self._live.find(run_id)
+        if live is not None:
+            return await self._resume_here(live, limits, by)
+        self._refuse_real_models()
+        if (await self._journal.head(run_id)).status == "ended":
+            stored, records = await self._recovery.read(run_id)
+            return told(stored, records, self._machine, self._deps, self._codec)
+        stored, records, lease = await self._recovery.claim(run_id)
         try:
-            with scope(run.ctx.limits, self._logger(run)):
-                await self._driver.drive(run)
+            run = restored(stored, self._machine, self._deps, self._codec, lease)
+            await self._take_up(run, stored, limits, by)
+        except BaseException:
+            await self._journal.release(lease)
+            raise
+        return await self._carry(run, path_of(run_id, self._machine.graph.name, records))
+
+    async def open_runs(self) -> list[OpenRun]:
+        """List the runs of this graph in the journal that have not ended, and what `resume` would do with each."""
+        return await self._recovery.open_runs()
+
+    async def _carry(self, run: LoopRun, path: Iterable[Transition] = ()) -> Result:
+        """Drive a run to its end."""
+        self._live.open(run, path)
+        end: object = Suspended(run.run_id, "interrupted")
+        try:
+            async with self._control.listening():
+                try:
+                    with scope(run.ctx.limits, compose.logger_of(self._observers, run)):
+                        await self._control.deliver(run.run_id)
+                        await self._driver.drive(run, park=False)
+                finally:
+                    kept = self._live.close(run)
+                    admission.close_turn(
+                        run.ctx
+                    )  # a turn cut short is answered, so that the history stays valid
+            end = result_of(run, kept)
+            return end
         finally:
-            path = self._live.close(run)
-            admission.close_turn(run.ctx)  # an interrupted turn is answered, so that the history stays valid
             if run.started_at is not None:  # a run that was refused said nothing
-                self._conversations.keep(conversation_id, recall.conversation(run.ctx))
+                self._conversations.keep(run.ctx.conversation_id, run.run_id, recall.conversation(run.ctx))
                 if not run.ended:
-                    self._forget(run.run_id)
-        return _result(run, path)
+                    await self._let_go(run)
+            self._live.ended(run.run_id, end)
+
+    async def _let_go(self, run: LoopRun) -> None:
+        """Leave a run to whoever resumes it."""
+        await self._driver.release(run)
+        retire = getattr(self._journal, "retire", None)
+        if retire is not None:
+            retire(run.run_id)
+
+    async def _resume_here(self, run: LoopRun, limits: Limits | None, by: str) -> Result:
+        if run.held is None or limits is not None:
+            raise Held(run.run_id, "this process: it is under way here")
+        self._control.go_on(run.run_id, by)
+        end: Result = await asyncio.shield(self._live.end_of(run.run_id))
+        return end
+
+    async def _take_up(self, run: LoopRun, stored: StoredRun, limits: Limits | None, by: str) -> None:
+        """Announce that the run goes on, with what changes by that."""
+        at = self._deps.clock.time()
+        graph = run.graph
+        made = stored.fingerprint
+        if made != graph.fingerprint:
+            whole = self._codec.opening(run)["context"]
+            body = {"from": made, "to": graph.fingerprint, "state": run.cursor, "next": stored.next}
+            await self._driver.announce(run, "migrated", body | {"at": at, "by": by, "context": whole})
+        if limits is not None:
+            run.ctx.limits = limits
+            run.ctx.context.limit = self._context_limit(limits)
+        if run.state == State.AWAIT_LLM and stored.asks_the_model:
+            run.ctx.spent.usage = run.ctx.spent.usage + turn.lost(run)
+        changes = self._codec.changes(run)
+        self._set_end(run, run.started_at or 0.0)
+        await self._driver.announce(run, "resumed", {"at": at, "by": by, "context": changes})
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
@@ -125,106 +207,128 @@ class Orchestrator:
             return asyncio.run(self.run(prompt, **options))
         raise ConfigError("run_sync was called inside a running event loop; use `await agent.run(...)` there")
 
-    def cancel(self, run_id: str, *, reason: str = "caller", why: str = "") -> None:
-        """Ask a live run to stop: it starts nothing more and ends as `cancelled`.
+    # ---- people ----
 
-        `reason` is `caller` or `shutdown` (the process goes down). Raises RunUnknown, and ConfigError for another
-        reason.
+    def cancel(
+        self, run_id: str, *, reason: str = "caller", by: str = "caller", why: str = ""
+    ) -> Awaitable[None]:
+        """Ask a run to stop: it starts nothing more and ends as `cancelled`.
+
+        A run that lives here has heard of it when this returns. For one of another process, await this: the request
+        is in the journal then. `reason` is `caller` or `shutdown` (the process goes down). Raises RunUnknown, and
+        ConfigError for another reason.
         """
-        if reason not in REASONS[Outcome.CANCELLED]:
-            raise ConfigError(
-                f"unknown reason {reason!r}; known: {', '.join(sorted(REASONS[Outcome.CANCELLED]))}"
-            )
-        self._live.get(run_id).cancel(reason, why)
+        return self._control.stop(run_id, reason, by, why)
 
-    def _set_deadline(self, run: LoopRun, deadline: float | None) -> None:
-        if deadline is not None and deadline <= 0:
-            run.stop(DeadlineExceeded(0.0))
-        seconds = [limit for limit in (run.ctx.limits.max_seconds, deadline) if limit]
-        run.expires_at = self._deps.clock.monotonic() + min(seconds) if seconds else None
+    def pause(self, run_id: str, *, by: str = "", why: str = "") -> Awaitable[None]:
+        """Ask a run to park before its next step, after what is in flight; `resume` lets it go on. As `cancel`."""
+        return self._control.hold(run_id, by, why)
 
-    def _new(self, prompt: Prompt, run_id: str, conversation_id: str | None, limits: Limits) -> LoopRun:
+    def approve(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        arguments: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Awaitable[None]:
+        """Let a call run that waits for a person; `arguments` (JSON text) replace the model's. As `cancel`.
+
+        `call` is its key as in `pending`, needed where several wait; with `digest` the answer counts for exactly
+        those arguments. Raises AnswerRefused where it would not count.
+        """
+        return self._control.answer(run_id, "approve", by, why, call=call, digest=digest, arguments=arguments)
+
+    def reject(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+        end: bool = False,
+    ) -> Awaitable[None]:
+        """Let a call not run: the model reads that, and why. With `end` the run ends as `rejected`. As `approve`."""
+        return self._control.answer(run_id, "reject", by, why, call=call, digest=digest, end=end or None)
+
+    def respond(
+        self,
+        run_id: str,
+        content: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Awaitable[None]:
+        """Answer a call in place of its tool: the model reads `content` as its result. As `approve`."""
+        return self._control.answer(run_id, "respond", by, why, call=call, digest=digest, content=content)
+
+    async def pending(self, run_id: str) -> list[Question]:
+        """Return what people are asked about a run, here or in another process. Raises RunUnknown."""
+        return await self._control.pending(run_id)
+
+    # ---- inside ----
+
+    def _set_end(self, run: LoopRun, began: float) -> None:
+        """Set the time (monotonic) by which the run must have ended, from when it began."""
+        seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
+        run.expires_at = began + min(seconds) if seconds else None
+
+    def _refuse_real_models(self) -> None:
         llm = self._deps.llm
         if real_models_refused() and not getattr(type(llm), "double", False):
             raise ConfigError(
                 f"real model calls are switched off, and {type(llm).__name__} is no test double"
             )
-        history = self._conversations.history(conversation_id)
+
+    def _new(
+        self,
+        prompt: Prompt,
+        history: Sequence[Message],
+        run_id: str,
+        conversation_id: str | None,
+        limits: Limits,
+    ) -> LoopRun:
+        self._refuse_real_models()
         messages = opening(prompt, history, self._instructions)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
-        ctx.context.limit = limits.context_limit or int(getattr(llm, "context_window", 0) or 0)
+        ctx.context.limit = self._context_limit(limits)
         return Run(self._machine, run_id, ctx, self._deps)
 
-    def _wired(self, journal: JournalWriter | None) -> tuple[Driver, Callable[[str], object]]:
-        """Return the driver, and what to do with the records of a run that was left before its end.
+    def _context_limit(self, limits: Limits) -> int:
+        return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
 
-        A journal of the host's keeps them. Nobody else can reach those of our own, and nobody would free them.
-        """
-        own = MemoryJournal()
-        store = own if journal is None else journal
-        self._declare(store.backend)
-        driver = Driver(
+    async def _history(self, conversation_id: str | None) -> Sequence[Message]:
+        """Return what was said in a conversation, by whichever process. Raises ConfigError while a run is under way."""
+        if conversation_id is None:
+            return ()
+        newest = await self._journal.newest(conversation_id)
+        if newest is not None and newest.owner is not None:
+            raise ConfigError(
+                f"conversation {conversation_id!r} has a run under way ({newest.run_id}); wait for its end"
+            )
+        known = self._conversations.history(conversation_id, None if newest is None else newest.run_id)
+        if known is not None or newest is None:
+            return known or ()
+        stored, _ = await self._recovery.read(newest.run_id)
+        return history_of(stored, self._codec)
+
+    def _wired(self) -> Driver:
+        compose.declare(self._observers, self._machine, self._deps, self._journal.backend)
+        return Driver(
             self._machine,
             observers=(self._live, *self._observers),
-            journal=store,
+            journal=self._journal,
             clock=self._deps.clock,
             ending=ending,
             summary=summary,
+            codec=self._codec,
         )
-        return driver, own.forget
-
-    def _declare(self, backend: str) -> None:
-        """Tell observers what names will come, so that every series exists at 0 before the first run."""
-        for observer in self._observers:
-            declare = getattr(observer, "declare", None)
-            if declare is not None:
-                declare(
-                    self._machine.graph,
-                    tools=[spec.name for spec in self._deps.tools.offers],
-                    model=self._deps.model,
-                    provider=str(getattr(self._deps.llm, "provider", "_unknown")),
-                    backends=[backend],
-                )
-
-    def _logger(self, run: LoopRun) -> Any:
-        for observer in self._observers:
-            if isinstance(observer, TransitionLog):
-                return observer.bound(run.run_id, run.graph.name)
-        return None
-
-
-def _tools(tools: Iterable[ToolSpec | Callable[..., Any]] | Tools, clock: Clock) -> Tools:
-    return ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools
-
-
-def _model_name(llm: LLM) -> str:
-    if not callable(getattr(llm, "complete", None)):
-        raise ConfigError(f"llm must have `async complete(request)`; {type(llm).__name__} has not")
-    return str(getattr(llm, "model", None) or "unknown")
-
-
-def _output_spec(output_type: object) -> OutputSpec | None:
-    return None if output_type is None or output_type is str else OutputSpec.of(output_type)
 
 
 def _new_id() -> str:
     return secrets.token_hex(16)
-
-
-def _result(run: LoopRun, path: tuple[Transition, ...]) -> Result:
-    ctx, end = run.ctx, ending(run)
-    ended_well = end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL)
-    said = next(
-        (m.text for m in reversed(ctx.messages[ctx.base :]) if m.role == "assistant" and m.text), None
-    )
-    return Result(
-        run_id=run.run_id,
-        outcome=end.outcome,
-        reason=end.reason,
-        output=ctx.output if ended_well else said,
-        messages=tuple(recall.conversation(ctx)),
-        usage=ctx.spent.usage,
-        transitions=path,
-        verdict=refusal(run) if ctx.verdict is None else ctx.verdict,
-        error=run.error,
-    )

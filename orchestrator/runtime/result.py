@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,11 @@ from orchestrator.errors import (
 )
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Transition
+from orchestrator.machines.llm_loop.ending import ending, refusal
+from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.messages import Message, Usage
+from orchestrator_callbacks.llm_loop import recall
+from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 _STOPPED: Mapping[Outcome, type[RunStopped]] = {
     Outcome.PARTIAL: RunPartial,
@@ -56,3 +60,26 @@ class Result:
         what = f"run {self.run_id} ended as {self.outcome.value} ({self.reason})"
         why = self.verdict.explain() if self.verdict is not None else str(self.error or "")
         raise _STOPPED[self.outcome](f"{what}: {why}" if why else what, self) from self.error
+
+
+def result_of(run: LoopRun, path: Iterable[Transition]) -> Result:
+    """Return the Result of a run that ended here."""
+    ctx, end = run.ctx, ending(run)
+    ended_well = end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL)
+    return Result(
+        run_id=run.run_id,
+        outcome=end.outcome,
+        reason=end.reason,
+        output=ctx.output if ended_well else last_text(ctx),
+        messages=tuple(recall.conversation(ctx)),
+        usage=ctx.spent.usage,
+        transitions=tuple(path),
+        verdict=refusal(run) if ctx.verdict is None else ctx.verdict,
+        error=run.error,
+    )
+
+
+def last_text(ctx: LoopContext) -> str | None:
+    """Return what the model said last, in words."""
+    said = (one.text for one in reversed(ctx.messages[ctx.base :]) if one.role == "assistant" and one.text)
+    return next(said, None)

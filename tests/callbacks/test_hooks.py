@@ -16,7 +16,7 @@ from orchestrator.machines.llm_loop.model import Event
 from orchestrator.messages import Message, Response, Usage
 from orchestrator.providers.scripted import call
 from orchestrator.scope import scope
-from orchestrator.toolset import ToolResult
+from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopRun, split, through
 from orchestrator_guards import Verdict

@@ -10,7 +10,7 @@ from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.machines.llm_loop.model import Completion, ContextUse
 from orchestrator.messages import Message, Usage
 from orchestrator.providers.scripted import call
-from orchestrator.toolset import ToolOutcome, ToolResult
+from orchestrator.toolresult import ToolOutcome, ToolResult
 from orchestrator_callbacks.llm_loop import review
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict
@@ -65,7 +65,7 @@ def test_an_error_between_two_equal_successes_begins_the_count_anew() -> None:
 
 
 def test_without_a_progress_guard_no_turn_is_kept() -> None:
-    assert not turn(loop_run(), "same").ctx.progress.turns
+    assert not turn(loop_run(), "same").ctx.turns
 
 
 def test_repeats_are_warned_of_then_blocked_then_refused() -> None:
@@ -82,8 +82,8 @@ def test_a_blocked_turn_counts_as_the_repeat_it_was() -> None:
     for _ in range(3):
         turn(run, "same")
     turn(run, "not run", outcome="denied")
-    assert len(set(run.ctx.progress.turns)) == 1
-    assert len(run.ctx.progress.turns) == 4
+    assert len(set(run.ctx.turns)) == 1
+    assert len(run.ctx.turns) == 4
 
 
 def test_something_else_after_a_warning_makes_it_good() -> None:
@@ -138,7 +138,7 @@ def test_starting_over_keeps_what_was_spent_and_nothing_that_was_said() -> None:
     assert len(shown) == 4, "requests hold views of the old list"
     assert (ctx.iteration, ctx.spent.usage, ctx.spent.restarts) == (3, Usage(10), 1)
     assert (ctx.completion, ctx.response, ctx.results) == (Completion(), None, [])
-    assert not ctx.progress.turns
+    assert not ctx.turns
     assert ctx.context == ContextUse(0, 100, 0, 3)
 
 

@@ -143,7 +143,7 @@ def test_the_worst_tool_decides_about_errors(streak: int, ok: bool) -> None:
 def test_three_repeats_are_four_equal_turns(turns: int, ok: bool) -> None:
     ctx = context(replace(OFF, max_no_progress=3))
     turn = fingerprint([CallSeen("look", "{}", "same")])
-    ctx.progress = Progress(turns=deque([turn] * turns))
+    ctx.turns = deque([turn] * turns)
     assert may_continue(ctx).ok is ok
 
 

@@ -146,16 +146,25 @@ def test_a_limit_that_is_no_number_is_refused_at_once(name: str, value: Any, sai
         Limits(**{name: value})
 
 
-async def test_runs_whose_callers_lost_patience_do_not_pile_up_in_memory() -> None:
+async def test_a_run_whose_caller_lost_patience_is_not_lost() -> None:
     async def wait(request: Request) -> str:
-        await asyncio.Event().wait()
-        return "never"
+        asked.append(request)
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        return "at last"
 
+    asked: list[Request] = []
     agent = Orchestrator(FunctionLLM(wait), observers=())
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.001):
-                await agent.run("go", run_id="same")  # the id is free again: nothing of the run is left
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await agent.run("go", run_id="same")
+
+    with pytest.raises(RunExists, match="call resume\\('same'\\)"):
+        await agent.run("go", run_id="same")
+    result = await agent.resume("same")
+
+    assert (result.outcome, result.output) == (Outcome.COMPLETED, "at last")
+    assert (await agent.resume("same")).output == "at last"  # it has ended: only told
 
 
 async def test_a_refused_run_id_does_not_make_the_run_that_has_it_forgotten() -> None:

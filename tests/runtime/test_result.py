@@ -127,6 +127,7 @@ def test_the_conversation_unused_for_longest_is_forgotten_first() -> None:
     kept = Conversations(kept=2)
     said = {name: [Message("user", name)] for name in "abc"}
     for name in ("a", "b", "a", "c"):
-        kept.keep(name, said[name])
-    assert [kept.history(name) for name in "abc"] == [tuple(said["a"]), (), tuple(said["c"])]
-    assert kept.history(None) == ()
+        kept.keep(name, f"run of {name}", said[name])
+    assert [kept.history(name, None) for name in "abc"] == [tuple(said["a"]), None, tuple(said["c"])]
+    assert kept.history("a", "run of a") == tuple(said["a"])
+    assert kept.history("a", "a later run, of another process") is None

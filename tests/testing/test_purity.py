@@ -87,7 +87,7 @@ def contexts(draw: st.DrawFn) -> LoopContext:
     )
     spent = Spent(Usage(draw(number), draw(number), cost=draw(number)), draw(number), retries=draw(number))
     turn = guards.fingerprint([guards.CallSeen("read", "{}", "same")])
-    seen = Progress(deque([turn] * draw(number)), {"read": draw(number)})
+    turns, seen = deque([turn] * draw(number)), Progress({"read": draw(number)})
     return LoopContext(
         [Message("user", "hello")],
         limits,
@@ -95,6 +95,7 @@ def contexts(draw: st.DrawFn) -> LoopContext:
         iteration=draw(number),
         spent=spent,
         progress=seen,
+        turns=turns,
         wrapping_up=draw(st.booleans()),
     )
 

@@ -1,41 +1,134 @@
-"""Which calls of a turn may run; caps are checked before a tool runs, never after (D16). Then: run them."""
+"""Which calls of a turn may run; caps are checked before a tool runs, never after (D16).
+
+It is decided before the turn's intent is written, so that after a crash the journal tells what may have begun.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from orchestrator.kernel.record import ToolCall as ToolCalled
-from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question
 from orchestrator.messages import ToolCall
-from orchestrator.toolset import ToolResult
-from orchestrator.toolspec import ToolContext, ToolSpec
-from orchestrator_callbacks.llm_loop.deps import LoopRun, through
-from orchestrator_guards import Verdict, call_key, call_keys, repeated_success, tool_calls, tool_cap, tool_key
+from orchestrator.toolresult import ToolResult
+from orchestrator.toolspec import ToolSpec
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import (
+    Verdict,
+    approval_digest,
+    call_key,
+    call_keys,
+    repeated_success,
+    tool_calls,
+    tool_cap,
+    tool_key,
+)
 
 UNFINISHED = "the run was stopped before this call finished"
+UNDECIDED = "the run was stopped before anybody approved this call"
 
 
-async def run_calls(run: LoopRun) -> None:
-    """Answer every call of the response: refused ones at once, the others by their tools."""
-    ctx, deps = run.ctx, run.deps
+def admit(run: LoopRun) -> None:
+    """Decide on every call of the answer: refused, to be asked about, or to run; the journal hears of each."""
+    ctx = run.ctx
     calls = ctx.response.tool_calls if ctx.response else ()
-    ctx.results = _admit(run, calls)
-    points = deps.points
-    try:
-        await deps.tools.execute_all(
-            calls,
-            lambda _, position: _context(run, position),
-            max_concurrent=ctx.limits.max_concurrent_tools,
-            done=ctx.results,
-            before=(lambda call: through(run, "before_tool_execution", call))
-            if "before_tool_execution" in points
-            else None,
-            after=(lambda result: through(run, "after_tool_execution", result))
-            if "after_tool_execution" in points
-            else None,
-        )
-    finally:
-        _report(run, calls)
+    ctx.ledger = Ledger()
+    ctx.results = [None] * len(calls)
+    repeats = ctx.progress.expected is not None and _keys(calls) == ctx.progress.expected.calls
+    to_run: list[int] = []
+    for position, call in enumerate(calls):
+        spec = run.deps.tools.find(call.name)
+        why = _blocked(ctx, repeats=repeats) or _over_limit(ctx, call, spec)
+        if why:
+            note_result(run, ToolResult.failure(call, position, "denied", why, kind="Denied"))
+            continue
+        key = tool_key(call.name)
+        ctx.spent.tool_calls += 1
+        ctx.spent.by_tool[key] = ctx.spent.by_tool.get(key, 0) + 1
+        if spec is not None and spec.approval:
+            put_question(run, position, "approval")
+        else:
+            to_run.append(position)
+    note_intent(run, to_run)
+
+
+def put_question(run: LoopRun, position: int, why: str) -> None:
+    """Ask a person about a call. Until it is answered the call has a provisional result."""
+    ctx = run.ctx
+    call = asked_call(ctx, position)
+    key = key_of(ctx, position)
+    digest = approval_digest(
+        call.name, call.arguments, run=run.run_id, call=key, fingerprint=run.graph.fingerprint
+    )
+    patience = ctx.limits.approval_seconds
+    expires = run.deps.clock.time() + patience if patience else 0.0
+    ctx.ledger.asked[position] = Question(key, call.name, call.arguments, digest, why, expires)
+    ctx.results[position] = ToolResult.failure(call, position, "cancelled", UNDECIDED, kind="Undecided")
+    body: dict[str, Any] = {"key": key, "tool": call.name, "digest": digest, "why": why}
+    if expires:
+        body["expires_at"] = expires
+    if call.arguments != _asked_of(ctx)[position].arguments:
+        body["arguments"] = call.arguments
+    run.note("asked", body)
+
+
+def note_intent(run: LoopRun, positions: Sequence[int]) -> None:
+    """Announce calls to the journal: after this nobody can say that they did not run."""
+    if not positions:
+        return
+    ctx = run.ctx
+    announced = [
+        {
+            "key": key_of(ctx, position),
+            "position": position,
+            "tool": asked_call(ctx, position).name,
+            "effect": effect_of(run, position),
+        }
+        for position in positions
+    ]
+    run.note("intent", {"effect": "tool", "turn": ctx.iteration, "calls": announced})
+
+
+def effect_of(run: LoopRun, position: int) -> str:
+    """Return the effect of the tool that a call names. A tool that does not exist does nothing."""
+    spec = run.deps.tools.find(asked_call(run.ctx, position).name)
+    return spec.effect if spec else "pure"
+
+
+def note_result(run: LoopRun, result: ToolResult) -> None:
+    """Take a call's result, and announce it to the journal."""
+    ctx, position = run.ctx, result.position
+    ctx.results[position] = result
+    ctx.ledger.noted.add(position)
+    body: dict[str, Any] = {
+        "effect": "tool",
+        "key": key_of(ctx, position),
+        "tool": result.call.name,
+        "outcome": result.outcome,
+        "content": result.content,
+        "seconds": round(result.seconds, 6),
+    }
+    if result.queued:
+        body["queued"] = round(result.queued, 6)
+    if result.cut:
+        body["cut"] = True
+    if result.call != _asked_of(ctx)[position]:
+        body["call"] = result.call
+    run.note("done", body)
+
+
+def key_of(ctx: LoopContext, position: int) -> str:
+    """Return what names a call in records: (turn, position) and not its id, for ids repeat and can be empty."""
+    return f"{ctx.iteration}:{position}"
+
+
+def asked_call(ctx: LoopContext, position: int) -> ToolCall:
+    """Return a call as it is to run: the model's, or what a person made of it."""
+    return ctx.ledger.edited.get(position) or _asked_of(ctx)[position]
+
+
+def _asked_of(ctx: LoopContext) -> tuple[ToolCall, ...]:
+    return ctx.response.tool_calls if ctx.response else ()
 
 
 def close_turn(ctx: LoopContext) -> None:
@@ -53,24 +146,6 @@ def close_turn(ctx: LoopContext) -> None:
 def unfinished(call: ToolCall, position: int) -> ToolResult:
     """Return the result of a call that was cut short."""
     return ToolResult.failure(call, position, "cancelled", UNFINISHED, kind="Cancelled")
-
-
-def _admit(run: LoopRun, calls: Sequence[ToolCall]) -> list[ToolResult | None]:
-    """Return one place for each call: a refusal, or None for a call that is to run. Counts those."""
-    ctx = run.ctx
-    results: list[ToolResult | None] = []
-    repeats = ctx.progress.expected is not None and _keys(calls) == ctx.progress.expected.calls
-    for position, call in enumerate(calls):
-        spec = run.deps.tools.find(call.name)
-        why = _blocked(ctx, repeats=repeats) or _over_limit(ctx, call, spec)
-        if why:
-            results.append(ToolResult.failure(call, position, "denied", why, kind="Denied"))
-            continue
-        results.append(None)
-        key = tool_key(call.name)
-        ctx.spent.tool_calls += 1
-        ctx.spent.by_tool[key] = ctx.spent.by_tool.get(key, 0) + 1
-    return results
 
 
 def _keys(calls: Sequence[ToolCall]) -> tuple[str, ...]:
@@ -109,29 +184,3 @@ def _asked(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> list[Verd
             policy = spec.progress if spec else "strict"
             asked.append(repeated_success(seen.times, limits.max_repeated_success, policy))
     return asked
-
-
-def _context(run: LoopRun, position: int) -> ToolContext:
-    # (turn, position) and not the call's id: ids repeat and can be empty
-    key = f"{run.run_id}:{run.ctx.iteration}:{position}"
-    return ToolContext(run.run_id, key, run.deps.host, run.expires_at, clock=run.deps.clock)
-
-
-def _report(run: LoopRun, calls: Sequence[ToolCall]) -> None:
-    for position, (call, result) in enumerate(zip(calls, run.ctx.results, strict=True)):
-        spec = run.deps.tools.find(call.name)
-        done = result or unfinished(call, position)
-        run.emit(
-            ToolCalled(
-                run.graph.name,
-                run.run_id,
-                run.ctx.iteration,
-                position,
-                spec.name if spec else "_unregistered",
-                done.outcome,
-                done.seconds,
-                done.queued,
-                len(done.content),
-                done.cut,
-            )
-        )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator_callbacks.llm_loop import review
+from orchestrator_callbacks.llm_loop import admission, review
 from orchestrator_callbacks.llm_loop.deps import LoopRun
+
+
+async def before_response_with_tools(run: LoopRun) -> None:
+    """Decide which calls may run, so that what is about to happen is durable before it does."""
+    admission.admit(run)
 
 
 async def before_restart_loop(run: LoopRun) -> None:

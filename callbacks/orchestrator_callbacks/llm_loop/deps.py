@@ -17,7 +17,7 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.messages import ToolCall
 from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
-from orchestrator.toolset import ToolResult
+from orchestrator.toolresult import ToolResult
 from orchestrator.toolspec import ToolContext, ToolSpec
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
@@ -91,6 +91,12 @@ class Tools(Protocol):
         after: Callable[[ToolResult], Awaitable[ToolResult | None]] | None = None,
     ) -> list[ToolResult]:
         """Run the calls that have no result in `done` yet; fill it in place and return it, in call order."""
+        ...
+
+    async def take_back(
+        self, call: ToolCall, position: int, context_for: Callable[[ToolCall, int], ToolContext]
+    ) -> None:
+        """Undo a call that may have run, with its tool's `undo`. Raises what that raises."""
         ...
 
 

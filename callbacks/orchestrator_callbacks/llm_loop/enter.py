@@ -6,7 +6,7 @@ from orchestrator.errors import LimitReached
 from orchestrator.kernel.record import BudgetChecked
 from orchestrator.machines.llm_loop.graph import hard_refusal, verdicts
 from orchestrator.machines.llm_loop.model import Event
-from orchestrator_callbacks.llm_loop import admission, answer, compaction, recall, review, turn
+from orchestrator_callbacks.llm_loop import answer, compaction, recall, review, turn, work
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 from orchestrator_guards import first_refusal
 
@@ -40,7 +40,7 @@ async def enter_evaluate_response(run: LoopRun) -> Event:
 
 async def enter_process_tools(run: LoopRun) -> Event:
     """Run the calls that are allowed, all at once within the caps; results keep the order of the calls."""
-    await admission.run_calls(run)
+    await work.run_calls(run)
     return Event.TOOLS_EXECUTED
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator_callbacks.llm_loop import admission
+from orchestrator_callbacks.llm_loop import admission, work
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 
@@ -12,4 +12,5 @@ async def leave_process_tools(run: LoopRun) -> None:
     Budgets are checked after this, so a turn that trips one is whole in the history (D18), and a conversation
     that was interrupted here can be continued.
     """
+    work.close_ledger(run)
     admission.close_turn(run.ctx)

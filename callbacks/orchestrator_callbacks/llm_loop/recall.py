@@ -41,6 +41,7 @@ async def store(run: LoopRun) -> None:
     asked = (message for message in reversed(ctx.messages[: ctx.base]) if message.role == "user")
     exchange = (*itertools.islice(asked, 1), ctx.messages[-1])
     ctx.degraded = not await _kept(run, memory.store(key(run), exchange))
+    run.note("memory", {"stored": not ctx.degraded})
 
 
 def conversation(ctx: LoopContext) -> list[Message]:

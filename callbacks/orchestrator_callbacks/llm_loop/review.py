@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from orchestrator.machines.llm_loop.graph import hard_refusal, may_restart
 from orchestrator.machines.llm_loop.model import Completion, LoopContext, Progress, Success
-from orchestrator.toolset import ToolResult
+from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
 from orchestrator_guards import (
     CallSeen,
@@ -77,22 +77,23 @@ def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> None:
         # It was blocked, so it has no result of its own, and counts as the repeat it was.
         turn = state.expected
     size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
-    if state.turns.maxlen != size:
-        state.turns = deque(state.turns, maxlen=size)
-    state.turns.append(turn)
+    if ctx.turns.maxlen != size:
+        ctx.turns = deque(ctx.turns, maxlen=size)
+    ctx.turns.append(turn)
     state.expected, state.warning = None, ""
     if limits.max_no_progress:
-        _escalate(state, limits.max_no_progress)
+        _escalate(ctx, limits.max_no_progress)
 
 
-def _escalate(state: Progress, limit: int) -> None:
-    verdict = progress(state.turns, limit)
+def _escalate(ctx: LoopContext, limit: int) -> None:
+    state = ctx.progress
+    verdict = progress(ctx.turns, limit)
     match escalation(verdict.observed, verdict.limit):
         case Escalation.WARN:
             state.warning = REPEATING.format(what=verdict.detail)
         case Escalation.BLOCK:
             state.warning = REPEATING.format(what=verdict.detail)
-            state.expected = expected(state.turns, stall(state.turns, limit))
+            state.expected = expected(ctx.turns, stall(ctx.turns, limit))
         case _:
             pass
 
@@ -107,12 +108,12 @@ def may_start_over(ctx: LoopContext, asked: Iterable[Verdict]) -> bool:
 def is_stuck(ctx: LoopContext) -> bool:
     """Tell whether the run repeats itself enough to start over; asked before the no-progress guard."""
     limits = ctx.limits
-    if not limits.max_restarts or not limits.restart_stall_threshold or not ctx.progress.turns:
+    if not limits.max_restarts or not limits.restart_stall_threshold or not ctx.turns:
         return False
     threshold = limits.restart_stall_threshold
     if limits.max_no_progress:
         threshold = min(threshold, limits.max_no_progress)  # above it the guard would always come first
-    found = stall(ctx.progress.turns, threshold)
+    found = stall(ctx.turns, threshold)
     return found.repeats >= threshold * found.patience
 
 
@@ -132,5 +133,6 @@ def start_over(ctx: LoopContext) -> None:
     ctx.messages = ctx.messages[: ctx.base]
     ctx.response, ctx.results, ctx.verdict = None, [], None
     ctx.progress = Progress()
+    ctx.turns.clear()
     ctx.completion = Completion()
     ctx.context.warned, ctx.context.compacted_at, ctx.context.tokens = 0, ctx.iteration, 0

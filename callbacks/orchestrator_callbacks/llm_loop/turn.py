@@ -156,3 +156,24 @@ def take(run: LoopRun, response: Response) -> None:
     ctx.context.tokens = usage.input_tokens + usage.output_tokens
     ctx.progress.warning = ""
     ctx.messages.append(response.message())
+    body = {"iteration": ctx.iteration, "model": response.model or run.deps.model, "usage": usage}
+    run.note("answer", body | {"finish_reason": response.finish_reason, "retries": ctx.spent.retries})
+
+
+def lost(run: LoopRun) -> Usage:
+    """Return what an answer that never came may have cost: charged when a run is resumed where it had asked.
+
+    An upper bound as far as one is known: a token for every two bytes said since the last answer, and the most that the
+    model may answer (`max_tokens` and its synonyms among the parameters, else 4,096).
+    """
+    ctx, params = run.ctx, run.deps.params
+    known = next(
+        (at for at in range(len(ctx.messages), 0, -1) if ctx.messages[at - 1].role == "assistant"), 0
+    )
+    said = sum(len(message.text.encode(errors="replace")) for message in ctx.messages[known:])
+    most = next((int(params[name]) for name in _MOST if params.get(name)), _ANSWER)
+    return Usage(input_tokens=ctx.context.tokens + (said + 1) // 2, output_tokens=most)
+
+
+_MOST = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_ANSWER = 4096

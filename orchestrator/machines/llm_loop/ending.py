@@ -11,6 +11,7 @@ from orchestrator.errors import (
     LimitReached,
     LLMError,
     Refused,
+    RejectRequested,
     StateTimeout,
 )
 from orchestrator.kernel.outcome import Ending, Outcome
@@ -57,6 +58,8 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
         if ctx.wrapping_up and ctx.verdict is not None:
             return Ending(Outcome.PARTIAL, _of_verdict(ctx.verdict).reason)
         return Ending(Outcome.COMPLETED, "memory_degraded" if ctx.degraded else "none")
+    if isinstance(error, RejectRequested):
+        return Ending(Outcome.REJECTED, "operator")
     if isinstance(error, CancelRequested):
         return Ending(Outcome.CANCELLED, error.reason)
     if isinstance(error, DeadlineExceeded):

@@ -49,8 +49,8 @@ def _behaviour(ctx: LoopContext) -> list[Verdict]:
     if seen.error_streaks and limits.max_tool_errors:
         tool, streak = max(seen.error_streaks.items(), key=lambda item: item[1])
         asked.append(tool_errors(tool, streak, limits.max_tool_errors))
-    if limits.max_no_progress and seen.turns:
-        asked.append(progress(seen.turns, limits.max_no_progress))
+    if limits.max_no_progress and ctx.turns:
+        asked.append(progress(ctx.turns, limits.max_no_progress))
     return asked
 
 

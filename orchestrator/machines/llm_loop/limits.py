@@ -57,6 +57,8 @@ class Limits:
     """1 keeps one last turn, without tools, for an answer when a limit is reached."""
     wrap_up_share: float = 0.1
     """Share of token, cost and time limits kept back for that turn."""
+    approval_seconds: float = 604_800.0
+    """How long a person may take to decide on a call; after that it is answered as rejected. Default: a week."""
     memory_seconds: float = 30.0
     """How long each call of the memory port may take."""
 

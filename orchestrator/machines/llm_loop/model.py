@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import NO_USAGE, Message, Response, Usage
+from orchestrator.messages import NO_USAGE, Message, Response, ToolCall, Usage
 from orchestrator_guards import Turn, Verdict
 
 
@@ -68,8 +69,6 @@ class Success(NamedTuple):
 class Progress:
     """What the progress guards look at. A restart empties it."""
 
-    turns: deque[Turn] = field(default_factory=deque)
-    """Fingerprints of the last turns."""
     error_streaks: dict[str, int] = field(default_factory=dict)
     """Folded tool name -> consecutive errors."""
     successes: dict[str, Success] = field(default_factory=dict)
@@ -103,6 +102,44 @@ class ContextUse:
     """Iteration of the last compaction."""
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person is asked about one call. The answer must name this digest."""
+
+    key: str
+    """`TURN:POSITION`."""
+    tool: str
+    arguments: str
+    digest: str
+    """Of tool, canonical arguments, call and graph (see `guards.approval`)."""
+    why: str
+    """One of WHY."""
+    expires_at: float = 0.0
+    """Epoch seconds after which nobody can say yes any more; 0 is never."""
+
+
+WHY = ("approval", "unknown_effect", "undo_failed")
+"""The tool wants approval; a crash left open whether the call happened; so, and taking it back failed."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What is known of the calls of one turn beside their results. Rebuilt from records, by position."""
+
+    asked: dict[int, Question] = field(default_factory=dict)
+    """Calls that wait for a person; their results are provisional."""
+    edited: dict[int, ToolCall] = field(default_factory=dict)
+    """Calls that a person changed before approving."""
+    started: dict[int, str] = field(default_factory=dict)
+    """Calls that may have begun, with the effect of their tools: without a result, nobody knows what came of them."""
+    noted: set[int] = field(default_factory=set)
+    """Calls whose result is with the journal."""
+    told: set[int] = field(default_factory=set)
+    """Calls that observers were told of."""
+    decided: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Key -> the answer that counted."""
+
+
 @dataclass(slots=True)
 class LoopContext:
     """Everything a run of the loop knows. `messages` only ever grows, but for restart, compaction and retries."""
@@ -119,8 +156,11 @@ class LoopContext:
     """The answer that is being worked on."""
     results: list[Any] = field(default_factory=list)
     """One `ToolResult` (or None, while it runs) for each call of that answer."""
+    ledger: Ledger = field(default_factory=Ledger)
     spent: Spent = field(default_factory=Spent)
     progress: Progress = field(default_factory=Progress)
+    turns: deque[Turn] = field(default_factory=deque)
+    """Fingerprints of the last turns, for the progress guards. A restart empties it."""
     completion: Completion = field(default_factory=Completion)
     context: ContextUse = field(default_factory=ContextUse)
     verdict: Verdict | None = None
@@ -133,3 +173,5 @@ class LoopContext:
     degraded: bool = False
     """The memory store failed after the answer was complete."""
     conversation_id: str | None = None
+    deadline: float = 0.0
+    """Seconds after its start by which the caller wants the run to have ended; 0 is none."""

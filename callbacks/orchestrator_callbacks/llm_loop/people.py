@@ -1,0 +1,131 @@
+"""Questions about calls, and the answers of people: bound to exactly what was asked, each counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.errors import RejectRequested
+from orchestrator.kernel.run import Signal
+from orchestrator.toolresult import ToolResult
+from orchestrator_callbacks.llm_loop.admission import asked_call, note_intent, note_result
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import stale_approval
+
+REJECTED = "a person rejected this call"
+EXPIRED = "nobody approved this call in time"
+
+
+async def await_answers(run: LoopRun) -> None:
+    """Return once a question was answered or has expired: approved calls have no result then, the others have.
+
+    Raises RejectRequested when a person ended the run instead.
+    """
+    ledger = run.ctx.ledger
+    before = len(ledger.asked)
+    while len(ledger.asked) == before:
+        while (signal := run.mailbox.decision()) is not None:
+            _take(run, signal)
+        if _expire(run) or len(ledger.asked) < before:
+            break
+        await _wait(run)
+    await run.settle()
+
+
+async def _wait(run: LoopRun) -> None:
+    """Park until somebody answers, or the first question expires."""
+    asked = [question for _, question in sorted(run.ctx.ledger.asked.items())]
+    clock = run.deps.clock
+    ends = min((question.expires_at for question in asked if question.expires_at), default=0.0)
+
+    def ring() -> None:
+        run.mailbox.post(Signal(kind="decision"))
+
+    alarm = clock.call_later(max(0.0, ends - clock.time()), ring) if ends else None
+    try:
+        await run.await_decision(asked[0].why, calls=[question.key for question in asked])
+    finally:
+        if alarm is not None:
+            alarm.cancel()
+
+
+def _expire(run: LoopRun) -> bool:
+    now = run.deps.clock.time()
+    late = [at for at, one in run.ctx.ledger.asked.items() if one.expires_at and now >= one.expires_at]
+    for position in late:
+        del run.ctx.ledger.asked[position]
+        call = asked_call(run.ctx, position)
+        note_result(run, ToolResult.failure(call, position, "denied", EXPIRED, kind="Expired"))
+    return bool(late)
+
+
+def _take(run: LoopRun, signal: Signal) -> None:
+    """Carry out one answer; one that does not count is journalled with the reason and changes nothing."""
+    answer = signal.payload
+    if not answer:
+        return  # an alarm: a question expired
+    asked = run.ctx.ledger.asked
+    key = answer.get("call")
+    position = next((at for at, one in asked.items() if key in (None, one.key)), None)
+    why = refusal(run, answer)
+    if why is not None or position is None:
+        body = {"id": signal.id, "kind": answer.get("decision"), "by": signal.by, "number": signal.number}
+        run.note("control", body | {"key": key, "at": run.deps.clock.time(), "refused": why})
+        return
+    _note(run, signal, position)
+    if answer.get("end"):
+        raise RejectRequested(signal.by, signal.why)
+    del asked[position]
+    apply_answer(run, position, answer, signal.why)
+
+
+def refusal(run: LoopRun, answer: Mapping[str, Any]) -> str | None:
+    """Say why an answer does not count, or None."""
+    ledger, key = run.ctx.ledger, answer.get("call")
+    asked = [one for one in ledger.asked.values() if key in (None, one.key)]
+    if not asked:
+        first = ledger.decided.get(str(key)) if key else next(reversed(ledger.decided.values()), None)
+        if first is not None:
+            return f"{first['by']} answered before ({first['decision']})"
+        return f"nothing is asked about call {key!r}" if key else "it asks nothing"
+    if len(asked) > 1:
+        return f"several calls wait, name one: {', '.join(one.key for one in asked)}"
+    now = run.deps.clock.time()
+    return stale_approval(asked[0].digest, answer.get("digest"), now=now, expires_at=asked[0].expires_at)
+
+
+def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: str) -> None:
+    """Let an answered call run, or give it the result that a person decided on."""
+    ctx = run.ctx
+    call = asked_call(ctx, position)
+    match answer["decision"]:
+        case "approve":
+            if (arguments := answer.get("arguments")) is not None:
+                ctx.ledger.edited[position] = replace(call, arguments=arguments)
+            ctx.results[position] = None
+            note_intent(run, [position])
+        case "respond":
+            note_result(run, ToolResult(call, position, str(answer.get("content") or "")))
+        case _:
+            text = f"{REJECTED}: {why}" if why else REJECTED
+            note_result(run, ToolResult.failure(call, position, "denied", text, kind="Rejected"))
+
+
+def _note(run: LoopRun, signal: Signal, position: int) -> None:
+    question = run.ctx.ledger.asked[position]
+    body: dict[str, Any] = {
+        "key": question.key,
+        "digest": question.digest,
+        "decision": signal.payload["decision"],
+        "by": signal.by,
+        "why": signal.why,
+        "at": run.deps.clock.time(),
+        "id": signal.id,
+        "number": signal.number,
+    }
+    for member in ("arguments", "content", "end"):
+        if signal.payload.get(member) is not None:
+            body[member] = signal.payload[member]
+    run.ctx.ledger.decided[question.key] = body
+    run.note("approval", body)

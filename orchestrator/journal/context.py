@@ -1,0 +1,148 @@
+"""A run's context as records: whole in `created`, then with each transition only what changed.
+
+What grows is written once: of the messages only those that came, and how many of the first were kept where a restart,
+a compaction or a retry took some away; of a window (a deque) those that came and how many of the last were kept. Every
+other field is written anew when its JSON is another, so a host's hook may change what it likes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from orchestrator.errors import Corrupt
+from orchestrator.journal.codec import plain
+from orchestrator.kernel.run import Run
+
+C = TypeVar("C")
+
+_IMMUTABLE = (int, str, float, bool, type(None))
+
+
+@dataclass(slots=True)
+class _Saved:
+    """What the journal has: the list of messages that was there, how many of it, and each other field."""
+
+    items: list[Any]
+    count: int
+    fields: dict[str, Any]
+
+
+class ContextCodec(Generic[C]):
+    """A `kernel.codec.Codec` for contexts of one dataclass.
+
+    `growing` names the field that holds the list of messages and `item` makes one of them plain; `apart` are fields
+    that are not written: they follow from others, or from other records. `output` says what the `ended` record tells
+    of the result.
+    """
+
+    def __init__(
+        self,
+        kind: type[C],
+        *,
+        growing: str,
+        item: Callable[[C, list[Any]], list[Any]],
+        apart: Collection[str] = (),
+        output: Callable[[C], Mapping[str, Any]] = lambda _: {},
+    ) -> None:
+        self._kind = kind
+        self._growing = growing
+        self._item = item
+        self._output = output
+        self._names = [one.name for one in fields(kind) if one.name not in {growing, *apart}]  # type: ignore[arg-type]
+        self._adapter: TypeAdapter[C] | None = None
+
+    def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
+        """Return the whole context."""
+        self.adopt(run)
+        ctx, saved = run.ctx, run.saved
+        whole = {name: _fragment(saved.fields[name]) for name in self._names}
+        return {"context": {self._growing: self._item(ctx, saved.items), **whole}}
+
+    def adopt(self, run: Run[Any, Any]) -> None:
+        """Take the context as it is for what the journal has: after a restore."""
+        items = getattr(run.ctx, self._growing)
+        run.saved = _Saved(items, len(items), {name: _stored(getattr(run.ctx, name)) for name in self._names})
+
+    def changes(self, run: Run[Any, Any]) -> Mapping[str, Any]:
+        """Return what is other than at the last call."""
+        ctx, saved = run.ctx, run.saved
+        changed: dict[str, Any] = {}
+        known = saved.fields
+        for name in self._names:
+            value, before = getattr(ctx, name), known[name]
+            if value is before:
+                continue
+            stored = _stored(value)
+            if stored != before:
+                known[name] = stored
+                changed[name] = (
+                    _moved(before, stored) if type(stored) is tuple is type(before) else _fragment(stored)
+                )
+        grown = self._grown(ctx, saved)
+        if grown:
+            changed[self._growing] = grown
+        return changed
+
+    def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:
+        """Return what the last record tells of the output."""
+        return self._output(run.ctx)
+
+    def decoded(self, merged: Mapping[str, Any]) -> C:
+        """Make a context of its plain form. Raises Corrupt for one that does not fit the dataclass."""
+        if self._adapter is None:
+            self._adapter = TypeAdapter(self._kind)
+        known = {self._growing, *self._names}
+        try:
+            return self._adapter.validate_python({name: merged[name] for name in merged if name in known})
+        except ValidationError as error:
+            fault = error.errors()[0]
+            where = ".".join(map(str, fault["loc"]))
+            raise Corrupt(f"a stored context cannot be read: {where}: {fault['msg']}") from None
+
+    def _grown(self, ctx: C, saved: _Saved) -> dict[str, Any] | None:
+        items = getattr(ctx, self._growing)
+        kept = saved.count
+        if items is not saved.items or len(items) < kept:
+            kept = _common(items, saved.items, kept)
+        new = items[kept:]
+        cut = kept < saved.count
+        saved.items, saved.count = items, len(items)
+        if not (new or cut):
+            return None
+        grown: dict[str, Any] = {"add": self._item(ctx, new)}
+        if cut:
+            grown["keep"] = kept
+        return grown
+
+
+def _common(items: list[Any], before: list[Any], count: int) -> int:
+    """Return how many of the first items are the very same."""
+    if items is before:  # something was taken out of the list itself: nobody knows where
+        return 0
+    most = min(len(items), count, len(before))
+    return next((at for at in range(most) if items[at] is not before[at]), most)
+
+
+def _moved(before: tuple[Any, ...], now: tuple[Any, ...]) -> dict[str, Any]:
+    """Return how a window moved on: how many of its last items stayed, and what came after them."""
+    most = min(len(before), len(now))
+    kept = next((n for n in range(most, 0, -1) if before[-n:] == now[:n]), 0)
+    return {"last": kept, "add": now[kept:]}
+
+
+def _stored(value: Any) -> Any:
+    """Return what a value is compared by: itself, its items, or its JSON where it can change in place."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    return tuple(value) if kind is deque else orjson.dumps(value, default=plain)
+
+
+def _fragment(stored: Any) -> Any:
+    return orjson.Fragment(stored) if type(stored) is bytes else stored

@@ -1,0 +1,80 @@
+"""The ledger of effects: what became of each call, as the records of a run tell it.
+
+A call is known by its key, `TURN:POSITION`. Finished effects never run twice: a key with `done` is not run again; one
+with an `intent` and nothing after it may or may not have happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TOOL = "tool"
+"""The effect of intents and results that belong to this ledger; others (`file`) have one of their own."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One call."""
+
+    key: str
+    tool: str = ""
+    effect: str = ""
+    open: bool = False
+    """It was announced and has neither a result nor been taken back."""
+    done: Mapping[str, Any] | None = None
+    asked: Mapping[str, Any] | None = None
+    """The question about it that waits for an answer."""
+    answer: Mapping[str, Any] | None = None
+    """The answer that counted last."""
+
+    @property
+    def turn(self) -> int:
+        return int(self.key.partition(":")[0])
+
+    @property
+    def position(self) -> int:
+        return int(self.key.partition(":")[2])
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The calls of a run, in the order they were first heard of."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def fold(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Take a record; kinds that say nothing of calls are ignored."""
+        if kind in {"intent", "done", "rolled_back"} and body.get("effect") != TOOL:
+            return
+        match kind:
+            case "intent":
+                for call in body["calls"]:
+                    entry = self._entry(call["key"])
+                    entry.tool, entry.effect, entry.open = call["tool"], call["effect"], True
+            case "done":
+                entry = self._entry(body["key"])
+                entry.tool, entry.open, entry.done, entry.asked = body["tool"], False, body, None
+            case "rolled_back":
+                self._entry(body["key"]).open = False
+            case "asked":
+                entry = self._entry(body["key"])
+                entry.tool, entry.asked = body["tool"], body
+            case "approval":
+                entry = self._entry(body["key"])
+                entry.asked, entry.answer = None, body
+            case _:
+                pass
+
+    def of_turn(self, turn: int) -> list[Entry]:
+        """Return the calls of one turn."""
+        return [entry for entry in self.entries.values() if entry.turn == turn]
+
+    @property
+    def waiting(self) -> list[Entry]:
+        """The calls that a person is asked about."""
+        return [entry for entry in self.entries.values() if entry.asked is not None]
+
+    def _entry(self, key: str) -> Entry:
+        return self.entries.setdefault(key, Entry(key))

@@ -1,0 +1,143 @@
+"""Where a stored run stands: one pass over its records, without its graph, model or tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from orchestrator.journal.ledger import Ledger
+from orchestrator.kernel.journal import Record
+
+_GROWING = "messages"
+
+
+@dataclass(slots=True)
+class StoredRun:
+    """A run as its records tell it."""
+
+    run_id: str
+    created: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    """Of the graph that the run is in now: a migration changes it."""
+    state: str = ""
+    """Empty before the first transition: the graph's initial state."""
+    step: Mapping[str, Any] = field(default_factory=dict)
+    """The last transition: seq, event, source, dest, at, t."""
+    seq: int = 0
+    next: str | None = None
+    """The event to fire; None: the work of the present state is to be done (again)."""
+    elapsed: float = 0.0
+    """Seconds the run has been active."""
+    context: dict[str, Any] = field(default_factory=dict)
+    """The plain context, without the messages."""
+    messages: list[Any] = field(default_factory=list)
+    """Messages in OpenAI form, or `{"done": key}` for the result of a call."""
+    ledger: Ledger = field(default_factory=Ledger)
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    """The last answer of the model: iteration, model, finish_reason, usage."""
+    failure: Mapping[str, Any] | None = None
+    """The error it failed with, where it did."""
+    parked: Mapping[str, Any] | None = None
+    """The last record, where that says that the run waits."""
+    ended: Mapping[str, Any] | None = None
+    handled: set[str] = field(default_factory=set)
+    """Ids of the requests that were read."""
+    inbox: int = 0
+    """Number of the last of them."""
+    held: Mapping[str, Any] | None = None
+    """The pause that nobody has lifted."""
+
+    @classmethod
+    def of(cls, run_id: str, records: Iterable[Record]) -> StoredRun:
+        """Read the records of a run, from the first."""
+        run = cls(run_id)
+        for record in records:
+            run.fold(record.kind, record.body)
+        return run
+
+    def fold(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Take one more record."""
+        self.parked = self.ended = None
+        self.ledger.fold(kind, body)
+        take = self._TAKES.get(kind)
+        if take is not None:
+            take(self, body)
+
+    @property
+    def asks_the_model(self) -> bool:
+        """The model may have been asked already for the answer that is missing."""
+        return self.next is None and (self.parked is None or self.parked.get("reason") == "interrupted")
+
+    def _created(self, body: Mapping[str, Any]) -> None:
+        self.created = body
+        self.fingerprint = str(body.get("fingerprint", ""))
+        self._merge(body.get("context") or {})
+
+    def _transition(self, body: Mapping[str, Any]) -> None:
+        self.step, self.state, self.seq = body, body["dest"], body["seq"]
+        self.next = None
+        self.elapsed = float(body.get("t", 0.0))
+        self.failure = body.get("error", self.failure)
+
+    def _context(self, body: Mapping[str, Any]) -> None:
+        self.next = body.get("next")
+        self._merge({name: value for name, value in body.items() if name != "next"})
+
+    def _resumed(self, body: Mapping[str, Any]) -> None:
+        self.held = None
+        self._merge(body.get("context") or {})
+
+    def _migrated(self, body: Mapping[str, Any]) -> None:
+        self.fingerprint = str(body["to"])
+        self.state, self.next = body.get("state", self.state), body.get("next")
+        self.context, self.messages = {}, []
+        self._merge(body["context"])
+
+    def _parked(self, body: Mapping[str, Any]) -> None:
+        self.parked = body
+        self.elapsed = float(body.get("t", self.elapsed))
+
+    def _ended(self, body: Mapping[str, Any]) -> None:
+        self.ended = body
+        self.elapsed = float(body.get("t", self.elapsed))
+
+    def _answer(self, body: Mapping[str, Any]) -> None:
+        self.answer = body
+
+    def _control(self, body: Mapping[str, Any]) -> None:
+        self.handled.add(str(body.get("id", "")))
+        self.inbox = max(self.inbox, int(body.get("number") or 0))
+        if body.get("kind") == "pause" and not body.get("refused"):
+            self.held = body
+        elif body.get("kind") == "resume":
+            self.held = None
+
+    def _merge(self, changes: Mapping[str, Any]) -> None:
+        for name, value in changes.items():
+            if name != _GROWING:
+                moved = isinstance(value, Mapping) and "last" in value
+                self.context[name] = _window(self.context[name], value) if moved else value
+            elif isinstance(value, Mapping):
+                del self.messages[value.get("keep", len(self.messages)) :]
+                self.messages += value["add"]
+            else:
+                self.messages = list(value)
+
+    _TAKES: ClassVar[Mapping[str, Callable[[StoredRun, Mapping[str, Any]], None]]] = {
+        "created": _created,
+        "transition": _transition,
+        "context": _context,
+        "resumed": _resumed,
+        "migrated": _migrated,
+        "parked": _parked,
+        "ended": _ended,
+        "answer": _answer,
+        "control": _control,
+        "approval": _control,
+    }
+
+
+def _window(before: Sequence[Any], moved: Mapping[str, Any]) -> list[Any]:
+    """Return a window after it moved on."""
+    return [*before[len(before) - moved["last"] :], *moved["add"]]

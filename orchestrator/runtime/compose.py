@@ -1,0 +1,66 @@
+"""What an agent is put together from: the machine with its hooks, the handles its hooks use, who is told of what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.completion import OutputSpec
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.hooks import collect
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.record import Observer
+from orchestrator.ports import LLM, Clock
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.toolset import ToolSet
+from orchestrator.toolspec import ToolSpec
+from orchestrator_callbacks.llm_loop import after, before, enter, leave
+from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Point, Tools, split
+
+
+def machine(graph: Graph, hooks: Iterable[object]) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
+    """Bind our hooks and then the host's to a graph; return the host's middleware apart. Raises GraphError."""
+    bound, points = split(collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS))
+    return Machine(graph, bound), points
+
+
+def handles(
+    llm: LLM,
+    tools: Iterable[ToolSpec | Callable[..., Any]] | Tools,
+    clock: Clock,
+    output_type: object,
+    **others: Any,
+) -> LoopDeps:
+    """Return what the hooks may touch; `others` are further members of LoopDeps. Raises ConfigError."""
+    kit = ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools
+    output = None if output_type is None or output_type is str else OutputSpec.of(output_type)
+    return LoopDeps(llm=llm, tools=kit, clock=clock, model=_model_name(llm), output=output, **others)
+
+
+def declare(observers: Sequence[Observer], bound: Machine, deps: LoopDeps, backend: str) -> None:
+    """Tell observers what names will come, so that every series exists at 0 before the first run."""
+    for observer in observers:
+        announce = getattr(observer, "declare", None)
+        if announce is not None:
+            announce(
+                bound.graph,
+                tools=[spec.name for spec in deps.tools.offers],
+                model=deps.model,
+                provider=str(getattr(deps.llm, "provider", "_unknown")),
+                backends=[backend],
+            )
+
+
+def logger_of(observers: Sequence[Observer], run: LoopRun) -> Any:
+    """Return the logger that code inside a run finds, if there is a log."""
+    for observer in observers:
+        if isinstance(observer, TransitionLog):
+            return observer.bound(run.run_id, run.graph.name)
+    return None
+
+
+def _model_name(llm: LLM) -> str:
+    if not callable(getattr(llm, "complete", None)):
+        raise ConfigError(f"llm must have `async complete(request)`; {type(llm).__name__} has not")
+    return str(getattr(llm, "model", None) or "unknown")

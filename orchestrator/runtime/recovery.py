@@ -1,0 +1,210 @@
+"""Taking stored runs up again: who may, from where, and what will happen to each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import Corrupt, OtherGraph, RunError, Suspended
+from orchestrator.journal.context import ContextCodec
+from orchestrator.journal.ledger import Entry
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead
+from orchestrator.kernel.record import Transition
+from orchestrator.machines.llm_loop.model import LoopContext, State
+
+MOST_CLAIMS = 5
+"""A run taken up so often without getting a step further is poison: it is parked for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """How runs of an older graph go on in this one: `migrate` changes state, next, context or messages."""
+
+    made: str
+    """Fingerprint that the run was made with; its first characters are enough."""
+    migrate: Callable[[StoredRun], StoredRun]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that has not ended, and what `resume` would do with it."""
+
+    run_id: str
+    status: str
+    """`open` or `parked`."""
+    state: str
+    reason: str
+    """Why it is parked."""
+    will: str
+    """What happens next, in words."""
+    owner: str | None = None
+    """Who has it now, if somebody alive does: then it cannot be resumed here."""
+    fingerprint: str = ""
+    updated_at: float = 0.0
+
+
+class Recovery:
+    """The stored runs of one graph. `owner` is the name of the driver that will drive them."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        graph: Graph,
+        codec: ContextCodec[LoopContext],
+        owner: str,
+        migrations: Iterable[Migration] = (),
+    ) -> None:
+        self._journal = journal
+        self._graph = graph
+        self._codec = codec
+        self._owner = owner
+        self._migrations = tuple(migrations)
+
+    async def read(self, run_id: str) -> tuple[StoredRun, list[Record]]:
+        """Return a run as it is stored, with its records. Raises RunUnknown, Corrupt."""
+        records = await self._journal.load(run_id)
+        return StoredRun.of(run_id, records), records
+
+    async def claim(self, run_id: str) -> tuple[StoredRun, list[Record], Lease]:
+        """Take a run over and return where it stands.
+
+        Raises Held while another owner lives, OtherGraph for another version of the graph without a migration, and
+        Suspended for poison; the run is given back then.
+        """
+        await self._refuse_other(await self._journal.head(run_id))
+        lease = await self._journal.claim(run_id, self._owner)
+        try:
+            stored, records = await self.read(run_id)
+            await self._refuse_poison(stored, lease)
+            return self._migrated(stored), records, lease
+        except BaseException:
+            await self._journal.release(lease)
+            raise
+
+    async def open_runs(self) -> list[OpenRun]:
+        """List the runs of this graph that have not ended, oldest first."""
+        heads: list[RunHead] = []
+        damaged: list[OpenRun] = []
+        try:
+            async for head in self._journal.runs(graph=self._graph.name):
+                heads.append(head)  # noqa: PERF401 - what came before the error counts
+        except Corrupt as error:  # comes last, for those whose head cannot be read
+            damaged.append(OpenRun("?", "corrupt", "?", "", f"nothing: {error}"))
+        return [await self._described(head) for head in heads if head.status != "ended"] + damaged
+
+    async def _described(self, head: RunHead) -> OpenRun:
+        try:
+            stored = (await self.read(head.run_id))[0]
+        except Corrupt as error:
+            return OpenRun(head.run_id, head.status, "?", head.reason, f"nothing: {error}", head.owner)
+        return OpenRun(
+            head.run_id,
+            head.status,
+            stored.state or self._graph.initial.value,
+            head.reason,
+            f"nothing here: {head.owner} has it" if head.owner else "; ".join(self._plan(stored, head)),
+            head.owner,
+            stored.fingerprint,
+            head.updated_at,
+        )
+
+    def _plan(self, stored: StoredRun, head: RunHead) -> Iterator[str]:
+        if stored.fingerprint != self._graph.fingerprint and self._migration(stored) is None:
+            yield f"refused: made with graph version {stored.fingerprint[:12]}, here is {self._graph.fingerprint[:12]}"
+            return
+        if head.stuck_claims + 1 >= MOST_CLAIMS:
+            yield f"parked as poison: taken up {head.stuck_claims} times without a step"
+            return
+        for entry in stored.ledger.waiting:
+            yield f"waits for a person: {_question(entry)}"
+        if stored.state == State.PROCESS_TOOLS and stored.next is None:
+            turn = int(stored.context.get("iteration", 0))
+            yield from (
+                _recovery(entry) for entry in stored.ledger.of_turn(turn) if entry.open and not entry.asked
+            )
+        elif stored.state == State.AWAIT_LLM and stored.asks_the_model:
+            yield "asks the model again; what the lost answer may have cost is charged"
+        yield f"goes on in {stored.state or self._graph.initial.value}"
+
+    async def _refuse_other(self, head: RunHead) -> None:
+        """Raise RunError for a run of another graph, OtherGraph for another version of ours; nobody claims it then."""
+        if head.graph != self._graph.name:
+            raise RunError(f"run {head.run_id!r} is one of graph {head.graph!r}, not of {self._graph.name!r}")
+        if head.fingerprint != self._graph.fingerprint:
+            self._migrated((await self.read(head.run_id))[0])
+
+    async def _refuse_poison(self, stored: StoredRun, lease: Lease) -> None:
+        head = await self._journal.head(lease.run_id)
+        if head.stuck_claims < MOST_CLAIMS or stored.ended is not None:
+            return
+        body = {"reason": "poison", "at": head.updated_at, "t": stored.elapsed, "claims": head.stuck_claims}
+        waiting = self._journal.append(lease, [Draft("parked", body)])
+        if waiting is not None:
+            await waiting
+        raise Suspended(
+            lease.run_id,
+            f"poison: taken up {head.stuck_claims} times without a step; look at what it does in "
+            f"{stored.state or 'its initial state'}, then resume it once more",
+        )
+
+    def _migrated(self, stored: StoredRun) -> StoredRun:
+        if stored.fingerprint == self._graph.fingerprint or stored.ended is not None:
+            return stored
+        migration = self._migration(stored)
+        if migration is None:
+            raise OtherGraph(stored.run_id, self._graph.name, stored.fingerprint, self._graph.fingerprint)
+        return migration.migrate(stored)
+
+    def _migration(self, stored: StoredRun) -> Migration | None:
+        made = stored.fingerprint
+        return next((one for one in self._migrations if one.made and made.startswith(one.made)), None)
+
+
+def _question(entry: Entry) -> str:
+    why = (entry.asked or {}).get("why")
+    if why == "approval":
+        return f"may {entry.tool} run? (call {entry.key})"
+    return f"did {entry.tool} happen? (call {entry.key}, {why})"
+
+
+def _recovery(entry: Entry) -> str:
+    match entry.effect:
+        case "pure":
+            return f"runs {entry.tool} again (pure)"
+        case "idempotent":
+            return f"runs {entry.tool} again with the same key (idempotent)"
+        case "compensable":
+            return f"takes {entry.tool} back and runs it again (compensable)"
+        case _:
+            return f"asks a person about {entry.tool}: it may have happened (irreversible)"
+
+
+def path_of(run_id: str, graph: str, records: Iterable[Record]) -> list[Transition]:
+    """Return the transitions that a run has made, as the facts they were."""
+    path: list[Transition] = []
+    before = 0.0
+    iteration = 0
+    for record in records:
+        body: Mapping[str, Any] = record.body
+        if record.kind == "answer":
+            iteration = body["iteration"]
+        elif record.kind == "transition":
+            elapsed = float(body.get("t", before))
+            path.append(
+                Transition(
+                    graph,
+                    run_id,
+                    body["seq"],
+                    body["event"],
+                    body["source"],
+                    body["dest"],
+                    elapsed - before,
+                    body["at"],
+                    iteration,
+                )
+            )
+            before = elapsed
+    return path
