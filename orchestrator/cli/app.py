@@ -10,6 +10,7 @@ import typer
 from orchestrator.cli import Options
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import table
+from orchestrator.cli.runs_group import group as runs
 
 _EXIT_CODES = "Exit codes, one for each outcome:\n\n\b\n" + table()
 
@@ -151,6 +152,16 @@ def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
 
     raise typer.Exit(report_logs(logfile, as_json=json))
 
+
+@app.command()
+def doctor(*, json: given.Json = False, journal: given.Journal = None) -> None:
+    """Prove the journal: file, store, every chain, open runs, disk. Exit code 1 when there are problems."""
+    from orchestrator.cli.doctor import examine_journal
+
+    raise typer.Exit(examine_journal(json=json, journal=journal))
+
+
+app.add_typer(runs, name="runs")
 
 config = typer.Typer(help="Settings of this process.", rich_markup_mode=None)
 app.add_typer(config, name="config")

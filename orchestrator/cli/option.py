@@ -66,3 +66,47 @@ LogFiles = Annotated[
     list[Path],
     typer.Argument(metavar="LOGFILE", help="JSON log lines, as TransitionLog or --log write them."),
 ]
+
+Journal = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH", help="The journal. Default: ORCHESTRATOR_JOURNAL, else .orchestrator/journal.db."
+    ),
+]
+RunId = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run id, or at least 4 characters that begin one.")
+]
+Status = Annotated[str | None, typer.Option(metavar="STATUS", help="open, parked or ended.")]
+OfGraph = Annotated[str | None, typer.Option(metavar="NAME", help="Runs of this graph.")]
+Most = Annotated[int, typer.Option(metavar="N", help="How many, the newest first; 0 is all.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on with what comes until the run ends, or Ctrl-C.")
+]
+Since = Annotated[int, typer.Option(metavar="N", help="Records from this number on.")]
+WithContent = Annotated[bool, typer.Option("--content", help="With messages, arguments, results and texts.")]
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a new file, mode 0600.")]
+OlderThan = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Runs not written to for 90s, 15m, 12h, 30d.")
+]
+KeepLast = Annotated[int | None, typer.Option(metavar="N", help="All but the N written to last.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without it, only say what would be done.")]
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
+By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides. Default: the login name.")]
+Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into the run's records.")]
+CallKey = Annotated[
+    str | None, typer.Option("--call", metavar="KEY", help="Which call, where several are asked about.")
+]
+Digest = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIGEST",
+        help="Of the call you saw, at least 8 characters; for another one nothing is posted.",
+    ),
+]
+Arguments = Annotated[
+    str | None, typer.Option(metavar="JSON", help="Run it with these arguments instead: a JSON object.")
+]
+End = Annotated[bool, typer.Option("--end", help="End the whole run as rejected, not just the call.")]
+Content = Annotated[
+    str, typer.Argument(metavar="TEXT", help="What the model reads as the result; - reads standard input.")
+]

@@ -11,7 +11,7 @@ import pytest
 
 Cli = Callable[..., Any]
 
-COMMANDS = ("run", "replay", "graph", "lint", "report", "config")
+COMMANDS = ("run", "replay", "graph", "lint", "report", "doctor", "runs", "config")
 
 
 def test_help_names_every_command(cli: Cli) -> None:

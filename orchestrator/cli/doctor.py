@@ -1,0 +1,137 @@
+"""`orchestrator doctor`: is the journal what was written, and what is going on in it."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.listing import head_reason
+from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
+from orchestrator.cli.runs.store import Store, existing, head_json
+from orchestrator.errors import JournalError
+from orchestrator.journal.sqlite import Health, SqliteJournal
+
+PRIVATE = 0o600
+LEAST_FREE = 100 * 1024 * 1024
+"""Bytes that a disk should have left: a journal that cannot be written to ends runs."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is known of a journal. `health` is None where it could not be opened."""
+
+    path: Path
+    mode: int
+    sizes: dict[str, int]
+    health: Health | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def examine_journal(*, json: bool, journal: Path | None) -> int:
+    """Prove the whole journal and print what was found; exit code 1 when there are problems."""
+    path = existing(journal)
+    found = Findings(path, stat.S_IMODE(path.stat().st_mode), _sizes(path))
+    try:
+        found.health = asyncio.run(_checked(path))
+        found.problems += found.health.problems
+    except JournalError as error:
+        found.problems.append(str(error))
+    found.problems += _faults(found)
+    if json:
+        say_json(_plain(found))
+    else:
+        for line in _lines(found, SqliteJournal(path), journal):
+            say(line)
+    return Exit.FAILED if found.problems else Exit.COMPLETED
+
+
+async def _checked(path: Path) -> Health:
+    async with SqliteJournal(path) as journal:
+        return await journal.check()
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """Return the bytes of the file, of its log and of the blobs beside it."""
+    log, blobs = (path.with_name(path.name + suffix) for suffix in ("-wal", "-blobs"))
+    stored = [file.stat().st_size for file in blobs.iterdir() if file.is_file()] if blobs.is_dir() else []
+    return {
+        "db": path.stat().st_size,
+        "wal": log.stat().st_size if log.exists() else 0,
+        "blobs": sum(stored),
+    }
+
+
+def _faults(found: Findings) -> Iterator[str]:
+    """Yield what is wrong around the file."""
+    if found.mode & ~PRIVATE:
+        yield f"{found.path} has mode {found.mode:04o}, others may read it: chmod 600 {found.path}"
+    if found.health is not None and found.health.free < LEAST_FREE:
+        yield f"the disk of {found.path} has {size(found.health.free)} left; below {size(LEAST_FREE)} is too little"
+
+
+def _lines(found: Findings, journal: SqliteJournal, given: Path | None) -> Iterator[str]:
+    health, sizes = found.health, found.sizes
+    yield heading(f"journal {found.path}")
+    yield f"  mode      {found.mode:04o}"
+    yield f"  size      {size(sizes['db'])}, log {size(sizes['wal'])}, blobs {size(sizes['blobs'])}"
+    if health is not None:
+        yield f"  disk      {size(health.free)} free"
+        yield f"  store     version {health.version}, SQLite {health.sqlite}"
+        yield f"  pragmas   {', '.join(f'{name}={value}' for name, value in health.pragmas.items())}"
+        state = "every chain proved" if health.ok else "not everything could be proved"
+        yield f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}"
+        yield from _open(health, Store(journal, given))
+    yield ""
+    if not found.problems:
+        yield "healthy"
+        return
+    yield heading(many(len(found.problems), "problem"))
+    for problem in found.problems:
+        yield f"  - {shown(problem, 600)}"
+
+
+def _open(health: Health, store: Store) -> Iterator[str]:
+    """List the runs that did not end."""
+    if not health.open:
+        yield "  no run is open or parked"
+        return
+    now = time.time()
+    rows = [
+        (
+            head.run_id,
+            head.graph,
+            head.status,
+            head_reason(head),
+            head.owner or "-",
+            f"{roughly(now - head.updated_at)} ago",
+        )
+        for head in health.open
+    ]
+    yield ""
+    yield heading(f"not ended ({len(rows):,})")
+    yield from table(("run", "graph", "status", "why", "held by", "updated"), rows, right=("updated",))
+    yield f"  more: {store.command('show', 'RUN')}"
+
+
+def _plain(found: Findings) -> dict[str, Any]:
+    health = found.health
+    data: dict[str, Any] = {
+        "journal": str(found.path),
+        "exists": True,
+        "mode": f"{found.mode:04o}",
+        "sizes": found.sizes,
+        "ok": not found.problems,
+        "problems": found.problems,
+    }
+    if health is None:
+        return data
+    plain = asdict(health)
+    names = ("version", "sqlite", "pragmas", "runs", "records", "free")
+    return data | {name: plain[name] for name in names} | {"open": [head_json(head) for head in health.open]}

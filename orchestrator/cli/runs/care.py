@@ -1,0 +1,111 @@
+"""`orchestrator runs prune|erase|backup|restore`: room, forgetting, copies."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.phrase import many, moment, roughly, seconds_in, size, words
+from orchestrator.cli.runs.store import Store, at_journal, journal_file
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.journal.sqlite import SqliteJournal
+
+
+def prune_runs(
+    *, older_than: str | None, keep_last: int | None, yes: bool, json: bool, journal: Path | None
+) -> int:
+    """Remove ended runs that meet every condition; without `yes` only say how many there are."""
+    if older_than is None and keep_last is None:
+        raise ConfigError(
+            "nothing was removed: say which runs with --older-than 30d or --keep-last 100, or both"
+        )
+    if keep_last is not None and keep_last < 0:
+        raise ConfigError(f"keep-last is {keep_last}; it must be 0 or more")
+    before = None if older_than is None else time.time() - seconds_in(older_than)
+
+    async def work(store: Store) -> int:
+        if yes:
+            removed = await store.journal.prune(older_than=before, keep_last=keep_last)
+            _tell(f"removed {many(removed, 'run')}", removed, json=json)
+            return Exit.COMPLETED
+        count, oldest = await _to_prune(store, before, keep_last or 0)
+        since = f", the oldest from {moment(oldest)}" if count else ""
+        _tell(
+            f"{many(count, 'ended run')} to remove{since}; nothing was removed: add --yes",
+            count,
+            json=json,
+            dry=True,
+        )
+        return Exit.COMPLETED
+
+    return at_journal(journal, work)
+
+
+def _tell(text: str, count: int, *, json: bool, dry: bool = False) -> None:
+    if json:
+        say_json({"would_remove" if dry else "removed": count})
+    else:
+        say(text)
+
+
+async def _to_prune(store: Store, before: float | None, keep: int) -> tuple[int, float]:
+    """Return how many runs a prune would remove, and when the oldest was last written to."""
+    heads, _ = await store.heads()
+    ended = sorted((head for head in heads if head.status == "ended"), key=lambda head: -head.updated_at)
+    doomed = [
+        head.updated_at
+        for head in ended[keep:]
+        if head.owner is None and (before is None or head.updated_at < before)
+    ]
+    return len(doomed), min(doomed, default=0.0)
+
+
+def erase_run(name: str, *, yes: bool, json: bool, journal: Path | None) -> int:
+    """Remove one run, whatever its state, that nobody holds."""
+
+    async def work(store: Store) -> int:
+        head = await store.run(name)
+        if not yes:
+            age = roughly(time.time() - head.created_at)
+            raise ConfigError(
+                f"run {head.run_id} ({head.graph}, {head.status}, {age} old) was not erased: it cannot be brought "
+                f"back; `{store.command('erase', head.run_id, '--yes')}` does it"
+            )
+        await store.journal.erase(head.run_id)
+        if json:
+            say_json({"erased": head.run_id})
+        else:
+            say(f"erased run {shown(head.run_id)}; copies made by `runs backup` still have it")
+        return Exit.COMPLETED
+
+    return at_journal(journal, work)
+
+
+def back_up(target: Path, *, json: bool, journal: Path | None) -> int:
+    """Write a proved copy of the journal while runs go on."""
+    at_journal(journal, lambda store: store.journal.backup(target))
+    written = target.stat().st_size
+    if json:
+        say_json({"backup": str(target.absolute()), "bytes": written})
+    else:
+        say(f"{target}: {size(written)}, every run proved; to use it:")
+        say(f"  {words('runs', 'restore', str(target), '--journal', 'NEW.db')}")
+    return Exit.COMPLETED
+
+
+def restore_journal(source: Path, *, json: bool, journal: Path | None) -> int:
+    """Make a journal out of a backup where none is yet."""
+    path = journal_file(journal)
+    try:
+        SqliteJournal.restore(source, path)
+    except RunError as error:
+        raise ConfigError(str(error)) from error
+    if json:
+        say_json({"journal": str(path), "bytes": path.stat().st_size})
+        return Exit.COMPLETED
+    named = ("--journal", str(journal)) if journal is not None else ()
+    say(f"{path}: {size(path.stat().st_size)}, every run proved")
+    say(f"what is in it: {words('runs', 'list', *named)}")
+    return Exit.COMPLETED

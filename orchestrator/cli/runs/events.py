@@ -1,0 +1,210 @@
+"""`orchestrator runs events`: one line for each record, and those to come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import select
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.runs.phrase import moment, span
+from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.stop import on_signal
+from orchestrator.errors import ConfigError
+from orchestrator.journal.redacted import parted
+from orchestrator.kernel.journal import Record
+
+POLL = 0.1
+"""Seconds between two looks at a run that is followed."""
+
+_LONGEST = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The command line of `runs events`."""
+
+    run: str
+    follow: bool
+    since: int
+    content: bool
+    json: bool
+    journal: Path | None
+
+
+def print_events(wanted: Wanted) -> int:
+    """Print the records of a run, and with `follow` each further one until the run ends."""
+    if wanted.since < 0:
+        raise ConfigError(f"since is {wanted.since}; it must be the number of a record, 0 or more")
+
+    async def work(store: Store) -> int:
+        head = await store.run(wanted.run)
+        seen = await _print_since(store, head.run_id, wanted.since, wanted)
+        return await _follow(store, head.run_id, seen, wanted) if wanted.follow else Exit.COMPLETED
+
+    return at_journal(wanted.journal, work)
+
+
+async def _print_since(store: Store, run_id: str, since: int, wanted: Wanted) -> int:
+    """Print the records from a number on; return the number of the next one."""
+    for record in await store.journal.load(run_id, since):
+        if wanted.json:
+            say_json(as_json(record, content=wanted.content))
+        else:
+            for text in lines(record, content=wanted.content):
+                say(text)
+        since = record.seq + 1
+    return since
+
+
+async def _follow(store: Store, run_id: str, since: int, wanted: Wanted) -> int:
+    """Print what comes until the run ends, somebody presses Ctrl-C, or the reader of our output goes away."""
+    stopped = asyncio.Event()
+    idle = ""
+    with on_signal(stopped.set):
+        while not stopped.is_set():
+            head = await store.journal.head(run_id)
+            if head.seq >= since:
+                since = await _print_since(store, run_id, since, wanted)
+            if head.status == "ended" and head.seq < since:
+                return Exit.COMPLETED
+            if reader_is_gone():
+                return Exit.PIPE
+            waits = head.status if head.owner is None else ""
+            if waits and waits != idle:
+                complain(f"nobody holds the run; it goes on after `{store.command('resume', run_id)}`")
+            idle = waits
+            try:
+                await asyncio.wait_for(stopped.wait(), POLL)
+            except TimeoutError:
+                continue
+    return Exit.COMPLETED
+
+
+def reader_is_gone() -> bool:
+    """Tell whether whoever read our output closed it, without writing anything. A file has no reader."""
+    try:
+        poller = select.poll()
+        poller.register(sys.stdout.fileno(), 0)
+        return any(what & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, what in poller.poll(0))
+    except (OSError, ValueError):  # not a stream of the system's: a test's, a host's
+        return False
+
+
+def as_json(record: Record, *, content: bool) -> dict[str, Any]:
+    """Return a record as plain data. The hash goes with content only: short content could be guessed from it."""
+    named = {"seq": record.seq, "epoch": record.epoch, "kind": record.kind}
+    if content:
+        return {**named, "body": dict(record.body), "hash": record.hash}
+    parts = parted(record.kind, record.body)
+    return {**named, "body": parts.shown} | ({"left_out": parts.left_out} if parts.content else {})
+
+
+def lines(record: Record, *, content: bool) -> list[str]:
+    """Return a record as a line of text, and with `content` its content below."""
+    at = record.body.get("at")
+    when = moment(float(at)) if isinstance(at, int | float) else " " * 19
+    about = _ABOUT.get(record.kind, _anything)(record.body)
+    found = [shown(f"{record.seq:>6}  {when}  {record.kind:<11}  {about}", 600).replace("\n", "?")]
+    if content:
+        for name, value in parted(record.kind, record.body).content.items():
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            found.append(f"{'':>29}{shown(name, 40)}: {shown(text, _LONGEST)}")
+    return found
+
+
+# ---- what is said of each kind: nothing here may be content ----
+
+Body = Mapping[str, Any]
+
+
+def _created(body: Body) -> str:
+    parent = f", parent {body['parent_run_id']}" if body.get("parent_run_id") else ""
+    talk = f", conversation {body['conversation_id']}" if body.get("conversation_id") else ""
+    return f"{body.get('graph', '')}, fingerprint {str(body.get('fingerprint', ''))[:12]}{parent}{talk}"
+
+
+def _transition(body: Body) -> str:
+    error = body.get("error") or {}
+    why = f", {error.get('type')} ({error.get('reason')})" if error else ""
+    t = f", at {span(float(body['t']))} of the run" if "t" in body else ""
+    return f"{body.get('source')} -> {body.get('dest')}  {body.get('event')}{t}{why}"
+
+
+def _context(body: Body) -> str:
+    messages = body.get("messages") or {}
+    added = len(messages if isinstance(messages, list) else messages.get("add") or ())
+    next_ = f"next event {body['next']}" if body.get("next") else "enters its state"
+    turn = f", turn {body['iteration']}" if "iteration" in body else ""
+    return f"{next_}{turn}, {added} messages more"
+
+
+def _answer(body: Body) -> str:
+    usage = body.get("usage") or {}
+    tokens = f"{usage.get('input_tokens') or 0:,} tokens in, {usage.get('output_tokens') or 0:,} out"
+    retries = f", {body['retries']} retried" if body.get("retries") else ""
+    took = f", {span(float(body['seconds']))}" if "seconds" in body else ""
+    return f"turn {body.get('iteration')}, {body.get('model')}, {body.get('finish_reason')}, {tokens}{took}{retries}"
+
+
+def _intent(body: Body) -> str:
+    if body.get("effect") == "file":
+        return f"file {body.get('change')} {body.get('path')}, {body.get('key')}"
+    calls = [f"{one.get('key')} {one.get('tool')} ({one.get('effect')})" for one in body.get("calls") or ()]
+    return ", ".join(calls)
+
+
+def _done(body: Body) -> str:
+    if body.get("effect") == "file":
+        return f"file {body.get('key')}"
+    took = span(float(body.get("seconds") or 0))
+    cut = ", result cut" if body.get("cut") else ""
+    return f"{body.get('key')} {body.get('tool')}: {body.get('outcome')}, {took}{cut}"
+
+
+def _asked(body: Body) -> str:
+    expires = f", expires {moment(float(body['expires_at']))}" if body.get("expires_at") else ""
+    return f"{body.get('key')} {body.get('tool')}: {body.get('why')}, digest {str(body.get('digest'))[:12]}{expires}"
+
+
+def _decision(body: Body) -> str:
+    what = " ".join(str(body[name]) for name in ("decision", "kind", "key") if body.get(name))
+    why = f": {body['why']}" if body.get("why") else ""
+    refused = f" (refused: {body['refused']})" if body.get("refused") else ""
+    return f"{what} by {body.get('by') or 'somebody'}{why}{refused}"
+
+
+def _parked(body: Body) -> str:
+    calls = body.get("calls") or ()
+    return f"{body.get('reason')}{', calls ' if calls else ''}{', '.join(map(str, calls))}"
+
+
+def _ended(body: Body) -> str:
+    return f"{body.get('outcome')} ({body.get('reason')}) after {span(float(body.get('t') or 0))}"
+
+
+def _anything(body: Body) -> str:
+    return ", ".join(
+        f"{name} {body[name]}" for name in ("effect", "key", "by", "from", "to") if body.get(name)
+    )
+
+
+_ABOUT: Mapping[str, Callable[[Body], str]] = {
+    "created": _created,
+    "transition": _transition,
+    "context": _context,
+    "answer": _answer,
+    "intent": _intent,
+    "done": _done,
+    "asked": _asked,
+    "approval": _decision,
+    "control": _decision,
+    "parked": _parked,
+    "ended": _ended,
+}

@@ -1,0 +1,111 @@
+"""`orchestrator runs export`: a run to hand around, or as a conversation that `orchestrator replay` reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.events import as_json
+from orchestrator.cli.runs.phrase import many, words
+from orchestrator.cli.runs.store import Store, at_journal, head_json
+from orchestrator.cli.runs.story import Story
+from orchestrator.cli.runs.transcript import Spoken
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import Record, RunHead
+
+FORMAT = "orchestrator-run/1"
+"""Of an export without content."""
+
+
+def export_run(name: str, *, content: bool, output: Path | None, json: bool, journal: Path | None) -> int:
+    """Print a run as one line of JSON, or write it to a file that must not exist (mode 0600)."""
+
+    async def work(store: Store) -> tuple[str, dict[str, Any]]:
+        head = await store.run(name)
+        records = await store.journal.load(head.run_id)
+        return head.run_id, conversation(head, Story.of(records)) if content else metadata(head, records)
+
+    run_id, data = at_journal(journal, work)
+    if output is None:
+        say_json(data)
+        return Exit.COMPLETED
+    _write(output, dumps(data))
+    what = "messages" if content else "records"
+    if json:
+        say_json({"run_id": run_id, "output": str(output.absolute()), what: len(data[what])})
+    elif content:
+        say(f"{output}: {many(len(data[what]), 'message')} of run {shown(run_id)}; to see them happen again:")
+        say(f"  {words('replay', str(output), '--live')}")
+    else:
+        say(
+            f"{output}: {many(len(data[what]), 'record')} of run {shown(run_id)}, nothing that anybody said in them"
+        )
+    return Exit.COMPLETED
+
+
+def metadata(head: RunHead, records: Sequence[Record]) -> dict[str, Any]:
+    """Return what may be handed around: names, numbers and times, nothing anybody said."""
+    return {
+        "format": FORMAT,
+        "run": head_json(head),
+        "records": [as_json(record, content=False) for record in records],
+    }
+
+
+def conversation(head: RunHead, story: Story) -> dict[str, Any]:
+    """Return a run as a recorded conversation (see `providers.recording`). Raises ConfigError for an empty one."""
+    spoken = story.transcript.conversation()
+    if not spoken:
+        raise ConfigError(f"run {head.run_id!r} has no messages yet: there is no conversation to export")
+    seconds = {
+        str(one.message["tool_call_id"]): float(one.done.get("seconds") or 0.0)
+        for one in spoken
+        if one.done is not None and one.message.get("tool_call_id")
+    }
+    ended = story.ended or {}
+    return {
+        "id": head.run_id,
+        "model": next(iter(story.models), None),
+        "messages": [dict(one.message) for one in spoken],
+        "turns": [_turn(index, one) for index, one in enumerate(spoken) if one.answer is not None],
+        "tool_seconds": seconds,
+        "run": {
+            **head_json(head),
+            "state": story.state,
+            "outcome": ended.get("outcome"),
+            "output": ended.get("output"),
+        },
+    }
+
+
+def _turn(index: int, spoken: Spoken) -> dict[str, Any]:
+    """Return what was recorded of one reply besides its message."""
+    answer: Mapping[str, Any] = spoken.answer or {}
+    usage = answer.get("usage") or {}
+    return {
+        "message": index,
+        "finish_reason": answer.get("finish_reason"),
+        "latency_s": float(answer.get("seconds") or 0.0),
+        "usage": {
+            "input_tokens": usage.get("input_tokens") or 0,
+            "output_tokens": usage.get("output_tokens") or 0,
+            "input_tokens_details": {"cached_tokens": usage.get("cached_input_tokens") or 0},
+            "reasoning_tokens": usage.get("reasoning_tokens") or 0,
+            **({} if usage.get("cost") is None else {"cost": usage["cost"]}),
+        },
+    }
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a new file that only its owner reads. Raises ConfigError when it exists, or OSError."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"{file} exists: nothing was written over it") from None
+    with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - a descriptor, for its mode
+        out.write(f"{text}\n")

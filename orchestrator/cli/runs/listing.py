@@ -1,0 +1,130 @@
+"""`orchestrator runs list`: what was run, newest first."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json
+from orchestrator.cli.runs.phrase import many, roughly, table
+from orchestrator.cli.runs.store import Store, at_journal, head_json
+from orchestrator.cli.runs.story import Story
+from orchestrator.errors import ConfigError, JournalError
+from orchestrator.kernel.journal import RunHead
+
+STATUSES = ("open", "parked", "ended")
+
+
+class Wanted(NamedTuple):
+    """The command line of `runs list`."""
+
+    status: str | None
+    graph: str | None
+    limit: int
+    json: bool
+    journal: Path | None
+
+
+class Row(NamedTuple):
+    """One run; without a story where its records cannot be trusted."""
+
+    head: RunHead
+    story: Story | None
+
+
+def list_runs(wanted: Wanted) -> int:
+    """Print the runs that fit. Raises ConfigError, after those that can be read, for those that cannot."""
+    if wanted.status not in (None, *STATUSES):
+        raise ConfigError(f"unknown status {wanted.status!r}; known: {', '.join(STATUSES)}")
+    if wanted.limit < 0:
+        raise ConfigError(f"limit is {wanted.limit}; it must be 0 (all) or more")
+
+    async def work(store: Store) -> tuple[list[Row], int, str]:
+        heads, problem = await store.heads()
+        fits = [
+            head
+            for head in reversed(heads)
+            if wanted.status in (None, head.status) and wanted.graph in (None, head.graph)
+        ]
+        rows: list[Row] = []
+        for head in islice(fits, wanted.limit or None):
+            try:
+                rows.append(Row(head, await store.story(head)))
+            except JournalError as error:
+                rows.append(Row(head, None))
+                problem = problem or str(error)
+        _print(store, wanted, rows, len(fits), len(heads))
+        return rows, len(fits), problem
+
+    _, _, problem = at_journal(wanted.journal, work)
+    if problem:
+        raise ConfigError(f"{problem} (`orchestrator doctor` lists everything that is wrong)")
+    return Exit.COMPLETED
+
+
+def _print(store: Store, wanted: Wanted, rows: list[Row], fits: int, known: int) -> None:
+    if wanted.json:
+        for row in rows:
+            say_json(_plain(row))
+        return
+    if not rows:
+        say("no run yet" if not known else f"none of {many(known, 'run')} fits")
+        return
+    now = time.time()
+    heads = ("run", "graph", "status", "why", "state", "turn", "held by", "age", "updated")
+    for line in table(heads, [_cells(row, now) for row in rows], right=("turn", "age", "updated")):
+        say(line)
+    if fits > len(rows):
+        say(f"  … and {fits - len(rows):,} more: --limit 0 shows all")
+    if (asked := next((row for row in rows if _waits(row)), None)) is not None:
+        say(f"\nwaiting for you: {store.command('show', asked.head.run_id)}")
+
+
+def _waits(row: Row) -> bool:
+    return row.head.status != "ended" and row.story is not None and bool(row.story.questions)
+
+
+def _cells(row: Row, now: float) -> tuple[str, ...]:
+    head, story = row
+    return (
+        head.run_id,
+        head.graph,
+        head.status,
+        _why(row),
+        "(cannot be read)" if story is None else story.state or "(not begun)",
+        "" if story is None else str(story.turn),
+        head.owner or "-",
+        roughly(now - head.created_at),
+        f"{roughly(now - head.updated_at)} ago",
+    )
+
+
+def _why(row: Row) -> str:
+    outcome = row.story.ended.get("outcome") if row.story is not None and row.story.ended else None
+    if outcome is None:
+        return head_reason(row.head)
+    return str(outcome) if row.head.reason in ("", "none") else f"{outcome} ({row.head.reason})"
+
+
+def head_reason(head: RunHead) -> str:
+    """Return why a run parked or ended, or that it is claimed again and again."""
+    if not head.reason and head.stuck_claims > 1:
+        return f"claimed {head.stuck_claims} times without progress"
+    return head.reason or "-"
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    story = row.story
+    if story is None:
+        return {**head_json(row.head), "outcome": None, "state": None, "turn": None, "readable": False}
+    outcome = story.ended.get("outcome") if story.ended else None
+    return {
+        **head_json(row.head),
+        "outcome": outcome,
+        "state": story.state,
+        "turn": story.turn,
+        "readable": True,
+    }

@@ -1,0 +1,115 @@
+"""The way of a run through its states, repetition folded: 500 turns are a few lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from orchestrator.cli.output import shown
+from orchestrator.cli.runs.phrase import span
+
+LONGEST_CYCLE = 12
+"""States in a row that are looked for as one repetition."""
+MOST_LINES = 30
+"""Lines of a drawing; the middle of a longer one is left out, and said to be."""
+_WIDTH = 110
+_INDENT = "  "
+_WORTH_SAYING = 0.0005
+"""Seconds below which a stay stands without its time."""
+
+
+class Stay(NamedTuple):
+    """One stay in a state; `seconds` is None where nobody knows yet how long it is."""
+
+    state: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """States passed one after the other, `times` times; the seconds of each are those of all times."""
+
+    states: tuple[str, ...]
+    times: int
+    seconds: tuple[float | None, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the step as plain data."""
+        passed = zip(self.states, self.seconds, strict=True)
+        return {
+            "times": self.times,
+            "states": [{"state": state, "seconds": seconds} for state, seconds in passed],
+        }
+
+
+def folded(stays: Sequence[Stay]) -> list[Step]:
+    """Fold consecutive repetition, the one that covers most first; what does not repeat stands in between."""
+    names = [stay.state for stay in stays]
+    steps: list[Step] = []
+    alone: list[Stay] = []
+    at = 0
+    while at < len(stays):
+        length, times = _cycle(names, at)
+        if times == 1:
+            alone.append(stays[at])
+            at += 1
+            continue
+        steps += _once(alone)
+        alone = []
+        steps.append(_repeated(stays[at : at + length * times], length))
+        at += length * times
+    return steps + _once(alone)
+
+
+def _cycle(names: Sequence[str], at: int) -> tuple[int, int]:
+    """Return the length and count of the repetition at a place that covers most; (1, 1) for none."""
+    best = (1, 1)
+    for length in range(1, LONGEST_CYCLE + 1):
+        cycle, end = names[at : at + length], at + length
+        while names[end : end + length] == cycle and end < len(names):
+            end += length
+        times = (end - at) // length
+        if times > 1 and times * length > best[0] * best[1]:
+            best = length, times
+    return best
+
+
+def _once(stays: Sequence[Stay]) -> list[Step]:
+    if not stays:
+        return []
+    return [Step(tuple(stay.state for stay in stays), 1, tuple(stay.seconds for stay in stays))]
+
+
+def _repeated(stays: Sequence[Stay], length: int) -> Step:
+    known = [[stay.seconds for stay in stays[place::length]] for place in range(length)]
+    sums = tuple(sum(one for one in each if one is not None) for each in known)
+    return Step(tuple(stay.state for stay in stays[:length]), len(stays) // length, sums)
+
+
+def drawn(stays: Sequence[Stay]) -> list[str]:
+    """Return the path as lines of text."""
+    lines = [line for step in folded(stays) for line in _lines(step)]
+    if len(lines) <= MOST_LINES:
+        return lines
+    half = MOST_LINES // 2
+    return [*lines[:half], f"{_INDENT}… {len(lines) - 2 * half:,} lines more …", *lines[-half:]]
+
+
+def _lasted(seconds: float | None) -> str:
+    if seconds is None:
+        return " …"
+    return f" {span(seconds)}" if seconds >= _WORTH_SAYING else ""
+
+
+def _lines(step: Step) -> Iterator[str]:
+    """Draw one step; a long one goes on in the next line."""
+    count = f"{step.times:,} × " if step.times > 1 else ""
+    line = f"{_INDENT}{count}"
+    for number, (state, seconds) in enumerate(zip(step.states, step.seconds, strict=True)):
+        cell = shown(state, 60) + _lasted(seconds)
+        if number and len(line) + len(cell) > _WIDTH:
+            yield line.rstrip()
+            line = _INDENT + " " * len(count)
+        line += cell + (" → " if number < len(step.states) - 1 else "")
+    yield line

@@ -1,0 +1,92 @@
+"""Times, amounts and tables as a person reads them, and commands as a person types them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from orchestrator.cli.output import is_terminal, shown
+from orchestrator.errors import ConfigError
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+_KILO = 1_024
+
+
+def seconds_in(text: str) -> float:
+    """Return the seconds of a duration like 90s, 15m, 12h or 30d. Raises ConfigError."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f"{text!r} is no duration; one is a number and s, m, h or d, as in 90s, 12h or 30d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def span(seconds: float) -> str:
+    """Return a length of time, as exact as anybody needs it."""
+    if seconds < 10:  # noqa: PLR2004
+        return f"{max(seconds, 0.0):.3f} s"
+    if seconds < _UNITS["m"]:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:  # noqa: PLR2004
+        return f"{minutes}m {rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02d}m" if hours < 48 else f"{hours // 24}d {hours % 24:02d}h"  # noqa: PLR2004
+
+
+def roughly(seconds: float) -> str:
+    """Return a length of time in its largest unit."""
+    seconds = max(seconds, 0.0)
+    unit = next(unit for unit in "dhms" if seconds >= 2 * _UNITS[unit] or unit == "s")
+    return f"{seconds / _UNITS[unit]:.0f}{unit}"
+
+
+def moment(at: float) -> str:
+    """Return a point in time (epoch seconds) in local time, to the second."""
+    try:
+        return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return f"{at:.0f}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes."""
+    unit = 0
+    while count >= _KILO and unit < len(_SIZES) - 1:
+        count, unit = count / _KILO, unit + 1
+    return f"{count:.0f} {_SIZES[unit]}" if unit == 0 else f"{count:.1f} {_SIZES[unit]}"
+
+
+def many(count: int, what: str) -> str:
+    """Return how many there are of something."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def heading(text: str) -> str:
+    """Return a heading, bold on a terminal."""
+    return f"\x1b[1m{text}\x1b[0m" if is_terminal() and not os.environ.get("NO_COLOR") else text
+
+
+def words(*parts: str) -> str:
+    """Return a command as it can be typed into a shell; control characters in a name cannot, and are not shown."""
+    return shown(shlex.join(["orchestrator", *parts]), 10_000)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()) -> list[str]:
+    """Return the lines of a table; columns named in `right` are numbers."""
+    safe = [[shown(cell, 120).replace("\n", "?") for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *safe, strict=True)]
+    numeric = [head in set(right) for head in heads]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(cells, widths, numeric, strict=True)
+        ]
+        return f"  {'  '.join(padded)}".rstrip()
+
+    return [line(heads), *map(line, safe)]

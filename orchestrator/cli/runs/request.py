@@ -1,0 +1,272 @@
+"""`orchestrator runs cancel|pause|approve|reject|respond`: a request is checked against the records, then posted.
+
+Whoever holds the run carries it out, at once; if nobody does, the next `runs resume` does. A request that the
+records already contradict is refused here, where a person reads why; the run checks again when it takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.phrase import many, moment, roughly, span
+from orchestrator.cli.runs.show import standing
+from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.runs.story import Question, Story
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import Posted, RunHead
+from orchestrator_guards import stale_approval
+
+ANSWERS = ("approve", "reject", "respond")
+"""Kinds of requests that answer a question."""
+WAIT = 2.0
+"""Seconds that `cancel` waits for the run to end."""
+POLL = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of a request."""
+
+    kind: str
+    run: str
+    by: str | None
+    why: str | None
+    json: bool
+    journal: Path | None
+    call: str | None = None
+    digest: str | None = None
+    arguments: str | None = None
+    content: str | None = None
+    end: bool = False
+
+
+@dataclass(slots=True)
+class Standing:
+    """A run as it is at one moment."""
+
+    head: RunHead
+    story: Story
+    unread: list[Posted]
+
+    @classmethod
+    async def of(cls, store: Store, run_id: str) -> Standing:
+        """Read a run."""
+        head = await store.journal.head(run_id)
+        story = await store.story(head)
+        return cls(head, story, await store.journal.inbox(run_id, story.read))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over."""
+        return self.head.status == "ended"
+
+    def operation(self, now: float) -> str:
+        """Name what the run is in the middle of."""
+        story = self.story
+        since = "" if story.entered_at is None else f" for {span(now - story.entered_at)}"
+        tools = ", ".join(f"{shown(call.tool, 80)} ({call.key}, {call.effect})" for call in story.running)
+        doing = f", running {tools}" if tools else ""
+        return f"{story.state or 'its first state'}{since}{doing}"
+
+
+def post(wanted: Wanted) -> int:
+    """Check a request and leave it for the run. Raises ConfigError when it cannot be carried out."""
+    by = _who(wanted.by)
+
+    async def work(store: Store) -> int:
+        run_id = (await store.run(wanted.run)).run_id
+        found = await Standing.of(store, run_id)
+        _refuse_ended(found)
+        body = _body(wanted, found)
+        before = _same(wanted.kind, body, found)
+        request = before or Posted(uuid4().hex, wanted.kind, body, by, time.time())
+        if before is None:
+            await store.journal.post(run_id, request)
+        if wanted.kind == "cancel" and found.head.owner is not None:
+            found = await _ending(store, run_id)
+        _tell(store, wanted, found, request, repeated=before is not None)
+        return Exit.COMPLETED
+
+    return at_journal(wanted.journal, work)
+
+
+def _who(given: str | None) -> str:
+    """Return who asks: the name given, or the login name. Raises ConfigError."""
+    if given is None:
+        try:
+            given = getpass.getuser()
+        except (OSError, KeyError, ImportError):
+            raise ConfigError("who you are cannot be told here: give --by NAME") from None
+    if not given.strip():
+        raise ConfigError("--by is empty; it must name who decides")
+    return given.strip()
+
+
+# ---- checks ----
+
+
+def _refuse_ended(found: Standing) -> None:
+    if found.ended:
+        at = moment(found.head.updated_at)
+        over = standing(found.head, found.story)
+        raise ConfigError(f"run {found.head.run_id} is over ({over}, {at}): nothing was posted")
+
+
+def _body(wanted: Wanted, found: Standing) -> dict[str, Any]:
+    """Return the body of the request. Raises ConfigError."""
+    body: dict[str, Any] = {}
+    if wanted.kind in ANSWERS:
+        body |= _answer(wanted, found)
+    elif wanted.kind == "pause" and found.head.status == "parked" and found.head.reason == "paused":
+        raise ConfigError(f"run {found.head.run_id} is paused already: nothing was posted")
+    return body | ({"why": wanted.why} if wanted.why else {})
+
+
+def _answer(wanted: Wanted, found: Standing) -> dict[str, Any]:
+    pending = found.story.questions
+    if wanted.end and wanted.call is None and wanted.digest is None and pending:
+        question = next(iter(pending.values()))  # whichever: the run ends
+    else:
+        question = _asked(wanted, found)
+    _refuse_stale(question, wanted.digest, time.time())
+    body: dict[str, Any] = {"call": question.key, "digest": question.digest}
+    if wanted.arguments is not None:
+        body["arguments"] = _object(wanted.arguments)
+    if wanted.content is not None:
+        body["content"] = wanted.content
+    return body | ({"end": True} if wanted.end else {})
+
+
+def _asked(wanted: Wanted, found: Standing) -> Question:
+    """Return the question that is answered."""
+    pending = found.story.questions
+    known = ", ".join(f"{one.key} ({shown(one.tool, 80)})" for one in pending.values())
+    if wanted.call is not None and (question := pending.get(wanted.call)) is not None:
+        return question
+    if wanted.call is not None:
+        if (said := _decided(found.story, wanted.call)) is not None:
+            raise ConfigError(f"call {wanted.call} was answered already: {said}; nothing was posted")
+        raise ConfigError(
+            f"nothing is asked about call {shown(wanted.call, 40)!r}; pending: {known or 'nothing'}"
+        )
+    if not pending:
+        where = standing(found.head, found.story)
+        raise ConfigError(
+            f"run {found.head.run_id} waits for no answer: it is {where} in {found.story.state or 'its first state'}"
+        )
+    if len(pending) > 1:
+        raise ConfigError(f"{many(len(pending), 'question')} are pending; choose one with --call: {known}")
+    return next(iter(pending.values()))
+
+
+def _decided(story: Story, key: str) -> str | None:
+    """Say how a call was answered last, or None."""
+    for kind, body in reversed(story.decisions):
+        if kind == "approval" and body.get("key") == key and not body.get("refused"):
+            when = f" at {moment(float(body['at']))}" if body.get("at") else ""
+            return f"{body.get('decision')} by {body.get('by') or 'somebody'}{when}"
+    return None
+
+
+def _refuse_stale(question: Question, given: str | None, now: float) -> None:
+    """Refuse what the run would refuse. Raises ConfigError."""
+    digest = None if given is None else given.lower()
+    why = stale_approval(question.digest, digest, now=now, expires_at=question.expires_at or 0.0)
+    if why is not None:
+        call = f"call {question.key} ({shown(question.tool, 80)})"
+        raise ConfigError(f"the answer about {call} does not count: {shown(why, 300)}; nothing was posted")
+
+
+def _object(text: str) -> str:
+    """Return arguments that are a JSON object, as they were given. Raises ConfigError."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"arguments are not JSON ({error}); they must be an object") from error
+    if not isinstance(found, dict):
+        raise ConfigError("arguments are JSON, but no object; a tool takes an object")
+    return text
+
+
+def _same(kind: str, body: Mapping[str, Any], found: Standing) -> Posted | None:
+    """Return the request that says the same and was not taken yet. Raises ConfigError for one that contradicts."""
+    for one in found.unread:
+        if kind not in ANSWERS:
+            if one.kind == kind:
+                return one
+            continue
+        if one.kind not in ANSWERS or one.body.get("call") != body.get("call"):
+            continue
+        if one.body.get("digest") not in (None, body.get("digest")):
+            continue
+        if one.kind == kind and _says(one.body) == _says(body):
+            return one
+        ago = roughly(time.time() - one.at)
+        raise ConfigError(
+            f"{one.by or 'somebody'} answered before you ({one.kind}, {ago} ago), and the run has not taken it "
+            "yet: nothing was posted"
+        )
+    return None
+
+
+def _says(body: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(body.get(name) for name in ("arguments", "content", "end"))
+
+
+# ---- afterwards ----
+
+
+async def _ending(store: Store, run_id: str) -> Standing:
+    """Wait a little for a run to end; return where it is then."""
+    until = time.monotonic() + WAIT
+    while time.monotonic() < until:
+        if (await store.journal.head(run_id)).status == "ended":
+            break
+        await asyncio.sleep(POLL)
+    return await Standing.of(store, run_id)
+
+
+def _tell(store: Store, wanted: Wanted, found: Standing, request: Posted, *, repeated: bool) -> None:
+    if wanted.json:
+        say_json(_plain(found, request, repeated=repeated))
+        return
+    run_id, head = found.head.run_id, found.head
+    what = f"{request.kind} {request.body['call']}" if "call" in request.body else request.kind
+    what += ", and end the run," if request.body.get("end") else ""
+    why = f": {shown(str(request.body['why']), 300)}" if request.body.get("why") else ""
+    verb = "was posted before, not again" if repeated else "posted"
+    say(f"{verb}: {what} for run {shown(run_id)} by {shown(request.by)}{why}")
+    if found.ended:
+        say(f"the run {shown(standing(head, found.story))}")
+    elif head.owner is None:
+        say("nobody holds the run; this will be carried out by")
+        say(f"  {store.command('resume', run_id)}")
+    else:
+        after = f", after {found.operation(time.time())}" if request.kind in ("cancel", "pause") else ""
+        say(f"{shown(head.owner)} holds the run and carries it out{after}")
+        say(f"  {store.command('events', run_id, '--follow', '--since', str(found.story.last + 1))}")
+
+
+def _plain(found: Standing, request: Posted, *, repeated: bool) -> dict[str, Any]:
+    head, story = found.head, found.story
+    return {
+        "run_id": head.run_id,
+        "request": {name: getattr(request, name) for name in ("id", "kind", "body", "by", "at")},
+        "repeated": repeated,
+        "owner": head.owner,
+        "carried_out": "done" if found.ended else "at resume" if head.owner is None else "by owner",
+        "status": head.status,
+        "reason": head.reason,
+        "state": story.state,
+        "running": [] if found.ended or head.owner is None else [asdict(call) for call in story.running],
+    }

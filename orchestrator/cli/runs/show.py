@@ -1,0 +1,269 @@
+"""`orchestrator runs show`: everything about one run, and what to do next."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs import path, question, tree
+from orchestrator.cli.runs.listing import head_reason
+from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table
+from orchestrator.cli.runs.store import Store, at_journal, head_json
+from orchestrator.cli.runs.story import RUNNING, Body, Story
+from orchestrator.kernel.journal import Posted, RunHead
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """All that is known of one run at one moment."""
+
+    store: Store
+    head: RunHead
+    story: Story
+    unread: list[Posted]
+    """Requests in the inbox that the run has not taken yet."""
+    below: tree.Branch
+    now: float
+
+
+def show_run(name: str, *, json: bool, journal: Path | None) -> int:
+    """Print one run."""
+
+    async def work(store: Store) -> int:
+        head = await store.run(name)
+        story = await store.story(head)
+        unread = await store.journal.inbox(head.run_id, story.read)
+        below = await tree.grown(store.journal, head)
+        found = Shown(store, head, story, unread, below, time.time())
+        if json:
+            say_json(_plain(found))
+        else:
+            for line in _lines(found):
+                say(line)
+        return Exit.COMPLETED
+
+    return at_journal(journal, work)
+
+
+def _lines(found: Shown) -> Iterator[str]:
+    sections = (
+        ("", _head(found)),
+        ("waiting for an answer", _questions(found)),
+        (f"path ({many(found.story.transitions, 'transition')})", path.drawn(found.story.stays)),
+        ("time in each state", _times(found.story)),
+        ("usage", _usage(found.story)),
+        ("tool calls", _calls(found)),
+        ("people", _people(found)),
+        ("sub-agents", tree.drawn(found.below)),
+        ("next", _next(found)),
+    )
+    for name, lines in sections:
+        some = list(lines)
+        if some and name:
+            yield ""
+            yield heading(name)
+        yield from some
+
+
+def _head(found: Shown) -> Iterator[str]:
+    head, story = found.head, found.story
+    yield heading(f"run {shown(head.run_id)}")
+    facts = {
+        "graph": f"{head.graph}, fingerprint {head.fingerprint[:12] or '(none)'}",
+        "status": standing(head, story),
+        "held by": head.owner or "nobody",
+        "state": _where(found),
+        "began": f"{moment(head.created_at)}, {roughly(found.now - head.created_at)} ago",
+        "updated": f"{moment(head.updated_at)}, {roughly(found.now - head.updated_at)} ago",
+        "active": f"{span(story.active)}, waiting and downtime left out",
+        "conversation": head.conversation_id or "",
+        "parent": head.parent_run_id or "",
+        "error": _error(story),
+    }
+    for name, value in facts.items():
+        if value:
+            yield f"  {name:<12}  {shown(value, 600)}"
+
+
+def standing(head: RunHead, story: Story) -> str:
+    """Say in a few words where a run stands."""
+    if head.status == "ended" and story.ended is not None:
+        outcome = story.ended.get("outcome", "?")
+        return f"ended: {outcome}" if head.reason in ("", "none") else f"ended: {outcome} ({head.reason})"
+    reason = head_reason(head)
+    return head.status if reason == "-" else f"{head.status} ({reason})"
+
+
+def _where(found: Shown) -> str:
+    story = found.story
+    since = story.entered_at
+    lasts = found.head.status == "open" and since is not None
+    here = f"{story.state or '(not begun)'}, turn {story.turn}"
+    return f"{here}, for {span(found.now - since)}" if lasts and since is not None else here
+
+
+def _error(story: Story) -> str:
+    if not story.error:
+        return ""
+    return f"{story.error.get('type', '')}: {story.error.get('message', '')}"
+
+
+def _questions(found: Shown) -> Iterator[str]:
+    for one in found.story.questions.values():
+        yield from question.told(found.store, found.head.run_id, one, found.unread, found.now)
+
+
+def _times(story: Story) -> list[str]:
+    whole = sum(stats.total for stats in story.states().values()) or 1.0
+    rows = [
+        (
+            name,
+            f"{stats.visits:,}",
+            f"{stats.total:.3f}",
+            f"{stats.mean:.3f}",
+            f"{stats.longest:.3f}",
+            f"{stats.total / whole:.1%}",
+        )
+        for name, stats in story.states().items()
+    ]
+    heads = ("state", "visits", "total s", "mean s", "longest s", "share")
+    return table(heads, rows, right=heads[1:]) if rows else []
+
+
+def _usage(story: Story) -> Iterator[str]:
+    usage = story.usage
+    if story.requests:
+        tokens = f"{usage.input_tokens:,} tokens in ({usage.cached_input_tokens:,} cached), {usage.output_tokens:,} out"
+        cost = "" if usage.cost is None else f", cost {usage.cost:g}"
+        yield f"  {many(story.requests, 'answer')}, {tokens}{cost}, {story.retries:,} retried"
+        yield f"  models: {', '.join(f'{shown(name, 80)} ×{count:,}' for name, count in story.models.most_common())}"
+
+
+def _calls(found: Shown) -> list[str]:
+    rows = [
+        (
+            one["tool"],
+            one["effect"] or "(not run)",
+            str(one["calls"]),
+            _counted(one["outcomes"]),
+            f"{one['seconds']:.3f}",
+        )
+        for one in calls_json(found.story, held=found.head.owner is not None)
+    ]
+    return (
+        table(("tool", "effect", "calls", "outcomes", "total s"), rows, right=("calls", "total s"))
+        if rows
+        else []
+    )
+
+
+def _counted(outcomes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in outcomes.items())
+
+
+def calls_json(story: Story, *, held: bool) -> list[dict[str, Any]]:
+    """Return calls, outcomes and seconds of each tool and effect. Only what somebody holds can be running."""
+    grouped: dict[tuple[str, str], Counter[str]] = {}
+    seconds: Counter[tuple[str, str]] = Counter()
+    for call in story.calls.values():
+        name = call.tool, call.effect
+        outcome = "not finished" if call.outcome == RUNNING and not held else call.outcome
+        grouped.setdefault(name, Counter())[outcome] += 1
+        seconds[name] += call.seconds  # type: ignore[assignment]  # a Counter adds anything
+    return [
+        {
+            "tool": tool,
+            "effect": effect,
+            "calls": outcomes.total(),
+            "outcomes": dict(outcomes),
+            "seconds": float(seconds[tool, effect]),
+        }
+        for (tool, effect), outcomes in grouped.items()
+    ]
+
+
+def _people(found: Shown) -> Iterator[str]:
+    for kind, body in found.story.decisions:
+        at = body.get("at")
+        yield f"  {moment(float(at)) if at else ' ' * 19}  {_decision(kind, body)}"
+    for one in found.unread:
+        call = f" {one.body['call']}" if one.body.get("call") else ""
+        why = f": {one.body['why']}" if one.body.get("why") else ""
+        yield shown(
+            f"  {moment(one.at)}  {one.kind}{call} by {one.by or 'somebody'}{why} (not taken yet)", 600
+        )
+
+
+def _decision(kind: str, body: Body) -> str:
+    what = {"approval": body.get("decision"), "control": body.get("kind")}.get(kind) or kind
+    key = f" {body['key']}" if body.get("key") else ""
+    edited = ", arguments edited" if body.get("arguments") else ", to end the run" if body.get("end") else ""
+    why = f": {body['why']}" if body.get("why") else ""
+    refused = f" (refused: {body['refused']})" if body.get("refused") else ""
+    return shown(f"{what}{key} by {body.get('by') or 'somebody'}{edited}{why}{refused}", 600)
+
+
+def _next(found: Shown) -> Iterator[str]:
+    """Name the commands that a person is likely to need now."""
+    head, story = found.head, found.story
+    if head.status == "ended":
+        yield f"  {found.store.command('events', head.run_id)}"
+        yield f"  {found.store.command('export', head.run_id, '--content', '--output', f'{head.run_id}.jsonl')}"
+    elif head.owner is not None:
+        if any(not one.expired(found.now) for one in story.questions.values()):
+            yield "  answer as above, then watch it:"
+        since = str(max(story.last - 9, 0))
+        yield f"  {found.store.command('events', head.run_id, '--follow', '--since', since)}"
+        yield f"  {found.store.command('cancel', head.run_id, '--why', 'TEXT')}"
+    elif all(one.expired(found.now) for one in story.questions.values()) or found.unread:
+        yield f"  {found.store.command('resume', head.run_id)}"
+    else:
+        yield f"  answer as above, then: {found.store.command('resume', head.run_id)}"
+
+
+def _plain(found: Shown) -> dict[str, Any]:
+    story, store, run_id = found.story, found.store, found.head.run_id
+    whole = sum(stats.total for stats in story.states().values()) or 1.0
+    return {
+        **head_json(found.head),
+        "outcome": story.ended.get("outcome") if story.ended else None,
+        "state": story.state,
+        "turn": story.turn,
+        "entered_at": story.entered_at,
+        "active_s": story.active,
+        "transitions": story.transitions,
+        "error": story.error,
+        "waiting_for": [question.as_json(store, run_id, one, found.now) for one in story.questions.values()],
+        "running": [asdict(call) for call in story.running] if found.head.owner is not None else [],
+        "path": [step.as_json() for step in path.folded(story.stays)],
+        "states": {
+            name: {
+                "visits": stats.visits,
+                "total_s": stats.total,
+                "mean_s": stats.mean,
+                "longest_s": stats.longest,
+                "share": stats.total / whole,
+            }
+            for name, stats in story.states().items()
+        },
+        "usage": asdict(story.usage) | {"answers": story.requests, "retries": story.retries},
+        "models": dict(story.models),
+        "tools": calls_json(story, held=found.head.owner is not None),
+        "people": [
+            {"record": kind, **_without(body, ("content", "arguments"))} for kind, body in story.decisions
+        ],
+        "unread": [asdict(one) for one in found.unread],
+        "children": [child.as_json() for child in found.below.children],
+        "next": [line.strip() for line in _next(found)],
+    }
+
+
+def _without(body: Body, names: Iterable[str]) -> dict[str, Any]:
+    left = set(names)
+    return {name: value for name, value in body.items() if name not in left}

@@ -1,0 +1,120 @@
+"""The journal that a command works on: opened only where there is one, every fault one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from orchestrator.cli.output import shown
+from orchestrator.cli.runs.phrase import words
+from orchestrator.cli.runs.story import Story
+from orchestrator.errors import ConfigError, Corrupt, RunError, RunUnknown
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import RunHead
+from orchestrator.settings import Settings
+
+T = TypeVar("T")
+
+SHORTEST = 4
+"""Characters of a run id that may stand for all of it."""
+_NAMED = 3
+"""Runs that an error names."""
+
+
+@dataclass(slots=True)
+class Store:
+    """An open journal."""
+
+    journal: SqliteJournal
+    given: Path | None
+    """As it stood on the command line: commands that are printed name it again."""
+
+    async def heads(self) -> tuple[list[RunHead], str]:
+        """Return every run that can be trusted, oldest first, and a sentence about the others, or ""."""
+        found: list[RunHead] = []
+        try:
+            async for head in self.journal.runs():
+                found.append(head)  # noqa: PERF401 - what came before an error counts
+        except Corrupt as error:
+            return found, str(error)
+        return found, ""
+
+    async def run(self, name: str) -> RunHead:
+        """Return the run of this id, or the only one whose id begins so. Raises ConfigError."""
+        try:
+            return await self.journal.head(name)
+        except RunUnknown:
+            found, _ = await self.heads()
+        fits = [head for head in found if head.run_id.startswith(name)] if len(name) >= SHORTEST else []
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            raise ConfigError(
+                f"{shown(name)!r} begins {len(fits)} run ids: {_some(fits)}; give more of its characters"
+            )
+        raise ConfigError(self._unknown(name, found))
+
+    def _unknown(self, name: str, found: list[RunHead]) -> str:
+        where = f"no run {shown(name, 80)!r} in {self.journal.path}"
+        if not found:
+            return f"{where}: no run was recorded there yet"
+        known = [head.run_id for head in found]
+        close = difflib.get_close_matches(name, known, _NAMED) or [
+            one for one in known if len(name) > 1 and one.startswith(name)
+        ]
+        hint = f"like it: {', '.join(close[:_NAMED])}; " if close else ""
+        return f"{where}; {hint}`{self.command('list')}` shows what is there"
+
+    async def story(self, head: RunHead) -> Story:
+        """Read a run. Raises JournalError."""
+        return Story.of(await self.journal.load(head.run_id))
+
+    def command(self, name: str, *rest: str) -> str:
+        """Return a command of `runs` as it can be typed, with the journal where one was given."""
+        journal = ("--journal", str(self.given)) if self.given is not None else ()
+        return words("runs", name, *rest, *journal)
+
+
+def journal_file(given: Path | None) -> Path:
+    """Return where the journal is to be. Raises ConfigError when the settings cannot be read."""
+    return (given or Settings.load().journal).absolute()
+
+
+def existing(given: Path | None) -> Path:
+    """Return the journal's file. Raises ConfigError when there is none; nothing is created."""
+    path = journal_file(given)
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no journal {path}: name another with --journal or ORCHESTRATOR_JOURNAL, or run something first"
+        )
+    return path
+
+
+def at_journal(given: Path | None, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Do something with a journal that exists. What goes wrong with it is a ConfigError: exit code 2."""
+    path = existing(given)
+
+    async def opened() -> T:
+        async with SqliteJournal(path) as journal:
+            return await work(Store(journal, given))
+
+    try:
+        return asyncio.run(opened())
+    except (ConfigError, RunError) as error:
+        raise ConfigError(shown(str(error), 4_000)) from error
+
+
+def head_json(head: RunHead) -> dict[str, Any]:
+    """Return what a store knows of a run as plain data."""
+    names = ("run_id", "graph", "fingerprint", "status", "reason", "owner", "seq", "epoch", "created_at")
+    more = ("updated_at", "parent_run_id", "conversation_id", "stuck_claims")
+    return {name: getattr(head, name) for name in (*names, *more)}
+
+
+def _some(heads: list[RunHead]) -> str:
+    named = ", ".join(head.run_id for head in heads[:_NAMED])
+    return named if len(heads) <= _NAMED else f"{named}, …"

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from orchestrator.journal.sqlite import SqliteJournal
+from tests.cli.recorded import JOURNAL, Call, Tape, play, record
+
+Cli = Callable[..., Any]
+AT = ("--journal", JOURNAL)
+
+
+def examined(cli: Cli) -> tuple[int, dict[str, Any]]:
+    done = cli("doctor", "--json", *AT)
+    return done.code, json.loads(done.out)
+
+
+def test_a_healthy_journal_is_described(cli: Cli, folder: Path) -> None:
+    record(Tape("run-one").begin().completes(), Tape("run-two").begin().asks(Call("pay")), Tape("run-three"))
+    done = cli("doctor", *AT)
+    assert (done.code, done.err) == (0, "")
+    assert f"journal {folder}/journal.db" in done.out
+    assert "mode      0600" in done.out
+    assert re.search(r"size      \d.* KiB, log \S+ \S+, blobs 0 B", done.out)
+    assert re.search(r"store     version 1, SQLite 3\.\d+", done.out)
+    assert "journal_mode=wal, synchronous=2" in done.out
+    assert re.search(r"holds     3 runs, \d\d records: every chain proved", done.out)
+    assert re.search(r"run-two +llm_loop +parked +approval +- +", done.out)
+    assert done.out.endswith("\nhealthy\n")
+    code, found = examined(cli)
+    assert (code, found["ok"], found["problems"], found["mode"]) == (0, True, [], "0600")
+    assert [head["run_id"] for head in found["open"]] == ["run-two", "run-three"]
+    assert found["pragmas"]["synchronous"] == 2
+    assert found["sizes"]["db"] == Path(JOURNAL).stat().st_size
+
+
+def test_who_holds_a_run_is_said(cli: Cli, folder: Path) -> None:
+    async def held() -> Any:
+        async with SqliteJournal(JOURNAL) as journal:
+            await play(Tape("run-one"), journal)
+            return await asyncio.to_thread(cli, "doctor", *AT)
+
+    assert re.search(r"run-one +llm_loop +open +- +worker-1", asyncio.run(held()).out)
+
+
+def test_a_run_claimed_again_and_again_is_said(cli: Cli, folder: Path) -> None:
+    async def claimed() -> None:
+        async with SqliteJournal(JOURNAL) as journal:
+            await journal.release(await play(Tape("run-one").begin(), journal))
+            for _ in range(3):
+                await journal.release(await journal.claim("run-one", "worker-2"))
+
+    asyncio.run(claimed())
+    assert "claimed 3 times without progress" in cli("doctor", *AT).out
+
+
+def tampered() -> None:
+    db = apsw.Connection(JOURNAL)
+    db.execute("UPDATE record SET kind='kind' WHERE key = (SELECT max(key) FROM record)")
+    db.close()
+
+
+def readable_by_all() -> None:
+    Path(JOURNAL).chmod(0o644)
+
+
+def too_new() -> None:
+    db = apsw.Connection(JOURNAL)
+    db.pragma("user_version", 99)
+    db.close()
+
+
+PROBLEMS = [
+    (tampered, "run 'run-one': record 2 is not what was written"),
+    (readable_by_all, "has mode 0644, others may read it: chmod 600 "),
+    (too_new, "has version 99"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "said"), PROBLEMS)
+def test_problems_are_listed(cli: Cli, folder: Path, spoil: Callable[[], None], said: str) -> None:
+    record(Tape("run-one").begin())
+    spoil()
+    done = cli("doctor", *AT)
+    assert (done.code, done.err) == (1, "")
+    assert re.search(r"1 problem\n  - .*" + re.escape(said), done.out)
+    code, found = examined(cli)
+    assert (code, found["ok"], len(found["problems"])) == (1, False, 1)
+
+
+def test_a_file_that_is_no_journal_is_a_problem_not_a_traceback(cli: Cli, folder: Path) -> None:
+    Path(JOURNAL).write_bytes(b"x" * 10_000)
+    Path(JOURNAL).chmod(0o600)
+    code, found = examined(cli)
+    assert (code, found["ok"]) == (1, False)
+    assert "pragmas" not in found
+
+
+def test_a_journal_that_is_not_there_is_one_sentence(
+    cli: Cli, one_sentence: Callable[[Any], str], folder: Path
+) -> None:
+    done = cli("doctor", *AT)
+    assert f"there is no journal {folder}/journal.db" in one_sentence(done)
+    assert (done.code, Path(JOURNAL).exists()) == (2, False)
+
+
+def test_a_tampered_blob_is_found(cli: Cli, folder: Path) -> None:
+    import hashlib
+
+    content = b"prior content"
+    name = hashlib.sha256(content).hexdigest()
+
+    async def made() -> None:
+        async with SqliteJournal(JOURNAL) as journal:
+            lease = await play(Tape("run-one"), journal)
+            waiting = journal.append(lease, Tape("x").begin().appends[0], {name: content})
+            assert waiting is not None
+            await waiting
+
+    asyncio.run(made())
+    assert examined(cli)[0] == 0
+    db = apsw.Connection(JOURNAL)
+    db.execute("UPDATE blob SET content=?", (b"other content",))
+    db.close()
+    code, found = examined(cli)
+    assert (code, [problem[:20] for problem in found["problems"]]) == (1, [f"blob '{name[:14]}"])
