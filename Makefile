@@ -47,8 +47,8 @@ coverage: $(READY) ## branch coverage of the kernel, the heart and the guards
 	percent = 100 * t["covered_branches"] / (t["num_branches"] or 1); \
 	print(f"branches alone: {percent:.1f} %"); raise SystemExit(percent < 95)'
 
-bench: $(READY) ## measured figures, as ratios to a hand-written loop
-	$(PY) -m tests.benchmarks $(ARGS)
+bench: $(READY) ## measured figures, as ratios to a hand-written loop, and journalled turns beside LangGraph
+	$(PY) -m tests.benchmarks --peers $(VENV)/peers $(ARGS)
 
 soak: $(READY) ## every test, campaigns at full size
 	ORCHESTRATOR_SOAK=1 $(PYTEST) --timeout=7200 $(ARGS)

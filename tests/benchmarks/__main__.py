@@ -6,9 +6,15 @@ import argparse
 import json
 import platform
 import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from tests.benchmarks import durable, peers, report
+from tests.benchmarks.contestant import Contestant, NotMeasured
 from tests.benchmarks.measure import Case, Figures, run_case
 
 CASES = (
@@ -27,24 +33,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument("--peers", type=Path, help="environment that LangGraph is installed in when needed")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    loops = [case for case in CASES if options.only in case.name]
+    journalled = [case for case in durable.CASES if options.only in case.name]
+    figures: list[Any] = [asdict(one) for one in (_loops(loops) if loops else ())]
+    if journalled:
+        figures += [asdict(one) for one in _journalled(journalled, options.peers)]
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+# ---- the loop beside a hand-written one ----
+
+
+def _loops(cases: Sequence[Case]) -> list[Figures]:
     print("µs a turn: hand-written loop, the machine bare, and with JSON log and all metrics; ratios to hand")
     print(
         f"{'case':31} {'hand':>7} {'bare':>7} {'full':>7} {'bare/h':>7} {'full/h':>7} {'spread':>13} {'p95 full/h':>11}"
     )
     figures = []
-    for case in CASES:
-        if options.only in case.name:
-            figures.append(run_case(case))
-            print(_row(figures[-1]))
-            sys.stdout.flush()
+    for case in cases:
+        figures.append(run_case(case))
+        print(_row(figures[-1]), flush=True)
     by_name = {one.case.name: one for one in figures}
     if {"50 turns, 1 tool", "1,000 turns, 1 tool"} <= set(by_name):
         growth = by_name["1,000 turns, 1 tool"].full_us / by_name["50 turns, 1 tool"].full_us
         print(f"a turn of 1,000 costs {growth:.2f} x a turn of 50")
-    if options.json:
-        options.json.write_text(json.dumps([asdict(one) for one in figures], indent=2) + "\n")
+    return figures
 
 
 def _row(one: Figures) -> str:
@@ -53,6 +70,41 @@ def _row(one: Figures) -> str:
         f"{one.case.name:31} {one.hand_us:7.1f} {one.bare_us:7.1f} {one.full_us:7.1f} {one.bare_ratio:7.2f} "
         f"{one.full_ratio:7.2f} {low:6.2f}-{high:<6.2f} {one.p95_ratio:11.3f}"
     )
+
+
+# ---- journalled, beside LangGraph ----
+
+
+def _journalled(cases: Sequence[durable.Case], environment: Path | None) -> list[durable.Row]:
+    """Measure on the working directory's disk, in the folder for journals that git ignores."""
+    rows: list[durable.Row] = []
+    Path(".orchestrator").mkdir(exist_ok=True)
+    with ExitStack() as open_:
+        disk = Path(open_.enter_context(tempfile.TemporaryDirectory(dir=Path(".orchestrator").absolute())))
+        contestants = [open_.enter_context(_ours()), open_.enter_context(_langgraph(environment))]
+        print("", *report.introduce(contestants, disk), sep="\n", flush=True)
+        for case in cases:
+            if not rows or rows[-1].case.kind != case.kind:
+                print("", *report.heading(case.kind, [one.name for one in contestants]), sep="\n")
+            rows.append(durable.run_case(case, contestants, disk))
+            print(report.row(rows[-1]), flush=True)
+    print("", report.NOTES, sep="\n")
+    return rows
+
+
+def _ours() -> Contestant:
+    return Contestant("ours", [sys.executable, "-m", "tests.benchmarks.child_ours"])
+
+
+def _langgraph(environment: Path | None) -> Contestant:
+    name = "LangGraph"
+    if environment is None:
+        return Contestant(name, (), why_not="no folder for its environment was named (--peers)")
+    try:
+        interpreter = peers.python(environment.absolute())
+    except NotMeasured as why:
+        return Contestant(name, (), why_not=str(why))
+    return Contestant(name, [interpreter, "-m", "tests.benchmarks.child_langgraph"])
 
 
 if __name__ == "__main__":
