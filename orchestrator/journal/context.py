@@ -38,7 +38,7 @@ class ContextCodec(Generic[C]):
 
     `growing` names the field that holds the list of messages and `item` makes one of them plain; `apart` are fields
     that are not written: they follow from others, or from other records. `output` says what the `ended` record tells
-    of the result.
+    of the result, `about` is further plain data for the `created` one.
     """
 
     def __init__(
@@ -49,11 +49,13 @@ class ContextCodec(Generic[C]):
         item: Callable[[C, list[Any]], list[Any]],
         apart: Collection[str] = (),
         output: Callable[[C], Mapping[str, Any]] = lambda _: {},
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self._kind = kind
         self._growing = growing
         self._item = item
         self._output = output
+        self._about = about or {}
         self._names = [one.name for one in fields(kind) if one.name not in {growing, *apart}]  # type: ignore[arg-type]
         self._adapter: TypeAdapter[C] | None = None
 
@@ -62,7 +64,7 @@ class ContextCodec(Generic[C]):
         self.adopt(run)
         ctx, saved = run.ctx, run.saved
         whole = {name: _fragment(saved.fields[name]) for name in self._names}
-        return {"context": {self._growing: self._item(ctx, saved.items), **whole}}
+        return {"context": {self._growing: self._item(ctx, saved.items), **whole}, **self._about}
 
     def adopt(self, run: Run[Any, Any]) -> None:
         """Take the context as it is for what the journal has: after a restore."""

@@ -11,7 +11,8 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Observer
-from orchestrator.ports import LLM, Clock
+from orchestrator.ports import LLM, Clock, SystemClock
+from orchestrator.retry import RetryPolicy
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolSpec
@@ -25,17 +26,27 @@ def machine(graph: Graph, hooks: Iterable[object]) -> tuple[Machine, Mapping[str
     return Machine(graph, bound), points
 
 
-def handles(
+def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a default or a look
     llm: LLM,
     tools: Iterable[ToolSpec | Callable[..., Any]] | Tools,
-    clock: Clock,
+    clock: Clock | None,
     output_type: object,
+    retry: RetryPolicy | None,
+    params: Mapping[str, Any] | None,
     **others: Any,
 ) -> LoopDeps:
     """Return what the hooks may touch; `others` are further members of LoopDeps. Raises ConfigError."""
-    kit = ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools
-    output = None if output_type is None or output_type is str else OutputSpec.of(output_type)
-    return LoopDeps(llm=llm, tools=kit, clock=clock, model=_model_name(llm), output=output, **others)
+    clock = clock or SystemClock()
+    return LoopDeps(
+        llm=llm,
+        tools=ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools,
+        clock=clock,
+        model=_model_name(llm),
+        output=None if output_type is None or output_type is str else OutputSpec.of(output_type),
+        retry=retry or RetryPolicy(),
+        params=dict(params or {}),
+        **others,
+    )
 
 
 def declare(observers: Sequence[Observer], bound: Machine, deps: LoopDeps, backend: str) -> None:

@@ -20,11 +20,12 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext, Question, State
 from orchestrator.messages import Message
-from orchestrator.ports import LLM, Clock, Memory, Price, SystemClock
+from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
 from orchestrator.runtime import compose
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, LiveRuns, Prompt, opening
+from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.recovery import Migration, OpenRun, Recovery, path_of
 from orchestrator.runtime.restore import history_of, loop_codec, restored, told
 from orchestrator.runtime.result import Result, result_of
@@ -43,9 +44,10 @@ class Orchestrator:
 
     `journal=None` keeps records in memory. `observers=None` is `TransitionLog()` and `Metrics()` on the default
     registry; `()` is silent. `hooks` are modules or objects with `enter_/leave_/before_/after_` functions, run after
-    ours, and with the five middleware points. `migrations` let runs of older graphs go on
-    in this one. `output_type` is a pydantic model, a type, or a JSON schema; `str`,
-    like None, is free text. Raises ConfigError or GraphError when this cannot work; nothing is started here.
+    ours, and with the five middleware points. `output_type` is a pydantic model, a type, or a JSON schema; `str`,
+    like None, is free text. `migrations` let runs of older graphs go on in this one; `launch` is plain data kept
+    with each run, for whoever resumes it. Raises ConfigError or GraphError when this cannot work; nothing is started
+    here.
     """
 
     def __init__(
@@ -67,27 +69,22 @@ class Orchestrator:
         price: Price | None = None,
         params: Mapping[str, Any] | None = None,
         migrations: Iterable[Migration] = (),
+        launch: Mapping[str, Any] | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._instructions = instructions
         self._machine, points = compose.machine(graph, hooks)
-        about = {
-            "memory": memory,
-            "price": price,
-            "points": points,
-            "host": deps,
-            "params": dict(params or {}),
-        }
-        self._deps = compose.handles(
-            llm, tools, clock or SystemClock(), output_type, retry=retry or RetryPolicy(), **about
-        )
+        given = {"memory": memory, "price": price, "points": points, "host": deps}
+        self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        self._journal: Journal = MemoryJournal() if journal is None else journal
+        self._journal = MemoryJournal() if journal is None else journal
         self._live, self._conversations = LiveRuns(), Conversations()
-        self._codec = loop_codec()
+        self._codec = loop_codec(launch)
         self._driver = self._wired()
         self._recovery = Recovery(self._journal, graph, self._codec, self._driver.owner, migrations)
         self._control = Control(self._live, self._journal)
+        self.hosting = Hosting(self._journal, self._driver, self._deps, self._live)
+        """For the engine that runs this agent."""
 
     # ---- running ----
 
@@ -183,13 +180,6 @@ class Orchestrator:
 
     async def _take_up(self, run: LoopRun, stored: StoredRun, limits: Limits | None, by: str) -> None:
         """Announce that the run goes on, with what changes by that."""
-        at = self._deps.clock.time()
-        graph = run.graph
-        made = stored.fingerprint
-        if made != graph.fingerprint:
-            whole = self._codec.opening(run)["context"]
-            body = {"from": made, "to": graph.fingerprint, "state": run.cursor, "next": stored.next}
-            await self._driver.announce(run, "migrated", body | {"at": at, "by": by, "context": whole})
         if limits is not None:
             run.ctx.limits = limits
             run.ctx.context.limit = self._context_limit(limits)
@@ -197,7 +187,9 @@ class Orchestrator:
             run.ctx.spent.usage = run.ctx.spent.usage + turn.lost(run)
         changes = self._codec.changes(run)
         self._set_end(run, run.started_at or 0.0)
-        await self._driver.announce(run, "resumed", {"at": at, "by": by, "context": changes})
+        await self._driver.announce(
+            run, "resumed", {"at": self._deps.clock.time(), "by": by, "context": changes}
+        )
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""

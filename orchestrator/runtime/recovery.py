@@ -69,7 +69,7 @@ class Recovery:
         return StoredRun.of(run_id, records), records
 
     async def claim(self, run_id: str) -> tuple[StoredRun, list[Record], Lease]:
-        """Take a run over and return where it stands.
+        """Take a run over, migrated where it has to be, and return where it stands.
 
         Raises Held while another owner lives, OtherGraph for another version of the graph without a migration, and
         Suspended for poison; the run is given back then.
@@ -79,7 +79,9 @@ class Recovery:
         try:
             stored, records = await self.read(run_id)
             await self._refuse_poison(stored, lease)
-            return self._migrated(stored), records, lease
+            if stored.fingerprint != self._graph.fingerprint:
+                stored = await self._migrate(stored, lease)
+            return stored, records, lease
         except BaseException:
             await self._journal.release(lease)
             raise
@@ -134,29 +136,52 @@ class Recovery:
         if head.graph != self._graph.name:
             raise RunError(f"run {head.run_id!r} is one of graph {head.graph!r}, not of {self._graph.name!r}")
         if head.fingerprint != self._graph.fingerprint:
-            self._migrated((await self.read(head.run_id))[0])
+            self._way((await self.read(head.run_id))[0])
 
     async def _refuse_poison(self, stored: StoredRun, lease: Lease) -> None:
         head = await self._journal.head(lease.run_id)
         if head.stuck_claims < MOST_CLAIMS or stored.ended is not None:
             return
         body = {"reason": "poison", "at": head.updated_at, "t": stored.elapsed, "claims": head.stuck_claims}
-        waiting = self._journal.append(lease, [Draft("parked", body)])
-        if waiting is not None:
-            await waiting
+        await self._append(lease, Draft("parked", body))
         raise Suspended(
             lease.run_id,
             f"poison: taken up {head.stuck_claims} times without a step; look at what it does in "
             f"{stored.state or 'its initial state'}, then resume it once more",
         )
 
-    def _migrated(self, stored: StoredRun) -> StoredRun:
-        if stored.fingerprint == self._graph.fingerprint or stored.ended is not None:
+    async def _migrate(self, stored: StoredRun, lease: Lease) -> StoredRun:
+        """Let a migration change what is stored, and journal the whole of it."""
+        way = self._way(stored)
+        if way is None:
             return stored
+        made = stored.fingerprint
+        changed = way.migrate(stored)
+        self._codec.decoded(changed.context | {"messages": []})  # it must fit before it is written
+        body = {
+            "from": made,
+            "to": self._graph.fingerprint,
+            "state": changed.state,
+            "next": changed.next,
+            "context": changed.context | {"messages": changed.messages},
+        }
+        await self._append(lease, Draft("migrated", body))
+        changed.fingerprint = self._graph.fingerprint
+        return changed
+
+    def _way(self, stored: StoredRun) -> Migration | None:
+        """Return how a run comes to this graph; None where it is in it. Raises OtherGraph where nothing leads."""
+        if stored.fingerprint == self._graph.fingerprint:
+            return None
         migration = self._migration(stored)
         if migration is None:
             raise OtherGraph(stored.run_id, self._graph.name, stored.fingerprint, self._graph.fingerprint)
-        return migration.migrate(stored)
+        return migration
+
+    async def _append(self, lease: Lease, draft: Draft) -> None:
+        waiting = self._journal.append(lease, [draft])
+        if waiting is not None:
+            await waiting
 
     def _migration(self, stored: StoredRun) -> Migration | None:
         made = stored.fingerprint

@@ -24,7 +24,7 @@ from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, key
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
 
 
-def loop_codec() -> ContextCodec[LoopContext]:
+def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopContext]:
     """Return the codec of the loop. The answer, its results and the ledger follow from other records."""
     return ContextCodec(
         LoopContext,
@@ -32,6 +32,7 @@ def loop_codec() -> ContextCodec[LoopContext]:
         item=_plain_messages,
         apart=("response", "results", "ledger", "output"),
         output=_output,
+        about={"launch": launch} if launch else {},
     )
 
 

@@ -1,0 +1,154 @@
+"""What an engine may do with an agent beyond what everybody may: seats, orders about tools and models, requests."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from orchestrator.errors import RunUnknown
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.parking import Seats
+from orchestrator.kernel.run import Kind, Signal
+from orchestrator.machines.llm_loop.model import State
+from orchestrator.messages import Request, ToolCall
+from orchestrator.ports import Clock
+from orchestrator.runtime.conversation import LiveRuns
+from orchestrator.runtime.recovery import MOST_CLAIMS
+from orchestrator.toolresult import ToolResult
+from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point
+
+_ANSWERS = {"approve", "reject", "respond"}
+_SAFE_AGAIN = ("pure", "idempotent", "compensable")
+
+
+class Host(Seats, Protocol):
+    """Who runs an agent: gives seats, and is asked before each model call and each tool call."""
+
+    async def before_llm_request(self, run: LoopRun, request: Request, /) -> None:
+        """Return when the model may be asked."""
+        ...
+
+    async def before_tool_execution(self, run: LoopRun, call: ToolCall, /) -> ToolResult | None:
+        """Return the result of a call that may not run, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Where a run of this process stands."""
+
+    state: str
+    begun: bool
+    """The journal knows it."""
+    held: bool
+    """Somebody paused it."""
+
+
+class Hosting:
+    """The inside of one agent, for the engine that runs it."""
+
+    def __init__(self, journal: Journal, driver: Driver, deps: LoopDeps, live: LiveRuns) -> None:
+        self.journal = journal
+        self._driver = driver
+        self._deps = deps
+        self._live = live
+        self._own = deps.points
+
+    @property
+    def graph(self) -> str:
+        """Name of the graph of its runs."""
+        return self._driver.machine.graph.name
+
+    @property
+    def owner(self) -> str:
+        """Who holds its runs, as the journal knows it."""
+        return self._driver.owner
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
+        return self._deps.clock
+
+    @property
+    def model(self) -> str:
+        """The configured name of its model."""
+        return self._deps.model
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Names of its tools."""
+        return tuple(spec.name for spec in self._deps.tools.offers)
+
+    def attach(self, host: Host) -> None:
+        """Let a host decide from now on. Raises RunError when another one does already."""
+        self._driver.seat(host)
+        self._own = self._deps.points
+        asked: dict[str, Point] = {
+            "before_llm_request": host.before_llm_request,
+            "before_tool_execution": host.before_tool_execution,
+        }
+        first = {name: (hook, *self._own.get(name, ())) for name, hook in asked.items()}
+        self._deps.points = {**self._own, **first}
+
+    def detach(self) -> None:
+        """Let nobody decide any more."""
+        self._driver.seat(None)
+        self._deps.points = self._own
+
+    def live(self, run_id: str) -> Live | None:
+        """Return where a run of this process stands, or None where it is not under way here."""
+        run = self._live.find(run_id)
+        if run is None:
+            return None
+        return Live(run.cursor, run.started_at is not None, run.held is not None)
+
+    def ask(self, run_id: str, kind: Kind, *, by: str, why: str) -> bool:
+        """Ask a run of this process to cancel, pause or resume, at once; False where it is not under way here.
+
+        `shutdown` as `by` says that the process goes down.
+        """
+        return self._post(run_id, Signal(kind=kind, id=secrets.token_hex(8), by=by, why=why))
+
+    def nudge(self, run_id: str) -> None:
+        """Let a run that waits look again whether it may go on: an answer that answers nothing."""
+        self._post(run_id, Signal(kind="decision"))
+
+    async def unattended(self, run_id: str) -> bool:
+        """Tell whether a stored run can go on here without a person looking at it first.
+
+        Not so where somebody paused it, was asked something and has not answered, has to say whether a call took
+        effect, or has to see to it that it was made with another graph or gets nowhere.
+        """
+        head = await self.journal.head(run_id)
+        if head.owner is not None or head.status == "ended" or head.stuck_claims + 1 >= MOST_CLAIMS:
+            return False
+        stored = StoredRun.of(run_id, await self.journal.load(run_id))
+        if head.reason == "poison" or stored.fingerprint != self._driver.machine.graph.fingerprint:
+            return False
+        unread = {posted.kind for posted in await self.journal.inbox(run_id, stored.inbox)}
+        if head.reason == "paused" and "resume" not in unread:
+            return False
+        if stored.ledger.waiting and not unread & _ANSWERS:
+            return False
+        if stored.state != State.PROCESS_TOOLS or stored.next is not None:
+            return True
+        turn = stored.ledger.of_turn(int(stored.context.get("iteration", 0)))
+        return all(entry.effect in _SAFE_AGAIN for entry in turn if entry.open)
+
+    async def knows(self, run_id: str) -> bool:
+        """Tell whether the journal has a run."""
+        try:
+            await self.journal.head(run_id)
+        except RunUnknown:
+            return False
+        return True
+
+    def _post(self, run_id: str, signal: Signal) -> bool:
+        run: Any = self._live.find(run_id)
+        if run is None:
+            return False
+        run.mailbox.post(signal)
+        return True
