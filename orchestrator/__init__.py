@@ -9,15 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orchestrator.errors import AnswerRefused as AnswerRefused
     from orchestrator.errors import ConfigError as ConfigError
     from orchestrator.errors import EventError as EventError
     from orchestrator.errors import GraphError as GraphError
+    from orchestrator.errors import Held as Held
+    from orchestrator.errors import JournalError as JournalError
     from orchestrator.errors import LLMError as LLMError
     from orchestrator.errors import OrchestratorError as OrchestratorError
+    from orchestrator.errors import OtherGraph as OtherGraph
     from orchestrator.errors import Refused as Refused
     from orchestrator.errors import RunError as RunError
+    from orchestrator.errors import RunExists as RunExists
     from orchestrator.errors import RunStopped as RunStopped
+    from orchestrator.errors import RunUnknown as RunUnknown
+    from orchestrator.errors import Suspended as Suspended
+    from orchestrator.journal.crashing import CrashingJournal as CrashingJournal
     from orchestrator.journal.memory import MemoryJournal as MemoryJournal
+    from orchestrator.journal.sqlite import SqliteJournal as SqliteJournal
     from orchestrator.kernel.driver import Driver as Driver
     from orchestrator.kernel.graph import Edge as Edge
     from orchestrator.kernel.graph import Graph as Graph
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.run import Run as Run
     from orchestrator.machines.llm_loop.graph import LLM_LOOP as LLM_LOOP
     from orchestrator.machines.llm_loop.limits import Limits as Limits
+    from orchestrator.machines.llm_loop.model import Question as Question
     from orchestrator.messages import Message as Message
     from orchestrator.messages import Request as Request
     from orchestrator.messages import Response as Response
@@ -39,11 +49,14 @@ if TYPE_CHECKING:
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
     from orchestrator.retry import RetryPolicy as RetryPolicy
     from orchestrator.runtime.llm_loop import Orchestrator as Orchestrator
+    from orchestrator.runtime.recovery import Migration as Migration
+    from orchestrator.runtime.recovery import OpenRun as OpenRun
     from orchestrator.runtime.result import Result as Result
     from orchestrator.scope import config_from_context as config_from_context
     from orchestrator.scope import logger_from_context as logger_from_context
     from orchestrator.telemetry.log import TransitionLog as TransitionLog
     from orchestrator.telemetry.metrics import Metrics as Metrics
+    from orchestrator.telemetry.notice import ParkNotice as ParkNotice
     from orchestrator.testing.clock import FakeClock as FakeClock
     from orchestrator.toolspec import ToolContext as ToolContext
     from orchestrator.toolspec import ToolSpec as ToolSpec
@@ -51,7 +64,9 @@ if TYPE_CHECKING:
     from orchestrator_guards import Verdict as Verdict
 
 _HOME = {
+    "AnswerRefused": "errors",
     "ConfigError": "errors",
+    "CrashingJournal": "journal.crashing",
     "Driver": "kernel.driver",
     "Edge": "kernel.graph",
     "EventError": "errors",
@@ -59,16 +74,23 @@ _HOME = {
     "FunctionLLM": "providers.scripted",
     "Graph": "kernel.graph",
     "GraphError": "errors",
+    "Held": "errors",
     "History": "kernel.history",
+    "JournalError": "errors",
     "LLMError": "errors",
     "LLM_LOOP": "machines.llm_loop.graph",
     "Limits": "machines.llm_loop.limits",
     "MemoryJournal": "journal.memory",
     "Message": "messages",
     "Metrics": "telemetry.metrics",
+    "Migration": "runtime.recovery",
+    "OpenRun": "runtime.recovery",
     "Orchestrator": "runtime.llm_loop",
     "OrchestratorError": "errors",
+    "OtherGraph": "errors",
     "Outcome": "kernel.outcome",
+    "ParkNotice": "telemetry.notice",
+    "Question": "machines.llm_loop.model",
     "Refused": "errors",
     "ReplayLLM": "providers.replay",
     "ReplayTools": "providers.replay_tool",
@@ -78,8 +100,12 @@ _HOME = {
     "RetryPolicy": "retry",
     "Run": "kernel.run",
     "RunError": "errors",
+    "RunExists": "errors",
     "RunStopped": "errors",
+    "RunUnknown": "errors",
     "ScriptedLLM": "providers.scripted",
+    "SqliteJournal": "journal.sqlite",
+    "Suspended": "errors",
     "ToolCall": "messages",
     "ToolContext": "toolspec",
     "ToolSpec": "toolspec",

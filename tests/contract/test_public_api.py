@@ -17,13 +17,16 @@ PUBLIC = {
     "Orchestrator", "Limits", "Result", "Outcome", "RetryPolicy", "tool", "ToolSpec", "ToolContext",
     "Request", "Response", "Message", "ToolCall", "Usage", "config_from_context", "logger_from_context",
     # telemetry and journal
-    "Metrics", "TransitionLog", "MemoryJournal",
+    "Metrics", "TransitionLog", "ParkNotice", "MemoryJournal", "SqliteJournal",
+    # stored runs and people
+    "OpenRun", "Question", "Migration",
     # doubles
-    "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
+    "CrashingJournal", "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
     # one's own machines
     "Graph", "Edge", "bind", "Driver", "Run", "History", "LLM_LOOP", "Verdict", "bounding",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
+    "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",
 }  # fmt: skip
 
 

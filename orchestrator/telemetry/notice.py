@@ -1,0 +1,104 @@
+"""Tells the host when a run parks: a callback, and a web address that is posted to.
+
+    agent = Orchestrator(llm, tools=[pay], observers=[TransitionLog(), Metrics(), ParkNotice(page_somebody)])
+    agent = Orchestrator(llm, tools=[pay], observers=[ParkNotice(url="https://ops.example/parked", token=secret)])
+
+A notice is a hint and may be lost with the process; what is asked stands in the journal (`agent.pending`, `orchestrator
+runs list --status parked`). It carries no prompts, arguments or results.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.record import Fact, RunParked
+
+_TRIES = 3
+
+
+class ParkNotice:
+    """An observer. `callback(fact)` is called on the event loop and must not block; `url` is posted to from a thread.
+
+    The request is JSON: graph, run_id, state, reason, at (epoch seconds); with `token`, as a bearer token. Three tries,
+    `timeout` seconds each; what cannot be delivered is counted in `lost`. The thread starts with the first notice and
+    ends with `close()` or the process. Raises ConfigError for an address that is not http or https.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[RunParked], object] | None = None,
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float = 5.0,
+        most: int = 1_000,
+    ) -> None:
+        if callback is None and url is None:
+            raise ConfigError("a ParkNotice needs somebody to tell: give a callback, a url, or both")
+        if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).netloc):
+            raise ConfigError(f"{url!r} is no address to post to; it must begin with http:// or https://")
+        self.lost = 0
+        """Notices that could not be delivered to the url."""
+        self._callback = callback
+        self._url = url
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._timeout = timeout
+        self._notices: queue.Queue[dict[str, Any] | None] = queue.Queue(most)
+        self._thread: threading.Thread | None = None
+
+    def observe(self, fact: Fact) -> None:
+        """Pass on that a run parked."""
+        if type(fact) is not RunParked:
+            return
+        if self._url is not None:
+            self._hand_over(asdict(fact))
+        if self._callback is not None:
+            self._callback(fact)
+
+    def close(self) -> None:
+        """Deliver what is queued and end the thread."""
+        if self._thread is not None:
+            self._notices.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _hand_over(self, notice: dict[str, Any]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._deliver, name="orchestrator notices", daemon=True)
+            self._thread.start()
+        try:
+            self._notices.put_nowait(notice)
+        except queue.Full:
+            self._failed("too many notices wait")
+
+    def _deliver(self) -> None:
+        while (notice := self._notices.get()) is not None:
+            for number in range(1, _TRIES + 1):
+                try:
+                    self._post(notice)
+                    break
+                except Exception as error:  # noqa: BLE001 - whatever the other side does, runs go on
+                    if number == _TRIES:
+                        self._failed(type(error).__name__)
+
+    def _post(self, notice: dict[str, Any]) -> None:
+        body = json.dumps(notice).encode()
+        request = urllib.request.Request(str(self._url), body, self._headers)  # noqa: S310 - checked above
+        with urllib.request.urlopen(request, timeout=self._timeout):  # noqa: S310 - checked above
+            pass
+
+    def _failed(self, why: str) -> None:
+        self.lost += 1
+        if self.lost == 1:  # once: a server that is down must not flood the log
+            logging.getLogger("orchestrator").error("a notice of a parked run was not delivered: %s", why)
