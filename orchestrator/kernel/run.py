@@ -276,7 +276,8 @@ class Run(Generic[Ctx, Deps]):
         return 0.0 if self.started_at is None else now - self.started_at
 
     def cancel(self, reason: str = "caller", why: str = "") -> None:
-        """Ask the run to stop: acknowledged at once, carried out before the driver's next step."""
+        """Ask the run to stop: acknowledged at once, carried out before the driver's next step, paused or not."""
+        self.held = None
         self.stop(CancelRequested(reason, why))
 
     def stop(self, cause: Exception) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from orchestrator.kernel.record import Fact, Transition
@@ -110,3 +111,14 @@ def faults(messages: Sequence[Message]) -> list[str]:
                 break
             position += 1
     return found
+
+
+async def until(ready: Callable[[], Any]) -> Any:
+    """Wait for a condition, not for a time."""
+    async with asyncio.timeout(20):
+        while True:
+            found = ready()
+            found = await found if asyncio.iscoroutine(found) else found
+            if found:
+                return found
+            await asyncio.sleep(0.005)
