@@ -50,7 +50,7 @@ def test_every_python_block_runs(block: Block, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(block.text)
 
-    done = _run([sys.executable, "-W", "error", str(script)])
+    done = _run([sys.executable, "-W", "error", str(script)], cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
 
