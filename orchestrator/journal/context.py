@@ -7,6 +7,7 @@ other field is written anew when its JSON is another, so a host's hook may chang
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
@@ -38,7 +39,7 @@ class ContextCodec(Generic[C]):
 
     `growing` names the field that holds the list of messages and `item` makes one of them plain; `apart` are fields
     that are not written: they follow from others, or from other records. `output` says what the `ended` record tells
-    of the result, `about` is further plain data for the `created` one.
+    of the result, `about` gives further plain data for the `created` one.
     """
 
     def __init__(
@@ -49,22 +50,21 @@ class ContextCodec(Generic[C]):
         item: Callable[[C, list[Any]], list[Any]],
         apart: Collection[str] = (),
         output: Callable[[C], Mapping[str, Any]] = lambda _: {},
-        about: Mapping[str, Any] | None = None,
+        about: Callable[[C], Mapping[str, Any]] = lambda _: {},
     ) -> None:
         self._kind = kind
         self._growing = growing
         self._item = item
         self._output = output
-        self._about = about or {}
+        self._about = about
         self._names = [one.name for one in fields(kind) if one.name not in {growing, *apart}]  # type: ignore[arg-type]
-        self._adapter: TypeAdapter[C] | None = None
 
     def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
         """Return the whole context."""
         self.adopt(run)
         ctx, saved = run.ctx, run.saved
         whole = {name: _fragment(saved.fields[name]) for name in self._names}
-        return {"context": {self._growing: self._item(ctx, saved.items), **whole}, **self._about}
+        return {"context": {self._growing: self._item(ctx, saved.items), **whole}, **self._about(ctx)}
 
     def adopt(self, run: Run[Any, Any]) -> None:
         """Take the context as it is for what the journal has: after a restore."""
@@ -97,11 +97,11 @@ class ContextCodec(Generic[C]):
 
     def decoded(self, merged: Mapping[str, Any]) -> C:
         """Make a context of its plain form. Raises Corrupt for one that does not fit the dataclass."""
-        if self._adapter is None:
-            self._adapter = TypeAdapter(self._kind)
         known = {self._growing, *self._names}
+        kind: Any = self._kind
         try:
-            return self._adapter.validate_python({name: merged[name] for name in merged if name in known})
+            read: C = _adapter(kind).validate_python({name: merged[name] for name in merged if name in known})
+            return read
         except ValidationError as error:
             fault = error.errors()[0]
             where = ".".join(map(str, fault["loc"]))
@@ -121,6 +121,12 @@ class ContextCodec(Generic[C]):
         if cut:
             grown["keep"] = kept
         return grown
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return what reads a context; it takes tens of milliseconds to build, and agents come and go."""
+    return TypeAdapter(kind)
 
 
 def _common(items: list[Any], before: list[Any], count: int) -> int:

@@ -47,6 +47,8 @@ class StoredRun:
     """Number of the last of them."""
     held: Mapping[str, Any] | None = None
     """The pause that nobody has lifted."""
+    remembered: bool = False
+    """Memory has the exchange."""
 
     @classmethod
     def of(cls, run_id: str, records: Iterable[Record]) -> StoredRun:
@@ -82,7 +84,8 @@ class StoredRun:
 
     def _context(self, body: Mapping[str, Any]) -> None:
         self.next = body.get("next")
-        self._merge({name: value for name, value in body.items() if name != "next"})
+        self.failure = body.get("error", self.failure)
+        self._merge({name: value for name, value in body.items() if name not in {"next", "error"}})
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
         self.held = None
@@ -113,6 +116,9 @@ class StoredRun:
         elif body.get("kind") == "resume":
             self.held = None
 
+    def _memory(self, body: Mapping[str, Any]) -> None:
+        self.remembered = bool(body.get("stored"))
+
     def _merge(self, changes: Mapping[str, Any]) -> None:
         for name, value in changes.items():
             if name != _GROWING:
@@ -133,6 +139,7 @@ class StoredRun:
         "parked": _parked,
         "ended": _ended,
         "answer": _answer,
+        "memory": _memory,
         "control": _control,
         "approval": _control,
     }

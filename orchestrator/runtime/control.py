@@ -7,7 +7,7 @@ import contextlib
 import getpass
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping
 from typing import Any
 
 from orchestrator.errors import AnswerRefused, ConfigError, JournalError, RunUnknown
@@ -16,6 +16,7 @@ from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.run import Kind, Signal
 from orchestrator.machines.llm_loop.model import Question
+from orchestrator.ports import Clock
 from orchestrator.runtime.conversation import LiveRuns
 from orchestrator_callbacks.llm_loop import people
 from orchestrator_guards import stale_approval
@@ -42,9 +43,10 @@ class _Done:
 class Control:
     """The requests to the runs of one agent."""
 
-    def __init__(self, live: LiveRuns, journal: Journal) -> None:
+    def __init__(self, live: LiveRuns, journal: Journal, clock: Clock) -> None:
         self._live = live
         self._journal = journal
+        self._clock = clock
         self._listening: asyncio.Task[None] | None = None
 
     # ---- asking ----
@@ -74,7 +76,7 @@ class Control:
         run = self._live.find(run_id)
         if run is None:
             return self._post(run_id, decision, by, why, answer)
-        refused = people.refusal(run, answer)
+        refused = people.refusal(run, answer) or _taken(run.mailbox.decided, answer)
         if refused is not None:
             raise AnswerRefused(run_id, refused)
         run.mailbox.post(Signal(kind="decision", id=_new_id(), by=by or _somebody(), why=why, payload=answer))
@@ -100,8 +102,11 @@ class Control:
         stored = StoredRun.of(run_id, await self._journal.load(run_id))
         if stored.ended is not None:
             raise AnswerRefused(run_id, f"it has ended as {stored.ended.get('outcome')}")
-        if kind in _DECISIONS:
-            _check_answer(stored, body)
+        if (
+            kind in _DECISIONS
+        ):  # bound to what is asked now: the run may ask something else when it reads this
+            asked = _check_answer(stored, body, self._clock.time())
+            body = {"call": asked["key"], "digest": asked["digest"], **body}
         await self._journal.post(run_id, Posted(_new_id(), kind, {**body, "why": why}, by or _somebody()))
 
     # ---- listening ----
@@ -158,6 +163,15 @@ def signal_of(posted: Posted) -> Signal | None:
     return Signal(kind=kind, id=posted.id, by=posted.by, why=why, payload=payload, number=posted.number)
 
 
+def _taken(read_soon: Iterable[Signal], answer: Mapping[str, Any]) -> str | None:
+    """Say who gave an answer that the run is about to read, if that is about the same call."""
+    for signal in read_soon:
+        about = {signal.payload.get("call"), answer.get("call")}
+        if signal.payload and (len(about) == 1 or None in about):
+            return f"{signal.by} answered before ({signal.payload['decision']})"
+    return None
+
+
 def _questions(stored: StoredRun) -> list[Question]:
     calls: list[Any] = next(
         (item["tool_calls"] for item in reversed(stored.messages) if item.get("tool_calls")), []
@@ -174,13 +188,13 @@ def _questions(stored: StoredRun) -> list[Question]:
     return found
 
 
-def _check_answer(stored: StoredRun, answer: Mapping[str, Any]) -> None:
-    import time
-
+def _check_answer(stored: StoredRun, answer: Mapping[str, Any], now: float) -> Mapping[str, Any]:
+    """Return the question that is answered. Raises AnswerRefused for an answer that would not count."""
     key = answer.get("call")
     asked = [entry.asked or {} for entry in stored.ledger.waiting if key in (None, entry.key)]
     if not asked:
-        first = stored.ledger.entries.get(str(key))
+        answered = [one for one in stored.ledger.entries.values() if one.answer and key in (None, one.key)]
+        first = answered[-1] if answered else None
         if first is not None and first.answer is not None:
             raise AnswerRefused(
                 stored.run_id, f"{first.answer['by']} answered before ({first.answer['decision']})"
@@ -192,10 +206,11 @@ def _check_answer(stored: StoredRun, answer: Mapping[str, Any]) -> None:
         keys = ", ".join(str(one["key"]) for one in asked)
         raise AnswerRefused(stored.run_id, f"several calls wait, name one: {keys}")
     why = stale_approval(
-        asked[0]["digest"], answer.get("digest"), now=time.time(), expires_at=asked[0].get("expires_at", 0.0)
+        asked[0]["digest"], answer.get("digest"), now=now, expires_at=asked[0].get("expires_at", 0.0)
     )
     if why is not None:
         raise AnswerRefused(stored.run_id, why)
+    return asked[0]
 
 
 def _check_arguments(run_id: str, arguments: object) -> None:

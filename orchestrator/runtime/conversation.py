@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from orchestrator.errors import ConfigError, RunExists, RunUnknown
+from orchestrator.errors import ConfigError, Held, RunExists, RunUnknown
 from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.messages import Message
@@ -24,6 +25,7 @@ class LiveRuns:
         self._runs: dict[str, Run[Any, Any]] = {}
         self._paths: dict[str, deque[Transition]] = {}
         self._ends: dict[str, asyncio.Future[Any]] = {}
+        self._taken: set[str] = set()
         self._talking: set[str | None] = set()
 
     def open(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> None:
@@ -37,6 +39,17 @@ class LiveRuns:
             self._talking.add(conversation)
         self._runs[run.run_id] = run
         self._paths[run.run_id] = deque(path, maxlen=self._kept)
+
+    @contextlib.contextmanager
+    def taking(self, run_id: str) -> Iterator[None]:
+        """Within the block nobody else here takes the run up: the journal knows us all by one name. Raises Held."""
+        if run_id in self._taken or run_id in self._runs:
+            raise Held(run_id, "this process: it is under way here")
+        self._taken.add(run_id)
+        try:
+            yield
+        finally:
+            self._taken.discard(run_id)
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -5,37 +5,40 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import ConfigError, DeadlineExceeded, Held, Suspended
+from orchestrator.errors import ConfigError, DeadlineExceeded, Held, OrchestratorError, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer, Transition
-from orchestrator.kernel.run import Run
+from orchestrator.kernel.run import Run, Signal
 from orchestrator.machines.llm_loop.ending import ending
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import LoopContext, Question, State
+from orchestrator.machines.llm_loop.model import LoopContext, Question
 from orchestrator.messages import Message
 from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
-from orchestrator.runtime import compose
+from orchestrator.runtime import compose, subagent
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, LiveRuns, Prompt, opening
 from orchestrator.runtime.hosting import Hosting
-from orchestrator.runtime.recovery import Migration, OpenRun, Recovery, path_of
+from orchestrator.runtime.recovery import EndedMeanwhile, Migration, OpenRun, Recovery, path_of
 from orchestrator.runtime.restore import history_of, loop_codec, restored, told
 from orchestrator.runtime.result import Result, result_of
 from orchestrator.runtime.summary import summary
+from orchestrator.runtime.underway import UnderWay
 from orchestrator.scope import scope
 from orchestrator.switch import real_models_refused
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.toolspec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission, recall, turn
+from orchestrator_callbacks.llm_loop.allowance import Account
 from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
 
 
@@ -77,14 +80,17 @@ class Orchestrator:
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        self._journal = MemoryJournal() if journal is None else journal
+        own = MemoryJournal()
+        self._journal: Journal = own if journal is None else journal
+        self._retire = own.retire  # for a host's journal there is nothing that it would know
         self._live, self._conversations = LiveRuns(), Conversations()
         self._codec = loop_codec(launch)
-        self._driver = self._wired()
-        self._recovery = Recovery(self._journal, graph, self._codec, self._driver.owner, migrations)
-        self._control = Control(self._live, self._journal)
+        self._migrations = tuple(migrations)
+        self._driver, self._recovery = self._wired()
+        self._control = Control(self._live, self._journal, self._deps.clock)
         self.hosting = Hosting(self._journal, self._driver, self._deps, self._live)
         """For the engine that runs this agent."""
+        self._members: dict[Orchestrator, Orchestrator] = {}  # agents among the tools -> with our journal
 
     # ---- running ----
 
@@ -118,43 +124,76 @@ class Orchestrator:
 
         `limits` replace those it was started with. A run that was paused goes on, also one that lives here. Raises
         RunUnknown, Held while another process has it, OtherGraph for another version of the graph without a
-        migration, Suspended for a run that failed to get on too often, Corrupt for one that was damaged.
+        migration, Suspended for a run that failed to get on too often, Corrupt for one that was damaged, ConfigError
+        for one that goes on with an open run above it.
         """
         live = self._live.find(run_id)
         if live is not None:
             return await self._resume_here(live, limits, by)
         self._refuse_real_models()
-        if (await self._journal.head(run_id)).status == "ended":
-            stored, records = await self._recovery.read(run_id)
-            return told(stored, records, self._machine, self._deps, self._codec)
-        stored, records, lease = await self._recovery.claim(run_id)
+        head = await self._journal.head(run_id)
+        if head.status == "ended":
+            return await self._tell(run_id)
+        root = await subagent.open_root(self._journal, head)
+        if root not in (None, run_id):
+            raise ConfigError(f"run {run_id!r} is part of run {root!r} and goes on with it; resume that one")
         try:
-            run = restored(stored, self._machine, self._deps, self._codec, lease)
-            await self._take_up(run, stored, limits, by)
-        except BaseException:
-            await self._journal.release(lease)
-            raise
-        return await self._carry(run, path_of(run_id, self._machine.graph.name, records))
+            with self._live.taking(run_id):
+                run, path = await self._restore(run_id, limits, by)
+        except EndedMeanwhile:
+            return await self._tell(run_id)
+        if root is None:
+            why = f"run {head.parent_run_id!r} above it has ended"
+            run.mailbox.post(Signal(kind="cancel", id=_new_id(), by="caller", why=why))
+        return await self._carry(run, path)
 
     async def open_runs(self) -> list[OpenRun]:
         """List the runs of this graph in the journal that have not ended, and what `resume` would do with each."""
         return await self._recovery.open_runs()
 
+    def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
+        """Return a tool by which the model of another agent runs this one; options as for `subagent.agent_tool`."""
+        return subagent.agent_tool(self, name, description, **options)
+
+    async def _tell(self, run_id: str) -> Result:
+        """Return the Result of a run that has ended."""
+        stored, records = await self._recovery.read(run_id)
+        return told(stored, records, self._machine, self._deps, self._codec)
+
+    async def _restore(
+        self, run_id: str, limits: Limits | None, by: str
+    ) -> tuple[LoopRun, Iterable[Transition]]:
+        """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
+        stored, records, lease = await self._recovery.claim(run_id)
+        try:
+            run = restored(stored, self._machine, self._deps, self._codec, lease)
+            below = await subagent.recount(self, run, stored)
+            if below:
+                run.deps = replace(run.deps, account=Account(run, dormant=below))
+            await self._take_up(run, stored, limits, by)
+        except BaseException:
+            await self._journal.release(lease)
+            raise
+        return run, path_of(run_id, self._machine.graph.name, records)
+
     async def _carry(self, run: LoopRun, path: Iterable[Transition] = ()) -> Result:
         """Drive a run to its end."""
-        self._live.open(run, path)
+        try:
+            self._live.open(run, path)
+        except OrchestratorError:
+            await self._driver.release(run)
+            raise
         end: object = Suspended(run.run_id, "interrupted")
         try:
             async with self._control.listening():
                 try:
-                    with scope(run.ctx.limits, compose.logger_of(self._observers, run)):
+                    logger = compose.logger_of(self._observers, run)
+                    with scope(run.ctx.limits, logger), UnderWay(self, run):
                         await self._control.deliver(run.run_id)
                         await self._driver.drive(run, park=False)
                 finally:
                     kept = self._live.close(run)
-                    admission.close_turn(
-                        run.ctx
-                    )  # a turn cut short is answered, so that the history stays valid
+                    admission.close_turn(run.ctx)  # a turn cut short is answered: the history stays valid
             end = result_of(run, kept)
             return end
         finally:
@@ -167,9 +206,9 @@ class Orchestrator:
     async def _let_go(self, run: LoopRun) -> None:
         """Leave a run to whoever resumes it."""
         await self._driver.release(run)
-        retire = getattr(self._journal, "retire", None)
-        if retire is not None:
-            retire(run.run_id)
+        self._retire(
+            run.run_id
+        )  # in a journal of our own nobody else can reach it, and nobody else would free it
 
     async def _resume_here(self, run: LoopRun, limits: Limits | None, by: str) -> Result:
         if run.held is None or limits is not None:
@@ -183,7 +222,7 @@ class Orchestrator:
         if limits is not None:
             run.ctx.limits = limits
             run.ctx.context.limit = self._context_limit(limits)
-        if run.state == State.AWAIT_LLM and stored.asks_the_model:
+        if subagent.asks(run, stored):
             run.ctx.spent.usage = run.ctx.spent.usage + turn.lost(run)
         changes = self._codec.changes(run)
         self._set_end(run, run.started_at or 0.0)
@@ -309,17 +348,21 @@ class Orchestrator:
         stored, _ = await self._recovery.read(newest.run_id)
         return history_of(stored, self._codec)
 
-    def _wired(self) -> Driver:
+    def _wired(self, *watching: Observer, owner: str | None = None) -> tuple[Driver, Recovery]:
+        """Return the driver and the recovery of this agent's runs, in its journal."""
         compose.declare(self._observers, self._machine, self._deps, self._journal.backend)
-        return Driver(
+        driver = Driver(
             self._machine,
-            observers=(self._live, *self._observers),
+            observers=(self._live, *watching, *self._observers),
             journal=self._journal,
+            owner=owner,
             clock=self._deps.clock,
             ending=ending,
             summary=summary,
             codec=self._codec,
         )
+        graph, migrations = self._machine.graph, self._migrations
+        return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations)
 
 
 def _new_id() -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import Corrupt, OtherGraph, RunError, Suspended
+from orchestrator.errors import Corrupt, OtherGraph, RunError, Suspended, TooNew
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.ledger import Entry
 from orchestrator.journal.stored import StoredRun
@@ -46,6 +47,10 @@ class OpenRun:
     updated_at: float = 0.0
 
 
+class EndedMeanwhile(RunError):
+    """Somebody else brought the run to its end between the look at it and the claim: there is nothing to resume."""
+
+
 class Recovery:
     """The stored runs of one graph. `owner` is the name of the driver that will drive them."""
 
@@ -72,12 +77,16 @@ class Recovery:
         """Take a run over, migrated where it has to be, and return where it stands.
 
         Raises Held while another owner lives, OtherGraph for another version of the graph without a migration, and
-        Suspended for poison; the run is given back then.
+        Suspended for poison, EndedMeanwhile; the run is given back then.
         """
         await self._refuse_other(await self._journal.head(run_id))
+        stored, records = await self.read(run_id)  # first: what cannot be read is left as it is
         lease = await self._journal.claim(run_id, self._owner)
         try:
-            stored, records = await self.read(run_id)
+            if lease.seq != records[-1].seq:  # somebody got further with it meanwhile
+                stored, records = await self.read(run_id)
+            if stored.ended is not None:
+                raise EndedMeanwhile(run_id)  # noqa: TRY301 - the lease is given back below
             await self._refuse_poison(stored, lease)
             if stored.fingerprint != self._graph.fingerprint:
                 stored = await self._migrate(stored, lease)
@@ -100,7 +109,7 @@ class Recovery:
     async def _described(self, head: RunHead) -> OpenRun:
         try:
             stored = (await self.read(head.run_id))[0]
-        except Corrupt as error:
+        except (Corrupt, TooNew) as error:
             return OpenRun(head.run_id, head.status, "?", head.reason, f"nothing: {error}", head.owner)
         return OpenRun(
             head.run_id,
@@ -161,6 +170,8 @@ class Recovery:
         body = {
             "from": made,
             "to": self._graph.fingerprint,
+            "at": time.time(),
+            "by": self._owner,
             "state": changed.state,
             "next": changed.next,
             "context": changed.context | {"messages": changed.messages},

@@ -30,9 +30,9 @@ def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopCont
         LoopContext,
         growing="messages",
         item=_plain_messages,
-        apart=("response", "results", "ledger", "output"),
+        apart=("response", "results", "ledger", "output", "remembered"),
         output=_output,
-        about={"launch": launch} if launch else {},
+        about=lambda ctx: {"conversation_id": ctx.conversation_id} | ({"launch": launch} if launch else {}),
     )
 
 
@@ -79,6 +79,7 @@ def restored(
     run.lease = lease
     _answer(ctx, stored)
     _calls(ctx, stored, made)
+    ctx.remembered = stored.remembered
     codec.adopt(run)
     _place(run, stored, deps)
     if run.state == State.FINALIZE:

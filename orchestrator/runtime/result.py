@@ -46,6 +46,7 @@ class Result:
     messages: tuple[Message, ...]
     """The whole conversation, valid as the history of a next run."""
     usage: Usage
+    """Of the run and all runs below it."""
     transitions: tuple[Transition, ...]
     """The path taken: the last 10,000 transitions."""
     verdict: Any = None
@@ -72,7 +73,7 @@ def result_of(run: LoopRun, path: Iterable[Transition]) -> Result:
         reason=end.reason,
         output=ctx.output if ended_well else last_text(ctx),
         messages=tuple(recall.conversation(ctx)),
-        usage=ctx.spent.usage,
+        usage=ctx.spent.total,
         transitions=tuple(path),
         verdict=refusal(run) if ctx.verdict is None else ctx.verdict,
         error=run.error,

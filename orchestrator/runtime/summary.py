@@ -12,10 +12,11 @@ from orchestrator.machines.llm_loop.model import LoopContext
 def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:
     """Return tokens, cost, counts, and for each limit that is on the share of it that was used."""
     spent = run.ctx.spent
+    used = spent.total
     return {
-        "tokens_in": spent.usage.input_tokens,
-        "tokens_out": spent.usage.output_tokens,
-        "cost": spent.usage.cost,
+        "tokens_in": used.input_tokens,
+        "tokens_out": used.output_tokens,
+        "cost": used.cost,
         "tool_calls": spent.tool_calls,
         "retries": spent.retries,
         "restarts": spent.restarts,
@@ -26,10 +27,11 @@ def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:
 
 def _budgets(ctx: LoopContext) -> Iterator[tuple[str, float, float]]:
     spent, limits = ctx.spent, ctx.limits
+    total = spent.total
     yield "iterations", ctx.iteration, limits.max_iterations
-    yield "input_tokens", spent.usage.input_tokens, limits.max_input_tokens
-    yield "output_tokens", spent.usage.output_tokens, limits.max_output_tokens
-    yield "cost", spent.usage.cost or 0.0, limits.max_cost
+    yield "input_tokens", total.input_tokens, limits.max_input_tokens
+    yield "output_tokens", total.output_tokens, limits.max_output_tokens
+    yield "cost", total.cost or 0.0, limits.max_cost
     yield "time", spent.seconds, limits.max_seconds
     yield "tool_calls", spent.tool_calls, limits.max_tool_calls
     yield "retries", spent.retries, limits.max_retries

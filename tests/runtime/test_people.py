@@ -80,6 +80,11 @@ async def waiting(agent: Orchestrator) -> AsyncIterator[tuple[asyncio.Task[Resul
     """A run that waits for its first answer."""
     task = asyncio.create_task(agent.run("pay x", run_id="r"))
     questions = await asked(agent)
+
+    async def parked() -> bool:
+        return (await agent._journal.head("r")).status == "parked"
+
+    await until(parked)  # it is on disk
     try:
         yield task, questions[0]
     finally:
@@ -191,6 +196,17 @@ async def test_the_second_answer_is_refused_with_who_gave_the_first() -> None:
         await agent.approve("r", "1:1", by="bob")
         assert (await task).outcome is Outcome.COMPLETED
     assert office.paid == [("x", 1), ("y", 2)]
+
+
+async def test_of_two_answers_at_once_the_second_is_refused() -> None:
+    office = Office()
+    agent = office.agent(None)
+    async with waiting(agent) as (task, _):
+        agent.reject("r", by="ann")
+        with pytest.raises(AnswerRefused, match=r"ann answered before \(reject\)"):
+            agent.approve("r", by="bob")
+        await task
+    assert office.paid == []
 
 
 async def test_a_question_expires_and_waiting_costs_no_time_of_the_run() -> None:

@@ -57,8 +57,10 @@ def put_question(run: LoopRun, position: int, why: str) -> None:
     ctx = run.ctx
     call = asked_call(ctx, position)
     key = key_of(ctx, position)
+    # An answer to one question must not count for another about the same call: it may have been given before.
+    about = key if why == "approval" else f"{key} {why} {run.lease.epoch if run.lease else 0}"
     digest = approval_digest(
-        call.name, call.arguments, run=run.run_id, call=key, fingerprint=run.graph.fingerprint
+        call.name, call.arguments, run=run.run_id, call=about, fingerprint=run.graph.fingerprint
     )
     patience = ctx.limits.approval_seconds
     expires = run.deps.clock.time() + patience if patience else 0.0

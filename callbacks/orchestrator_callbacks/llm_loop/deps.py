@@ -19,6 +19,7 @@ from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
 from orchestrator.toolresult import ToolResult
 from orchestrator.toolspec import ToolContext, ToolSpec
+from orchestrator_callbacks.llm_loop.allowance import Account
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. What it returns replaces what it was given; None leaves it."""
@@ -102,7 +103,7 @@ class Tools(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class LoopDeps:
-    """Handles of an agent, shared by its runs."""
+    """Handles of an agent, shared by its runs but for those with an account."""
 
     llm: LLM
     tools: Tools
@@ -118,6 +119,8 @@ class LoopDeps:
     on_delta: Callable[[str], None] | None = None
     host: Any = None
     """The host's own handles: `ToolContext.deps`."""
+    account: Account | None = None
+    """Of one run, which then has these handles to itself: it runs below another, or others run below it."""
 
 
 LoopRun: TypeAlias = Run[LoopContext, LoopDeps]

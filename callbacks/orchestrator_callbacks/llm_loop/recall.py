@@ -28,7 +28,8 @@ async def prepare(run: LoopRun) -> None:
         ctx.fault = "memory_error"
         raise
     place = next((i for i, message in enumerate(ctx.messages) if message.role != "system"), len(ctx.messages))
-    ctx.messages[place:place] = known
+    # A new list: what stood in the old one is with the journal, which is told only of what came at its end.
+    ctx.messages = [*ctx.messages[:place], *known, *ctx.messages[place:]]
     ctx.base += len(known)
     ctx.recalled = (place, place + len(known))
 
@@ -36,12 +37,13 @@ async def prepare(run: LoopRun) -> None:
 async def store(run: LoopRun) -> None:
     """Keep the last exchange. A store that fails leaves the output and marks the run as degraded (P12)."""
     ctx, memory = run.ctx, run.deps.memory
-    if memory is None:
+    if memory is None or ctx.remembered:
         return
     asked = (message for message in reversed(ctx.messages[: ctx.base]) if message.role == "user")
     exchange = (*itertools.islice(asked, 1), ctx.messages[-1])
-    ctx.degraded = not await _kept(run, memory.store(key(run), exchange))
-    run.note("memory", {"stored": not ctx.degraded})
+    ctx.remembered = await _kept(run, memory.store(key(run), exchange))
+    ctx.degraded = not ctx.remembered
+    run.note("memory", {"stored": ctx.remembered})
 
 
 def conversation(ctx: LoopContext) -> list[Message]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
+from typing import Any
 
 from orchestrator.errors import LimitReached, LLMError
 from orchestrator.kernel.record import Attempt, LLMCall
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Message, Request, Response, ToolCall, Transcript, Usage
+from orchestrator.messages import NO_USAGE, Message, Request, Response, ToolCall, Transcript, Usage
 from orchestrator.retry import RetryPolicy, Tried
 from orchestrator_callbacks.llm_loop import advice
+from orchestrator_callbacks.llm_loop.allowance import Account
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import retries
 
@@ -43,11 +45,38 @@ def _notices(ctx: LoopContext) -> Iterator[Message]:
         yield Message("user", WRAP_UP.format(limit=ctx.verdict.explain()))
 
 
-async def ask(run: LoopRun, request: Request) -> Response:
+def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
     """Ask the model, trying again as the policy allows. Every try is a fact; the last error is raised itself.
 
-    Raises LimitReached from it when the policy would have gone on but the run has no retries left.
+    Raises LimitReached from it when the policy would have gone on but the run has no retries left, and where the
+    runs above this one have nothing left to lend it.
     """
+    account = run.deps.account
+    return _tried(run, request) if account is None else _within(account, run, request)
+
+
+async def _within(account: Account, run: LoopRun, request: Request) -> Response:
+    """Ask the model for what the runs above have left. An answer that is not waited for counts as if it had come."""
+    need, used = lost(run), NO_USAGE
+    try:
+        await account.reserve(need)
+    except LimitReached as refused:
+        run.ctx.verdict = refused.verdict
+        raise
+    try:
+        response = await _tried(run, request)
+        used = _priced(run, response)
+    except asyncio.CancelledError:
+        if run.interruption is not None:  # it will not be resumed here, where this would be charged
+            used = need
+            run.ctx.spent.usage = run.ctx.spent.usage + need
+        raise
+    finally:
+        account.settle(need, used)
+    return response
+
+
+async def _tried(run: LoopRun, request: Request) -> Response:
     ctx, deps = run.ctx, run.deps
     tries: list[Tried] = []
 
@@ -62,6 +91,8 @@ async def ask(run: LoopRun, request: Request) -> Response:
         response: object = await policy.call(deps.llm.complete, request, on_attempt=tried, clock=deps.clock)
     except asyncio.CancelledError:
         _report_call(run, "cancelled", deps.clock.monotonic() - started)
+        if run.interruption is not None and deps.account is None:  # nobody will resume it here and be charged
+            ctx.spent.usage = ctx.spent.usage + lost(run)
         raise
     except Exception as error:
         ctx.fault = "llm_error"
@@ -134,7 +165,10 @@ def _report_call(run: LoopRun, outcome: str, seconds: float, response: Response 
 
 
 def _cost(run: LoopRun, response: Response) -> float | None:
-    usage = response.usage
+    return _cost_of(run, response.usage, response.model)
+
+
+def _cost_of(run: LoopRun, usage: Usage, model: str | None) -> float | None:
     if usage.cost is not None or run.deps.price is None:
         return usage.cost
     tokens = {
@@ -142,17 +176,23 @@ def _cost(run: LoopRun, response: Response) -> float | None:
         "output_tokens": usage.output_tokens,
         "cached_input_tokens": usage.cached_input_tokens,
     }
-    return run.deps.price(response.model or run.deps.model, tokens)
+    return run.deps.price(model or run.deps.model, tokens)
+
+
+def _priced(run: LoopRun, response: Response) -> Usage:
+    usage, cost = response.usage, _cost(run, response)
+    return usage if cost == usage.cost else replace(usage, cost=cost)
 
 
 def take(run: LoopRun, response: Response) -> None:
     """Add an answer to the transcript, the bill and the account of how full the context is."""
     ctx = run.ctx
-    cost = _cost(run, response)
-    usage = response.usage if cost == response.usage.cost else replace(response.usage, cost=cost)
+    usage = _priced(run, response)
     ctx.response, ctx.results = response, []
     ctx.iteration += 1
     ctx.spent.usage = ctx.spent.usage + usage
+    if ctx.spent.below is not None:
+        ctx.spent.below.before = ctx.spent.below.usage
     ctx.context.tokens = usage.input_tokens + usage.output_tokens
     ctx.progress.warning = ""
     ctx.messages.append(response.message())
@@ -161,18 +201,24 @@ def take(run: LoopRun, response: Response) -> None:
 
 
 def lost(run: LoopRun) -> Usage:
-    """Return what an answer that never came may have cost: charged when a run is resumed where it had asked.
+    """Return what an answer may cost that has not come: reserved before it, charged when the run is resumed instead.
 
-    An upper bound as far as one is known: a token for every two bytes said since the last answer, and the most that the
-    model may answer (`max_tokens` and its synonyms among the parameters, else 4,096).
+    An upper bound as far as one is known: what the last answer reported, a token for every two bytes said since,
+    and the most that the model may answer (`max_tokens` and its synonyms among the parameters, else 4,096). Before
+    the first answer, and after a compaction, the tools count too, and everything said.
     """
     ctx, params = run.ctx, run.deps.params
-    known = next(
-        (at for at in range(len(ctx.messages), 0, -1) if ctx.messages[at - 1].role == "assistant"), 0
-    )
-    said = sum(len(message.text.encode(errors="replace")) for message in ctx.messages[known:])
+    said = 0
+    known = 0
+    if ctx.context.tokens:
+        places = range(len(ctx.messages), 0, -1)
+        known = next((at for at in places if ctx.messages[at - 1].role == "assistant"), 0)
+    else:
+        said = sum(len(offer.description) + len(str(offer.parameters)) for offer in run.deps.tools.offers)
+    said += sum(len(message.text.encode(errors="replace")) for message in ctx.messages[known:])
     most = next((int(params[name]) for name in _MOST if params.get(name)), _ANSWER)
-    return Usage(input_tokens=ctx.context.tokens + (said + 1) // 2, output_tokens=most)
+    usage = Usage(input_tokens=ctx.context.tokens + (said + 1) // 2, output_tokens=most)
+    return replace(usage, cost=_cost_of(run, usage, None))
 
 
 _MOST = ("max_completion_tokens", "max_output_tokens", "max_tokens")

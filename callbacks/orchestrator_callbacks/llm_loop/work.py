@@ -44,6 +44,7 @@ def close_ledger(run: LoopRun) -> None:
     for position, result in enumerate(ctx.results):
         if position not in ctx.ledger.noted:
             note_result(run, result or unfinished(asked_call(ctx, position), position))
+    _report(run)
 
 
 async def _execute(run: LoopRun) -> None:

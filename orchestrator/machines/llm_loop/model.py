@@ -43,10 +43,22 @@ class Event(StrEnum):
 
 
 @dataclass(slots=True)
+class Below:
+    """What the runs of agents among a run's tools have used, all that is below them included."""
+
+    usage: Usage = NO_USAGE
+    before: Usage = NO_USAGE
+    """The part of it that earlier turns account for: after a crash only the last turn's runs are looked up."""
+
+
+@dataclass(slots=True)
 class Spent:
     """What the run has used so far. Never reset: a restart does not give anything back."""
 
     usage: Usage = NO_USAGE
+    """Of its own requests to the model."""
+    below: Below | None = None
+    """None: it has called no agent."""
     seconds: float = 0.0
     tool_calls: int = 0
     retries: int = 0
@@ -54,6 +66,11 @@ class Spent:
     compactions: int = 0
     by_tool: dict[str, int] = field(default_factory=dict)
     """Folded tool name -> calls that ran."""
+
+    @property
+    def total(self) -> Usage:
+        """What the run and all below it have used: what its limits and its result count."""
+        return self.usage if self.below is None else self.usage + self.below.usage
 
 
 class Success(NamedTuple):
@@ -172,6 +189,8 @@ class LoopContext:
     """Reason of a failure where the place it happened in knows better than the error's type."""
     degraded: bool = False
     """The memory store failed after the answer was complete."""
+    remembered: bool = False
+    """Memory has the exchange, as a record tells: a run that is resumed after that must not store it again."""
     conversation_id: str | None = None
     deadline: float = 0.0
     """Seconds after its start by which the caller wants the run to have ended; 0 is none."""

@@ -1,0 +1,283 @@
+"""Agents among the tools of agents: each call is a run of its own, below the run whose model made it.
+
+Its id is that of the run above and the key of the call, so who runs the call again goes on with the same run. It is
+in the journal of the run above, whichever its agent was given, and known to the agent of that run: one tree, one
+journal, one handle. A tree is resumed at its root. What a run below has open when the tree ends without it is
+ended as cancelled when somebody resumes it.
+"""
+
+# ruff: noqa: SLF001 - with llm_loop.py it is one class in two files
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import CancelRequested, ConfigError, RunError, RunExists, RunStopped, RunUnknown
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import Journal, RunHead
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import Transition
+from orchestrator.kernel.run import Signal
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.machines.llm_loop.model import Below, LoopContext, State
+from orchestrator.messages import NO_USAGE, Usage
+from orchestrator.runtime.restore import restored
+from orchestrator.runtime.result import Result
+from orchestrator.runtime.underway import UnderWay, Watch, here
+from orchestrator.toolspec import ToolContext, ToolSpec, tool
+from orchestrator_callbacks.llm_loop import turn
+from orchestrator_callbacks.llm_loop.allowance import Account, lent
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+
+if TYPE_CHECKING:
+    from orchestrator.runtime.llm_loop import Orchestrator
+
+MAX_DEPTH = 8
+"""Runs below one another, the root not counted."""
+
+
+def agent_tool(
+    child: Orchestrator | Callable[[], Orchestrator],
+    name: str,
+    description: str,
+    *,
+    limits: Limits | None = None,
+    share: float = 0.0,
+    max_depth: int = MAX_DEPTH,
+    **options: Any,
+) -> ToolSpec:
+    """Return a tool that runs another agent: the model gives it a `task` in words and reads its output.
+
+    `limits` replace the agent's own for such a run; whatever they are, its tokens and cost count for every run above
+    it as well. With a `share` (above 0, at most 1) it may use no more than that part of what the run above has left
+    when it calls. `max_depth` bounds agents that call each other; a function that returns the agent lets one call
+    itself. `options` are those of `tool`: approval, sequential, max_result_chars, max_concurrency, progress. Raises
+    ConfigError for what cannot work.
+    """
+    if not 0 <= share <= 1:
+        raise ConfigError(f"share is {share!r}; it must be 0 (off) to 1")
+    if max_depth < 1:
+        raise ConfigError(f"max_depth is {max_depth!r}; it must be 1 or more")
+    build = tool(name=name, description=description, effect="idempotent", **options)
+    return build(AgentTool(child, limits, share, max_depth))
+
+
+class AgentTool:
+    """What an agent's tool calls. Works inside a run of another agent only."""
+
+    def __init__(
+        self,
+        child: Orchestrator | Callable[[], Orchestrator],
+        limits: Limits | None,
+        share: float,
+        max_depth: int,
+    ) -> None:
+        self._child = child
+        self._limits = limits
+        self._share = share
+        self._max_depth = max_depth
+
+    @property
+    def child(self) -> Orchestrator:
+        """The agent."""
+        return self._child() if callable(self._child) else self._child
+
+    def limits_of(self, ctx: LoopContext, own: Limits) -> Limits:
+        """Return the limits of a run for a call made by a run in `ctx`."""
+        return lent(ctx, self._limits or own, self._share)
+
+    async def __call__(self, context: ToolContext, task: str) -> str:
+        """Run an agent.
+
+        Args:
+            task: What to do, with everything that has to be known for it: nothing else of this conversation is seen.
+        """
+        above = here()
+        if above is None or above.run.run_id != context.run_id:
+            raise ConfigError("an agent's tool works inside a run of another agent only")
+        lender = above.account()
+        if len(lender.above) >= self._max_depth:
+            raise RunError(f"agents call each other {self._max_depth} deep already; go on without this one")
+        call = Call(self, context.idempotency_key, task, lender)
+        work = asyncio.ensure_future(_carried(member(above.agent, self.child), call))
+        return _answer(await _joined(work, call, above))
+
+
+class Call:
+    """One call of an agent, on its way to a run."""
+
+    def __init__(self, agent_tool: AgentTool, run_id: str, task: str, lender: Account) -> None:
+        self.tool = agent_tool
+        self.run_id = run_id
+        self.task = task
+        self.lender = lender
+        self._run: LoopRun | None = None
+        self._signal: Signal | None = None
+
+    def adopt(self, run: LoopRun) -> None:
+        """Put a run into the tree, with what it has used already."""
+        self._run = run
+        dormant = run.deps.account.dormant if run.deps.account else {}
+        run.deps = replace(run.deps, account=Account(run, self.lender, dormant))
+        self.lender.found(run.run_id, run.ctx.spent.total)
+        if self._signal is not None:
+            run.mailbox.post(self._signal)
+
+    def stop(self, cause: Exception | None) -> None:
+        """Cancel the run, also one that is not there yet, for what stops the run above it."""
+        if self._signal is not None:
+            return
+        above = self.lender.run.run_id
+        shutdown = isinstance(cause, CancelRequested) and cause.reason == "shutdown"
+        why = "the call was given up" if cause is None else f"the run above it was stopped: {cause}"
+        by = "shutdown" if shutdown else f"run {above}"
+        self._signal = Signal(kind="cancel", id=secrets.token_hex(8), by=by, why=why)
+        if self._run is not None:
+            self._run.mailbox.post(self._signal)
+
+
+def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
+    """Return an agent as one whose runs are in another's journal, and live where that one's do."""
+    found = agent._members.get(child)
+    if found is None:
+        found = agent._members[child] = copy.copy(child)
+        found._journal, found._retire = agent._journal, agent._retire
+        found._live, found._control, found._members = agent._live, agent._control, agent._members
+        found._driver, found._recovery = found._wired(Watch(), owner=agent._driver.owner)
+    return found
+
+
+async def _carried(agent: Orchestrator, call: Call) -> Result:
+    """Run, or go on with, or tell the run of a call."""
+    above = call.lender.run
+    path: Iterable[Transition] = ()
+    try:
+        head = await agent._journal.head(call.run_id)
+    except RunUnknown:
+        limits = call.tool.limits_of(above.ctx, agent._limits)
+        run = agent._new(call.task, (), call.run_id, None, limits)
+        run.parent_run_id = above.run_id
+        agent._set_end(run, agent._deps.clock.monotonic())
+    else:
+        if head.parent_run_id != above.run_id:
+            raise RunExists(call.run_id)
+        if head.status == "ended":
+            result = await agent._tell(call.run_id)
+            call.lender.found(call.run_id, result.usage)
+            return result
+        run, path = await agent._restore(call.run_id, None, f"run {above.run_id}")
+    call.adopt(run)
+    return await agent._carry(run, path)
+
+
+async def _joined(work: asyncio.Future[Result], call: Call, above: UnderWay) -> Result:
+    """Return the Result of a run below. It is waited for, whatever happens to the run above.
+
+    Where that is stopped, or goes on without this call, the run below is cancelled; where it is left to be resumed,
+    so is the run below.
+    """
+    late: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError as cancelled:
+            late = cancelled
+            if above.is_left:
+                work.cancel()
+            else:
+                call.stop(above.run.interruption)
+    if late is not None:
+        if not work.cancelled():
+            work.exception()
+        raise late
+    return work.result()
+
+
+def _answer(result: Result) -> str:
+    """Return the output as text. Raises the RunStopped of a run that did not complete, for the model to read."""
+    said = result.output
+    if said is not None and not isinstance(said, str):
+        from pydantic_core import to_json
+
+        said = to_json(said, fallback=str).decode()
+    if result.outcome is Outcome.COMPLETED:
+        return said or ""
+    try:
+        result.raise_for_outcome()
+    except RunStopped as stopped:
+        if not said:
+            raise
+        raise type(stopped)(f"{stopped}; the last it said: {said}", result) from stopped
+    raise AssertionError("unreachable")
+
+
+# ---- after a crash ----
+
+
+async def open_root(journal: Journal, head: RunHead) -> str | None:
+    """Return the run that has to be resumed for a run below it to go on; None where a run above has ended."""
+    while head.parent_run_id is not None:
+        try:
+            head = await journal.head(head.parent_run_id)
+        except RunUnknown:
+            return None
+        if head.status == "ended":
+            return None
+    return head.run_id
+
+
+async def recount(agent: Orchestrator, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
+    """Count anew what the runs below a restored run have used, and return it for each run right below it.
+
+    Earlier turns count as the run's own records say. For the last one the records of the runs below count: they
+    know of what came after the last record up here. An answer that may have been lost counts as `turn.lost` says.
+    """
+    found: dict[str, Usage] = {}
+    for entry in stored.ledger.of_turn(run.ctx.iteration):
+        spec = run.deps.tools.find(entry.tool)
+        if spec is not None and isinstance(spec.call, AgentTool):
+            run_id = f"{run.run_id}:{entry.key}"
+            used = await _used(member(agent, spec.call.child), run_id)
+            if used is not None:
+                found[run_id] = used
+    below = run.ctx.spent.below
+    if found or below is not None:
+        below = below or Below()
+        usage = sum(found.values(), below.before)
+        # Not less than was known: runs that have ended may have been pruned.
+        run.ctx.spent.below = Below(_most(usage, below.usage), below.before)
+    return found
+
+
+async def _used(agent: Orchestrator, run_id: str) -> Usage | None:
+    """Return what a stored run and those below it have used, and may have; None for one that did not begin."""
+    try:
+        stored, _ = await agent._recovery.read(run_id)
+    except RunUnknown:
+        return None
+    if stored.ended is not None or stored.fingerprint != agent._machine.graph.fingerprint:
+        return agent._codec.decoded(stored.context | {"messages": []}).spent.total
+    run = restored(stored, agent._machine, agent._deps, agent._codec)
+    await recount(agent, run, stored)
+    return run.ctx.spent.total + (turn.lost(run) if asks(run, stored) else NO_USAGE)
+
+
+def asks(run: LoopRun, stored: StoredRun) -> bool:
+    """Tell whether a restored run may have asked the model for an answer that nobody has."""
+    return run.state == State.AWAIT_LLM and stored.asks_the_model
+
+
+def _most(usage: Usage, other: Usage) -> Usage:
+    known = (usage.cost, other.cost)
+    return Usage(
+        max(usage.input_tokens, other.input_tokens),
+        max(usage.output_tokens, other.output_tokens),
+        max(usage.cached_input_tokens, other.cached_input_tokens),
+        max(usage.reasoning_tokens, other.reasoning_tokens),
+        None if known == (None, None) else max(usage.cost or 0.0, other.cost or 0.0),
+    )

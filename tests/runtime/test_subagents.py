@@ -1,0 +1,499 @@
+"""An agent as a tool of another: one run below another, in one journal, begun once, stopped and resumed together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from orchestrator.errors import ConfigError, StoreDown
+from orchestrator.journal.crashing import CrashingJournal
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import RunStarted
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.messages import Request, Response, Usage
+from orchestrator.messages import ToolCall as Call
+from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.result import Result
+from orchestrator.runtime.subagent import agent_tool
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.testing.clock import FakeClock
+from orchestrator.toolspec import ToolContext, tool
+from tests.runtime.stage import NO_WAIT, Facts, faults
+
+USAGE = Usage(10, 5)
+SILENT: dict[str, Any] = {"observers": (), "retry": NO_WAIT}
+
+
+class Report(BaseModel):
+    total: int
+
+
+def told(result: Result) -> str:
+    """The result of the only call, as the parent's model read it."""
+    return next(message.text for message in result.messages if message.role == "tool")
+
+
+def parent_of(child: Orchestrator, *, calls: int = 1, **options: Any) -> Orchestrator:
+    """An agent that calls `child` (as `dig`), then answers."""
+    script: list[Any] = [[call("dig", task=f"dig {number}") for number in range(calls)], "done"]
+    return Orchestrator(ScriptedLLM(script), tools=[child.as_tool("dig", "Dig.")], **{**SILENT, **options})
+
+
+async def asked_about(agent: Orchestrator, *run_ids: str) -> None:
+    """Return once people are asked something about each of these runs, which live here."""
+    async with asyncio.timeout(20):
+        for run_id in run_ids:
+            while agent.hosting.live(run_id) is None or not await agent.pending(run_id):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+# ---- what the parent's model reads ----
+
+
+async def test_the_parent_reads_the_output_of_a_run_of_its_own() -> None:
+    journal = MemoryJournal()
+    llm = ScriptedLLM(["gold"], usage=USAGE)
+    result = await parent_of(Orchestrator(llm, **SILENT), journal=journal).run("go", run_id="p")
+
+    assert (result.outcome, told(result)) == (Outcome.COMPLETED, "gold")
+    assert [message.text for message in llm.requests[0].messages] == ["dig 0"], "nothing else of the talk"
+    head = await journal.head("p:1:0")
+    assert (head.parent_run_id, head.conversation_id, head.status) == ("p", None, "ended")
+
+
+async def test_structured_output_is_read_as_json() -> None:
+    child = Orchestrator(ScriptedLLM(['{"total": 7}']), output_type=Report, **SILENT)
+    assert json.loads(told(await parent_of(child).run("go"))) == {"total": 7}
+
+
+@pytest.mark.parametrize(
+    ("options", "script", "kind", "says"),
+    [
+        ({"limits": Limits(max_iterations=1)}, [call("look"), "late"], "BudgetExceeded", "max_iterations"),
+        ({"limits": Limits(max_iterations=2, wrap_up_turns=1)}, [call("look"), "half"], "RunPartial", "half"),
+        ({}, [RuntimeError("broken")], "RunFailed", "broken"),
+    ],
+    ids=["budget", "partial", "failed"],
+)
+async def test_a_child_that_did_not_complete_is_an_error_that_names_outcome_and_reason(
+    options: dict[str, Any], script: list[Any], kind: str, says: str
+) -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        return "nothing"
+
+    child = Orchestrator(ScriptedLLM(script), tools=[look], **{**SILENT, **options})
+    result = await parent_of(child).run("go", run_id="p")
+    assert result.outcome is Outcome.COMPLETED
+    read = json.loads(told(result))
+    assert read["type"] == kind
+    assert says in read["error"]
+    assert "run p:1:0 ended as" in read["error"]
+
+
+async def test_children_of_one_turn_run_at_once_and_answer_in_the_order_of_the_calls() -> None:
+    together = asyncio.Barrier(3)
+
+    async def model(request: Request) -> str:
+        await together.wait()
+        return request.messages[-1].text.upper()
+
+    result = await parent_of(Orchestrator(FunctionLLM(model), **SILENT), calls=3).run("go")
+    read = [message.text for message in result.messages if message.role == "tool"]
+    assert read == ["DIG 0", "DIG 1", "DIG 2"]
+
+
+# ---- who is whose ----
+
+
+async def test_journal_facts_and_log_name_the_parent() -> None:
+    facts, stream = Facts(), io.StringIO()
+    child = Orchestrator(ScriptedLLM(["gold"]), observers=[facts, TransitionLog(stream)], retry=NO_WAIT)
+    journal = MemoryJournal()
+    await parent_of(child, journal=journal).run("go", run_id="p")
+
+    (started,) = facts.of(RunStarted)
+    assert (started.run_id, started.parent_run_id) == ("p:1:0", "p")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line.get("parent_run_id") for line in lines if line["msg"] == "run.started"] == ["p"]
+    assert {line["run_id"] for line in lines} == {"p:1:0"}
+    assert [head.run_id async for head in journal.runs(parent_run_id="p")] == ["p:1:0"]
+
+
+async def test_a_child_keeps_its_own_journal_for_runs_of_its_own() -> None:
+    own, above = MemoryJournal(), MemoryJournal()
+    child = Orchestrator(ScriptedLLM(["one", "two"]), journal=own, **SILENT)
+    await parent_of(child, journal=above).run("go", run_id="p")
+    await child.run("go", run_id="alone")
+    assert [head.run_id async for head in own.runs()] == ["alone"]
+    assert [head.run_id async for head in above.runs()] == ["p", "p:1:0"]
+
+
+async def test_agents_that_call_each_other_stop_at_the_depth_limit() -> None:
+    agents: list[Orchestrator] = []
+    journal = MemoryJournal()
+
+    def model(request: Request) -> Any:
+        last = request.messages[-1]
+        return f"I read: {last.text}" if last.role == "tool" else call("deeper", task="again")
+
+    deeper = agent_tool(lambda: agents[0], "deeper", "Ask yourself.", max_depth=3)
+    agents.append(Orchestrator(FunctionLLM(model), tools=[deeper], journal=journal, **SILENT))
+    result = await agents[0].run("go", run_id="p")
+    assert "agents call each other 3 deep already" in result.output
+    assert [head.run_id async for head in journal.runs()] == ["p", "p:1:0", "p:1:0:1:0", "p:1:0:1:0:1:0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"share": 1.5}, "share is 1.5; it must be 0"), ({"max_depth": 0}, "max_depth is 0; it must be 1")],
+)
+def test_options_that_cannot_work_are_one_sentence(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Orchestrator(ScriptedLLM([]), **SILENT).as_tool("dig", "Dig.", **options)
+
+
+async def test_outside_a_run_an_agents_tool_says_what_is_missing() -> None:
+    dig = Orchestrator(ScriptedLLM([]), **SILENT).as_tool("dig", "Dig.")
+    assert (dig.effect, list(dig.parameters["properties"])) == ("idempotent", ["task"])
+    with pytest.raises(ConfigError, match="works inside a run of another agent only"):
+        await dig(ToolContext("nobody", "nobody:1:0"), "dig")
+
+
+# ---- stopping ----
+
+
+class Slow:
+    """A child whose model never answers; tells when it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.times = 0
+        self.agent = Orchestrator(FunctionLLM(self.model), **SILENT)
+
+    async def model(self, _: Request) -> str:
+        self.times += 1
+        self.asked.set()
+        await asyncio.Event().wait()
+        return "never"
+
+
+@pytest.mark.parametrize("reason", ["caller", "shutdown"])
+async def test_cancelling_the_parent_cancels_the_child_and_waits_for_its_end(reason: str) -> None:
+    slow, journal = Slow(), MemoryJournal()
+    parent = parent_of(slow.agent, journal=journal)
+    running = asyncio.create_task(parent.run("go", run_id="p"))
+    await slow.asked.wait()
+    parent.cancel("p", reason=reason, why="enough")
+    result = await running
+
+    assert (result.outcome, result.reason) == (Outcome.CANCELLED, reason)
+    assert not faults(result.messages)
+    (ended,) = [one.body for one in await journal.load("p:1:0") if one.kind == "ended"]
+    assert (ended["outcome"], ended["reason"]) == ("cancelled", reason)
+    (asked,) = [one.body for one in await journal.load("p:1:0") if one.kind == "control"]
+    assert asked["by"] == ("shutdown" if reason == "shutdown" else "run p")
+    assert "enough" in asked["why"]
+
+
+async def test_the_end_of_the_parents_time_ends_the_child() -> None:
+    slow, clock, journal = Slow(), FakeClock(), MemoryJournal()
+    parent = parent_of(slow.agent, journal=journal, clock=clock, limits=Limits(max_seconds=10))
+    running = asyncio.create_task(parent.run("go", run_id="p"))
+    await slow.asked.wait()
+    await clock.advance(11)
+    result = await running
+    assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "time")
+    assert (await journal.head("p:1:0")).status == "ended"
+
+
+async def test_a_child_that_somebody_cancels_is_an_error_and_the_parent_goes_on() -> None:
+    slow = Slow()
+    parent = parent_of(slow.agent)
+    running = asyncio.create_task(parent.run("go", run_id="p"))
+    await slow.asked.wait()
+    parent.cancel("p:1:0", by="ann")
+    result = await running
+    assert result.outcome is Outcome.COMPLETED
+    assert json.loads(told(result))["type"] == "RunCancelled"
+
+
+async def test_a_cancelled_caller_leaves_the_whole_tree_for_resume() -> None:
+    slow, journal = Slow(), MemoryJournal()
+    running = asyncio.create_task(parent_of(slow.agent, journal=journal).run("go", run_id="p"))
+    await slow.asked.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    heads = {head.run_id: (head.status, head.owner) async for head in journal.runs()}
+    assert heads == {"p": ("parked", None), "p:1:0": ("parked", None)}
+
+    fast = Orchestrator(ScriptedLLM(["gold"]), **SILENT)
+    later = Orchestrator(ScriptedLLM(["done"]), tools=[fast.as_tool("dig", "")], journal=journal, **SILENT)
+    result = await later.resume("p")
+    assert (result.outcome, told(result)) == (Outcome.COMPLETED, "gold")
+    assert [head.run_id async for head in journal.runs()] == ["p", "p:1:0"]
+
+
+async def test_a_tree_is_resumed_at_its_root() -> None:
+    slow, journal = Slow(), MemoryJournal()
+    running = asyncio.create_task(parent_of(slow.agent, journal=journal).run("go", run_id="p"))
+    await slow.asked.wait()
+    running.cancel()
+    await asyncio.wait((running,))
+    child = Orchestrator(ScriptedLLM(["gold"]), journal=journal, **SILENT)
+    before = await journal.load("p:1:0")
+    with pytest.raises(ConfigError, match="run 'p:1:0' is part of run 'p' and goes on with it"):
+        await child.resume("p:1:0")
+    assert await journal.load("p:1:0") == before
+
+
+async def test_what_is_open_below_a_tree_that_has_ended_ends_as_cancelled() -> None:
+    slow, journal = Slow(), MemoryJournal()
+    running = asyncio.create_task(parent_of(slow.agent, journal=journal).run("go", run_id="p"))
+    await slow.asked.wait()
+    running.cancel()
+    await asyncio.wait((running,))
+    toolless = Orchestrator(
+        ScriptedLLM(["done"]), journal=journal, **SILENT
+    )  # so it cannot go on with its child
+    assert (await toolless.resume("p")).outcome is Outcome.COMPLETED
+    assert (await journal.head("p:1:0")).status == "parked"
+
+    child = Orchestrator(ScriptedLLM([]), journal=journal, **SILENT)
+    result = await child.resume("p:1:0")
+    assert (result.outcome, result.reason) == (Outcome.CANCELLED, "caller")
+    assert (await journal.head("p:1:0")).status == "ended"
+
+
+# ---- crashes ----
+
+
+class World:
+    """Two levels of agents, with a tool at the bottom that counts its effects; what each model answers is fixed."""
+
+    def __init__(self) -> None:
+        self.effects: Counter[str] = Counter()
+        self.asked = 0
+
+    def agent(self, journal: Any) -> Orchestrator:
+        @tool(effect="idempotent")
+        def save(context: ToolContext) -> str:
+            self.effects[context.idempotency_key] += 1
+            return "saved"
+
+        bottom = self.llm([Call("a", "save", "{}")], "leaf")
+        leaf = Orchestrator(bottom, tools=[save], **SILENT)
+        middle = self.llm([Call("a", "leaf", '{"task": "t"}')], "branch")
+        branch = Orchestrator(middle, tools=[leaf.as_tool("leaf", "")], **SILENT)
+        two = [Call("a", "branch", '{"task": "t"}'), Call("b", "leaf", '{"task": "u"}')]
+        tools = [branch.as_tool("branch", ""), leaf.as_tool("leaf", "")]
+        return Orchestrator(self.llm(two, "root"), tools=tools, journal=journal, **SILENT)
+
+    def llm(self, calls: list[Call], answer: str) -> FunctionLLM:
+        def model(request: Request) -> Response:
+            self.asked += 1
+            if request.messages[-1].role == "tool":
+                return Response(answer, usage=USAGE)
+            return Response(None, tuple(calls), usage=USAGE)
+
+        return FunctionLLM(model, model="m")
+
+
+TREE = ["p", "p:1:0", "p:1:0:1:0", "p:1:1"]
+
+
+async def test_what_a_tree_used_is_the_usage_of_its_root() -> None:
+    world, journal = World(), MemoryJournal()
+    result = await world.agent(journal).run("go", run_id="p")
+    assert world.asked == 8
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (80, 40)
+    assert (await world.agent(journal).resume("p")).usage == result.usage, "also where it is only told"
+
+
+async def crashed(at: int, when: Any) -> tuple[World, MemoryJournal, bool]:
+    world, inner = World(), MemoryJournal()
+    broken = CrashingJournal(inner, at=at, when=when, on=("create", "append"))
+    with contextlib.suppress(StoreDown):
+        await world.agent(broken).run("go", run_id="p")
+    return world, inner, broken.crashed
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_crash_at_any_write_of_the_tree_begins_no_second_child(when: Any) -> None:
+    at = 0
+    while True:
+        at += 1
+        world, inner, died = await crashed(at, when)
+        if not died:
+            break
+        heads = [head async for head in inner.runs()]
+        if not heads:
+            continue  # nothing was begun
+        for owner in {head.owner for head in heads if head.owner}:
+            inner.bury(owner)
+
+        result = await world.agent(inner).resume("p")
+
+        assert (result.outcome, result.output) == (Outcome.COMPLETED, "root"), at
+        assert [message.text for message in result.messages if message.role == "tool"] == ["branch", "leaf"]
+        assert sorted([head.run_id async for head in inner.runs(status="ended")]) == TREE, at
+        assert set(world.effects) == {"p:1:0:1:0:1:0", "p:1:1:1:0"}
+        assert result.usage.input_tokens >= 10 * world.asked, f"a lost answer is charged, at {at}"
+        own = 0
+        for run_id in TREE:
+            answers = [one.body["usage"] for one in await inner.load(run_id) if one.kind == "answer"]
+            charged = [one.body["context"] for one in await inner.load(run_id) if one.kind == "resumed"]
+            own += sum(usage["input_tokens"] for usage in answers)
+            own += 1_000_000 * any("spent" in context for context in charged)
+        if own < 1_000_000:  # nothing was lost: then nothing is counted twice either
+            assert result.usage.input_tokens == own, at
+    assert at > 20
+
+
+async def test_a_child_that_ended_before_the_crash_is_told_and_not_run_again() -> None:
+    journal = MemoryJournal()
+    asked = 0
+
+    def model(_: Request) -> Response:
+        nonlocal asked
+        asked += 1
+        return Response("gold", usage=USAGE)
+
+    def agent(store: Any) -> Orchestrator:
+        child = Orchestrator(FunctionLLM(model), **SILENT)
+        return parent_of(child, journal=store)
+
+    whole = CrashingJournal(journal)
+    await agent(whole).run("go", run_id="whole")
+    asked = 0
+    # The parent's record of the result comes after all of the child's, and before the parent's own last one.
+    with contextlib.suppress(StoreDown):
+        await agent(CrashingJournal(journal, at=len(whole.writes) - 1)).run("go", run_id="p")
+    assert ((await journal.head("p:1:0")).status, (await journal.head("p")).status) == ("ended", "open")
+    journal.bury((await journal.head("p")).owner or "")
+
+    child = Orchestrator(FunctionLLM(model), **SILENT)
+    late = Orchestrator(ScriptedLLM(["done"]), tools=[child.as_tool("dig", "")], journal=journal, **SILENT)
+    result = await late.resume("p")
+    assert (result.outcome, told(result), asked) == (Outcome.COMPLETED, "gold", 1)
+    assert result.usage.input_tokens >= 10
+
+
+# ---- people ----
+
+
+@tool(effect="pure", approval=True)
+def blow() -> str:
+    """Blow it up."""
+    return "boom"
+
+
+def careful(*answers: Any) -> Orchestrator:
+    script = answers or (call("blow"), "gold")
+    return Orchestrator(ScriptedLLM(script), tools=[blow], **SILENT)
+
+
+async def test_a_child_that_waits_for_a_person_is_parked_itself_and_answered_through_the_parents_agent() -> (
+    None
+):
+    journal = MemoryJournal()
+    parent = parent_of(careful(), journal=journal)
+    running = asyncio.create_task(parent.run("go", run_id="p"))
+    await asked_about(parent, "p:1:0")
+    heads = {head.run_id: (head.status, head.reason) async for head in journal.runs()}
+    assert heads == {"p": ("open", ""), "p:1:0": ("parked", "approval")}
+    (question,) = await parent.pending("p:1:0")
+    assert await parent.pending("p") == []
+    parent.approve("p:1:0", digest=question.digest, by="ann")
+    assert told(await running) == "gold"
+
+
+async def test_no_time_of_the_parent_passes_while_all_its_children_wait_for_people() -> None:
+    clock, journal = FakeClock(), MemoryJournal()
+    child = careful(call("blow"), call("blow"), "gold", "gold")
+    parent = parent_of(child, calls=2, journal=journal, clock=clock, limits=Limits(max_seconds=100))
+    running = asyncio.create_task(parent.run("go", run_id="p"))
+    await asked_about(parent, "p:1:0", "p:1:1")
+    await clock.advance(1_000_000)  # beyond its own limit and that of process_tools
+    parent.approve("p:1:0")
+    parent.approve("p:1:1")
+    result = await running
+    assert result.outcome is Outcome.COMPLETED
+    (ended,) = [one.body for one in await journal.load("p") if one.kind == "ended"]
+    assert ended["t"] < 100
+
+
+async def test_an_answer_given_while_nobody_runs_the_tree_counts_when_it_is_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with SqliteJournal(path) as journal:
+        parent = parent_of(careful(), journal=journal)
+        running = asyncio.create_task(parent.run("go", run_id="p"))
+        await asked_about(parent, "p:1:0")
+        running.cancel()
+        await asyncio.wait((running,))
+
+    async with SqliteJournal(path) as journal:
+        await Orchestrator(ScriptedLLM([]), journal=journal, **SILENT).approve("p:1:0", by="ann")
+        child = careful("gold")
+        later = Orchestrator(
+            ScriptedLLM(["done"]), tools=[child.as_tool("dig", "")], journal=journal, **SILENT
+        )
+        result = await later.resume("p")
+        assert (result.outcome, told(result)) == (Outcome.COMPLETED, "gold")
+        kinds = [record.kind for record in await journal.load("p:1:0")]
+        assert kinds.count("approval") == 1
+
+
+# ---- a process that dies ----
+
+DIES = """
+import asyncio, sys
+from orchestrator import Orchestrator, ScriptedLLM, FunctionLLM, SqliteJournal
+from orchestrator.journal.crashing import CrashingJournal, kill
+from orchestrator.providers.scripted import call
+
+async def main(path, at):
+    journal = CrashingJournal(SqliteJournal(path), at=at, crash=kill, on=("create", "append"))
+    child = Orchestrator(FunctionLLM(lambda request: "gold"), observers=())
+    script = [[call("dig", task="a"), call("dig", task="b")], "done"]
+    parent = Orchestrator(ScriptedLLM(script), tools=[child.as_tool("dig", "")], journal=journal, observers=())
+    await parent.run("go", run_id="p")
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("at", [4, 6, 8, 10])
+async def test_a_killed_process_leaves_a_tree_that_another_goes_on_with(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "journal.db"
+    done = subprocess.run(  # noqa: ASYNC221 - nothing else runs here
+        [sys.executable, "-c", DIES, str(path), str(at)], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == -9, done.stderr
+    async with SqliteJournal(path) as journal:
+        child = Orchestrator(FunctionLLM(lambda _: "gold"), **SILENT)
+        answers = FunctionLLM(
+            lambda request: (
+                "done"
+                if request.messages[-1].role == "tool"
+                else [call("dig", task="a"), call("dig", task="b")]
+            )
+        )
+        later = Orchestrator(answers, tools=[child.as_tool("dig", "")], journal=journal, **SILENT)
+        result = await later.resume("p")
+        assert (result.outcome, result.output) == (Outcome.COMPLETED, "done")
+        assert sorted([head.run_id async for head in journal.runs(status="ended")]) == ["p", "p:1:0", "p:1:1"]
