@@ -9,15 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orchestrator.engines.local import LocalEngine as LocalEngine
     from orchestrator.errors import AnswerRefused as AnswerRefused
     from orchestrator.errors import ConfigError as ConfigError
     from orchestrator.errors import EventError as EventError
+    from orchestrator.errors import Fenced as Fenced
     from orchestrator.errors import GraphError as GraphError
     from orchestrator.errors import Held as Held
     from orchestrator.errors import JournalError as JournalError
     from orchestrator.errors import LLMError as LLMError
+    from orchestrator.errors import NotAdmitting as NotAdmitting
     from orchestrator.errors import OrchestratorError as OrchestratorError
     from orchestrator.errors import OtherGraph as OtherGraph
+    from orchestrator.errors import Overloaded as Overloaded
     from orchestrator.errors import Refused as Refused
     from orchestrator.errors import RunError as RunError
     from orchestrator.errors import RunExists as RunExists
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from orchestrator.runtime.recovery import Migration as Migration
     from orchestrator.runtime.recovery import OpenRun as OpenRun
     from orchestrator.runtime.result import Result as Result
+    from orchestrator.runtime.subagent import agent_tool as agent_tool
     from orchestrator.scope import config_from_context as config_from_context
     from orchestrator.scope import logger_from_context as logger_from_context
     from orchestrator.telemetry.log import TransitionLog as TransitionLog
@@ -71,6 +76,7 @@ _HOME = {
     "Edge": "kernel.graph",
     "EventError": "errors",
     "FakeClock": "testing.clock",
+    "Fenced": "errors",
     "FunctionLLM": "providers.scripted",
     "Graph": "kernel.graph",
     "GraphError": "errors",
@@ -80,15 +86,18 @@ _HOME = {
     "LLMError": "errors",
     "LLM_LOOP": "machines.llm_loop.graph",
     "Limits": "machines.llm_loop.limits",
+    "LocalEngine": "engines.local",
     "MemoryJournal": "journal.memory",
     "Message": "messages",
     "Metrics": "telemetry.metrics",
     "Migration": "runtime.recovery",
+    "NotAdmitting": "errors",
     "OpenRun": "runtime.recovery",
     "Orchestrator": "runtime.llm_loop",
     "OrchestratorError": "errors",
     "OtherGraph": "errors",
     "Outcome": "kernel.outcome",
+    "Overloaded": "errors",
     "ParkNotice": "telemetry.notice",
     "Question": "machines.llm_loop.model",
     "Refused": "errors",
@@ -112,6 +121,7 @@ _HOME = {
     "TransitionLog": "telemetry.log",
     "Usage": "messages",
     "Verdict": "",
+    "agent_tool": "runtime.subagent",
     "bind": "kernel.machine",
     "bounding": "kernel.graph",
     "config_from_context": "scope",

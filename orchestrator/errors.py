@@ -18,6 +18,8 @@ OrchestratorError
     │   └── RejectRequested a person ended it instead of answering
     ├── AnswerRefused       an approval or another answer that no question waits for
     ├── Suspended           the run goes no further here; resume it when you want
+    ├── NotAdmitting        an engine takes no new runs now
+    ├── Overloaded          an engine has as many runs in its queue as it may
     ├── OtherGraph          the stored run belongs to another version of its graph
     ├── LLMError            a model call failed, classified by ErrorKind
     ├── CompletionError     the model's final answer stayed unusable
@@ -195,6 +197,28 @@ class Suspended(RunError):
         super().__init__(f"run {run_id!r} is suspended ({reason}); call resume({run_id!r}) to go on with it")
         self.run_id = run_id
         self.reason = reason
+
+
+class NotAdmitting(RunError):
+    """An engine takes no new runs, or let one go that it had not begun; the journal knows nothing of it."""
+
+    def __init__(self, engine: str, why: str, then: str) -> None:
+        super().__init__(f"engine {engine!r} does not take this run: {why}; {then}")
+        self.engine = engine
+        self.why = why
+
+
+class Overloaded(RunError):
+    """The queue of an engine is full; the journal knows nothing of the run."""
+
+    def __init__(self, engine: str, queue: int, slots: int) -> None:
+        super().__init__(
+            f"the queue of engine {engine!r} is full: {queue} runs wait for its {slots} slots; submit again later, "
+            "submit elsewhere, or give the engine more slots or a longer queue"
+        )
+        self.engine = engine
+        self.queue = queue
+        self.slots = slots
 
 
 class OtherGraph(RunError):

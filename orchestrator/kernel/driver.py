@@ -19,6 +19,7 @@ from typing import Any
 from orchestrator.errors import (
     DeadlineExceeded,
     EventError,
+    Fenced,
     InTransition,
     InvalidEvent,
     NoTransition,
@@ -33,7 +34,7 @@ from orchestrator.kernel.gate import Gate
 from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.parking import Park, Parking
+from orchestrator.kernel.parking import Park, Parking, Seats
 from orchestrator.kernel.record import Observer
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
@@ -170,6 +171,12 @@ class Driver:
         """Give a run that is not being driven back to the journal, for any process to take up."""
         await self._closer.release(run)
 
+    def seat(self, seats: Seats | None) -> None:
+        """Let `seats` limit how many runs that wait in place go on at once. Raises RunError when somebody does."""
+        if seats is not None and self._parking.seats is not None:
+            raise RunError(f"the runs of driver {self.owner} have seats already")
+        self._parking.seats = seats
+
     async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
         gate = Gate(run)
         while True:
@@ -252,6 +259,8 @@ class Driver:
     def _raised(self, run: Run[Any, Any], gate: Gate, event: StrEnum | None, error: Exception) -> None:
         if gate.cancelled():
             raise asyncio.CancelledError from error  # it came out of the hook under another name
+        if isinstance(error, Fenced):
+            raise error  # somebody else has the run: what happens to it from here on is not ours to say
         if run.interruption is None:
             self._failed(run, event, error)
         else:  # what a hook raises while it is being stopped is told, but why it was stopped decides

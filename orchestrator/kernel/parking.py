@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.errors import JournalError
 from orchestrator.kernel.clock import Clock
@@ -22,6 +22,18 @@ class Park(Exception):
         self.detail = detail
 
 
+class Seats(Protocol):
+    """Who limits how many runs go on at once; a run that waits for somebody needs no seat meanwhile."""
+
+    def leave(self, run_id: str, reason: str, /) -> None:
+        """Take the seat of a run that is parked now, and known as such."""
+        ...
+
+    async def back(self, run_id: str, /) -> None:
+        """Return once a run that could go on has a seat again."""
+        ...
+
+
 class Parking:
     """What the hooks of a run may ask of its driver (`run.Keeper`), and how a driver holds a run."""
 
@@ -30,6 +42,8 @@ class Parking:
         self._stepper = stepper
         self._closer = closer
         self._clock = clock
+        self.seats: Seats | None = None
+        """Asked round every wait in place; None: nobody limits the runs."""
 
     async def settle(self, run: Run[Any, Any]) -> None:
         """Make durable what was noted. Raises JournalError where the run has lost its journal."""
@@ -53,15 +67,28 @@ class Parking:
         if run.alarm is not None:
             run.alarm.set(None)
         try:
-            await run.mailbox.until(ready)
+            await self._answered(run, reason, ready)
         finally:
             self._pass_over(run, self._clock.monotonic() - began)
-        self._report.started(run, "resumed", self._clock.time())
+        at = self._clock.time()
+        run.note("resumed", {"at": at})  # else a crash after this finds it parked, and charges no lost answer
+        await self._closer.settle(run)
+        self._report.started(run, "resumed", at)
+
+    async def _answered(self, run: Run[Any, Any], reason: str, ready: Callable[[], bool]) -> None:
+        """Return once `ready`, with a seat. A run that is stopped meanwhile goes to its end without one."""
+        while not ready():  # again, if that changed while a seat was waited for
+            if self.seats is not None:
+                self.seats.leave(run.run_id, reason)
+            await run.mailbox.until(ready)
+            if self.seats is not None:
+                await self.seats.back(run.run_id)
 
     async def hold(self, run: Run[Any, Any]) -> None:
         """Park a run that somebody paused until it is resumed. Raises Park as `wait` does."""
         if run.held is not None:
-            await self.wait(run, "paused", {"by": run.held.by, "why": run.held.why}, lambda: run.held is None)
+            reason = "shutdown" if run.held.by == "shutdown" else "paused"
+            await self.wait(run, reason, {"by": run.held.by, "why": run.held.why}, lambda: run.held is None)
 
     def asked(self, run: Run[Any, Any], signal: Signal) -> None:
         """Take a request to stop, pause or resume, at once; who asked and why goes to the journal."""

@@ -20,6 +20,12 @@ class RunStarted:
     at: float
     origin: str = "new"
     parent_run_id: str | None = None
+    state: str = ""
+    """Where it begins, or goes on."""
+    dwell: float = 0.0
+    """Seconds that it has been active in that state before."""
+    elapsed: float = 0.0
+    """Seconds that it has been active before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,8 @@ class Transition:
     """The edge stayed in its state: leave and enter hooks did not run."""
     verdict: Any = None
     """The guard verdict that ended the run, on the edge that ended it."""
+    overhead: float | None = None
+    """Seconds the kernel itself took for it, without hooks and journal, where that is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,10 @@ class LLMCall:
     cost: float | None = None
     finish_reason: str | None = None
     tool_calls: int = 0
+    first_token: float | None = None
+    """Seconds until the first token, where the answer was streamed."""
+    context_used: float | None = None
+    """Share of the model's context that request and answer fill, where its size is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +212,58 @@ class RunCompleted:
     verdict: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class RunAdmitted:
+    """An engine began a run that it had queued for `waited` seconds."""
+
+    graph: str
+    run_id: str
+    waited: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRejected:
+    """An engine took a run not in. `reason` is one of REJECTIONS."""
+
+    graph: str
+    run_id: str
+    reason: str
+    at: float
+
+
+REJECTIONS = ("queue_full", "draining", "closed")
+"""Why a run can be refused: the queue is full, the engine stops, or an operator stopped admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecovered:
+    """A run that its last owner had left open was found in the journal. `outcome` is one of RECOVERIES."""
+
+    graph: str
+    run_id: str
+    outcome: str
+    at: float
+
+
+RECOVERIES = ("resumed", "poison", "other_graph", "corrupt")
+"""What became of a run that was found: it goes on, or why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """An effect was to be taken back. `outcome` is one of ROLLBACKS."""
+
+    graph: str
+    run_id: str
+    outcome: str
+    at: float
+
+
+ROLLBACKS = ("undone", "already", "kept", "failed")
+"""What became of it: taken back, found undone, kept because somebody changed it since, or the undo failed."""
+
+
 Fact: TypeAlias = (
     RunStarted
     | Transition
@@ -212,6 +276,10 @@ Fact: TypeAlias = (
     | JournalWrite
     | RunParked
     | RunCompleted
+    | RunAdmitted
+    | RunRejected
+    | RunRecovered
+    | RolledBack
 )
 
 

@@ -61,7 +61,19 @@ class Reporter:
     def started(self, run: Run[Any, Any], origin: str, at: float) -> None:
         """Tell that a driver took up the run."""
         run.parked = False
-        self.tell(RunStarted(run.graph.name, run.run_id, at, origin, run.parent_run_id))
+        now = self._clock.monotonic()
+        self.tell(
+            RunStarted(
+                run.graph.name,
+                run.run_id,
+                at,
+                origin,
+                run.parent_run_id,
+                run.cursor,
+                now - run.entered_at,
+                run.elapsed(now),
+            )
+        )
 
     def parked(self, run: Run[Any, Any], reason: str) -> None:
         """Tell that no driver has the run any more, though it has not ended."""

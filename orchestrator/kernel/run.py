@@ -114,9 +114,9 @@ class Mailbox:
         return self._decisions.popleft() if self._decisions else None
 
     @property
-    def decided(self) -> bool:
-        """There is an answer to read."""
-        return bool(self._decisions)
+    def decided(self) -> tuple[Signal, ...]:
+        """The answers that nobody has read yet."""
+        return tuple(self._decisions)
 
     async def wait(self) -> None:
         """Return once `take` has something to return."""
@@ -269,7 +269,7 @@ class Run(Generic[Ctx, Deps]):
         Where the driver does not wait in place, this raises and the hook is run again when there is one.
         """
         if self.keeper is not None:
-            await self.keeper.wait(self, reason, detail, lambda: self.mailbox.decided)
+            await self.keeper.wait(self, reason, detail, lambda: bool(self.mailbox.decided))
 
     def elapsed(self, now: float) -> float:
         """Seconds the run has been active at monotonic time `now`; waiting for people is not counted."""

@@ -6,7 +6,7 @@ import asyncio
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from orchestrator.errors import JournalError, Refused
+from orchestrator.errors import Fenced, JournalError, Refused
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.failure import error_body
 from orchestrator.kernel.journal import Draft
@@ -192,7 +192,7 @@ class Stepper:
         try:
             return await writer.write(run)
         except Exception as error:
-            if not step.failing:
+            if not step.failing or isinstance(error, Fenced):
                 raise
             self._report.failed(run, step.event, error)
             return None

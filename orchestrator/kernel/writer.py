@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.errors import JournalError
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec
+from orchestrator.kernel.failure import error_body
 from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease
 from orchestrator.kernel.record import Fact, JournalWrite, Transition
 from orchestrator.kernel.report import Reporter
@@ -50,6 +51,8 @@ class Writer:
         body = dict(self._codec.changes(run))
         if following is not None:
             body["next"] = following.value
+            if run.failure is not None and following == run.graph.failure_event(run.state):
+                body["error"] = error_body(run.failure)  # its transition may be another process's to write
         if body:
             run.drafts.append(Draft("context", body))
 

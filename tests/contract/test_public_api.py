@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PUBLIC = {
     # running an agent
-    "Orchestrator", "Limits", "Result", "Outcome", "RetryPolicy", "tool", "ToolSpec", "ToolContext",
+    "Orchestrator", "Limits", "Result", "Outcome", "RetryPolicy", "tool", "agent_tool", "ToolSpec", "ToolContext",
     "Request", "Response", "Message", "ToolCall", "Usage", "config_from_context", "logger_from_context",
     # telemetry and journal
     "Metrics", "TransitionLog", "ParkNotice", "MemoryJournal", "SqliteJournal",
     # stored runs and people
-    "OpenRun", "Question", "Migration",
+    "OpenRun", "Question", "Migration", "LocalEngine",
     # doubles
     "CrashingJournal", "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
     # one's own machines
@@ -27,6 +27,7 @@ PUBLIC = {
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",
+    "Fenced", "NotAdmitting", "Overloaded",
 }  # fmt: skip
 
 

@@ -1,0 +1,140 @@
+"""`orchestrator operate`: orders to engines in other processes, posted through their journal, and how they are."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.phrase import many, roughly, table
+from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.engines.desk import STATUS
+from orchestrator.engines.order import Order
+from orchestrator.engines.roster import ANSWERS_WITHIN, Seen, ask, engines, meant
+from orchestrator.errors import ConfigError
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of an order."""
+
+    kind: str
+    about: dict[str, Any] = field(default_factory=dict)
+    engine: str | None = None
+    by: str | None = None
+    why: str | None = None
+    json: bool = False
+    journal: Path | None = None
+
+
+def give_order(wanted: Wanted) -> int:
+    """Give an order to every engine that is meant, and print what came of it; 1 where one refused or kept silent."""
+    by = _who(wanted.by)
+    body = {name: value for name, value in wanted.about.items() if value is not None}
+    Order.of(wanted.kind, by, body)  # what is wrong with it is said here, and nothing is posted
+    body |= {"why": wanted.why} if wanted.why else {}
+
+    async def work(store: Store) -> bool:
+        well = True
+        for engine in meant(await engines(store.journal), wanted.engine):
+            answer = await ask(store.journal, engine, wanted.kind, body, by)
+            well &= answer is not None and not answer.get("refused")
+            _tell(store, wanted, engine, answer)
+        return well
+
+    return Exit.COMPLETED if at_journal(wanted.journal, work) else Exit.FAILED
+
+
+def show_status(engine: str | None, *, json: bool, journal: Path | None) -> int:
+    """Print how the engines are, by their own word; 1 where one that lives keeps silent."""
+
+    async def work(store: Store) -> bool:
+        found = await engines(store.journal)
+        chosen = [one for one in found if engine in (None, "all", one.name, one.run_id)]
+        if not chosen:
+            meant(found, engine)  # says what there is instead
+        answers = [
+            await ask(store.journal, one, STATUS, {}, _login() or "") if one.alive else None for one in chosen
+        ]
+        for one, answer in zip(chosen, answers, strict=True):
+            if json:
+                say_json({**asdict(one), "alive": one.alive, "status": answer})
+            else:
+                _print(one, answer)
+        return all(answer is not None for one, answer in zip(chosen, answers, strict=True) if one.alive)
+
+    return Exit.COMPLETED if at_journal(journal, work) else Exit.FAILED
+
+
+def _tell(store: Store, wanted: Wanted, engine: Seen, answer: Body | None) -> None:
+    if wanted.json:
+        say_json({"engine": engine.name, "run_id": engine.run_id, "answer": answer})
+        return
+    what = wanted.kind.replace("_", "-")
+    name = f"{shown(engine.name)} ({engine.run_id})"
+    if answer is None:
+        say(f"{name} has not answered within {ANSWERS_WITHIN:g} s; {what} stays posted")
+    elif answer.get("refused"):
+        say(f"{name} refused {what}: {shown(str(answer['refused']), 300)}")
+    else:
+        say(f"{name} carries out {what}, ordered by {shown(str(answer.get('by')))}")
+    say(f"  {store.command('events', engine.run_id)}")
+
+
+def _print(engine: Seen, answer: Body | None) -> None:
+    where = f"{engine.about.get('host')}, process {engine.about.get('pid')}"
+    say(
+        f"{shown(engine.name)} ({engine.run_id}) on {shown(where)}, for {roughly(time.time() - engine.began)}"
+    )
+    if not engine.alive:
+        say(
+            "  is dead: its process is gone, and it never stopped; its runs wait for `orchestrator runs resume`"
+        )
+    elif answer is None:
+        say(f"  lives, but has not answered within {ANSWERS_WITHIN:g} s: its event loop may be blocked")
+    else:
+        _print_status(answer)
+
+
+def _print_status(answer: Body) -> None:
+    admitting = "admits runs" if answer["admitting"] else "admits no runs"
+    if closed := answer.get("closed"):
+        admitting += f" ({shown(_reason(closed), 300)})"
+    say(f"  {'draining, ' if answer['draining'] else ''}{admitting}")
+    counts = ", ".join(f"{answer[name]} {name}" for name in ("queued", "running", "ready", "waiting"))
+    say(f"  {many(answer['slots'], 'slot')}, {answer['taken']} taken; runs: {counts}")
+    for order in answer["disabled"]:
+        say(f"  tool {shown(order['about'])} is disabled ({shown(_reason(order), 300)})")
+    for order in answer["blocked"]:
+        say(f"  model {shown(order['about'])} is blocked ({shown(_reason(order), 300)})")
+    if answer["live"]:
+        names = ("run_id", "agent", "graph", "state", "phase", "reason")
+        rows = [[str(run[name]) or "-" for name in names] for run in answer["live"]]
+        for line in table(("run", *names[1:]), rows):
+            say(line)
+
+
+def _reason(order: Body) -> str:
+    return f"{order['by']}: {order['why']}" if order.get("why") else str(order["by"])
+
+
+def _who(given: str | None) -> str:
+    """Return who orders. Raises ConfigError where nobody is named."""
+    name = (given if given is not None else _login() or "").strip()
+    if not name:
+        raise ConfigError("it must be known who orders this: give --by NAME")
+    return name
+
+
+def _login() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return None

@@ -1,0 +1,134 @@
+"""The runs of one engine: a bounded queue of those to begin, and those under way, in slots or waiting for somebody."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from orchestrator.engines.handle import Job, Phase
+from orchestrator.engines.slot import Slots
+from orchestrator.errors import ConfigError, Overloaded, RunExists, Suspended
+from orchestrator.runtime.result import Result
+
+
+class Line:
+    """Begins runs in the order they came, as slots become free.
+
+    `may_begin` holds single ones back while others pass. A run that waits in place keeps its task, which costs
+    some kilobytes, and nothing else.
+    """
+
+    def __init__(self, name: str, slots: int, queue: int, may_begin: Callable[[Job], bool]) -> None:
+        _check_queue(queue)
+        self.name = name
+        self._most = queue
+        self._may_begin = may_begin
+        self.queued: deque[Job] = deque()
+        self._known: dict[str, Job] = {}
+        self.live: dict[str, Job] = {}
+        """Begun and not over, by run id."""
+        self.slots = Slots(slots, self._begin)
+        self.frozen = False
+        self.changed = asyncio.Event()
+        """Set whenever a run has moved on."""
+
+    def enter(self, job: Job, *, bounded: bool = True) -> None:
+        """Take a run in; it begins at once where a slot is free. Raises RunExists, or Overloaded for a full queue."""
+        if self.find(job.run_id) is not None:
+            raise RunExists(job.run_id)
+        self._known[job.run_id] = job
+        self.queued.append(job)
+        self.slots.fill()
+        if bounded and job.phase is Phase.QUEUED and len(self.queued) > self._most:
+            self.queued.remove(job)
+            del self._known[job.run_id]
+            raise Overloaded(self.name, self._most, self.slots.limit)
+
+    def find(self, run_id: str) -> Job | None:
+        """Return a run that is queued or under way."""
+        return self._known.get(run_id)
+
+    def active(self) -> list[Job]:
+        """Return the runs that go on, or would if they had a slot."""
+        return [job for job in self.live.values() if job.phase is not Phase.WAITING]
+
+    def let_go(self, which: Callable[[Job], bool]) -> list[Job]:
+        """Take runs out of the queue, and return them."""
+        gone = [job for job in self.queued if which(job)]
+        for job in gone:
+            self.queued.remove(job)
+            del self._known[job.run_id]
+        return gone
+
+    def freeze(self) -> None:
+        """From now on a run that waits for somebody stays where it is, even if it could go on."""
+        self.frozen = True
+        self.slots.freeze()
+
+    def count(self) -> dict[str, int]:
+        """Return how many runs are in which phase."""
+        phases = [job.phase for job in self.live.values()]
+        found = {phase.value: phases.count(phase) for phase in (Phase.RUNNING, Phase.READY, Phase.WAITING)}
+        return found | {Phase.QUEUED.value: len(self.queued)}
+
+    def of_graph(self, graph: str | None) -> Iterator[Job]:
+        """Yield the runs under way of one graph, or of all."""
+        return (job for job in tuple(self.live.values()) if graph in (None, job.hosting.graph))
+
+    # ---- called by the runs (kernel.parking.Seats) ----
+
+    def leave(self, run_id: str, reason: str) -> None:
+        """Take the slot of a run that waits for somebody. Runs that others began have none."""
+        job = self.live.get(run_id)
+        if job is not None:
+            job.phase, job.reason = Phase.WAITING, reason
+            self._unseat(job)
+
+    async def back(self, run_id: str) -> None:
+        """Return once the run has a slot again."""
+        job = self.live.get(run_id)
+        if job is None:
+            return
+        if not self.frozen:
+            job.phase = Phase.READY
+        self.changed.set()
+        await self.slots.back()
+        job.seated, job.phase, job.reason = True, Phase.RUNNING, ""
+
+    # ---- inside ----
+
+    def _begin(self) -> bool:
+        """Begin the first run that may; the slot is its own."""
+        job = next((job for job in self.queued if self._may_begin(job)), None)
+        if job is None:
+            return False
+        self.queued.remove(job)
+        self.live[job.run_id] = job
+        job.seated, job.phase = True, Phase.RUNNING
+        loop = asyncio.get_running_loop()
+        job.task = loop.create_task(job.work(), name=f"run {job.run_id}", context=job.context)
+        job.task.add_done_callback(functools.partial(self._finished, job))
+        return True
+
+    def _finished(self, job: Job, task: asyncio.Task[Result]) -> None:
+        del self.live[job.run_id], self._known[job.run_id]
+        if not task.cancelled():
+            job.settle(task.exception() or task.result())
+        elif not job.cut:
+            job.settle(Suspended(job.run_id, "interrupted"))
+        self._unseat(job)
+
+    def _unseat(self, job: Job) -> None:
+        seated, job.seated = job.seated, False
+        if seated:
+            self.slots.give()
+        else:
+            self.slots.fill()  # a run that was held back may begin now
+        self.changed.set()
+
+
+def _check_queue(queue: object) -> None:
+    if not isinstance(queue, int) or isinstance(queue, bool) or queue < 0:
+        raise ConfigError(f"queue is {queue!r}; it must be a whole number, 0 or more")

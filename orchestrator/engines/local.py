@@ -1,0 +1,378 @@
+"""The local engine: the runs of one or several agents in one asyncio process, so many at a time.
+
+    async with LocalEngine(agent, slots=16) as engine:
+        handle = await engine.submit("Summarise the open incidents.")
+        result = await handle
+
+    async with LocalEngine(agent, recover="resume") as engine:      # a worker: until SIGTERM
+        await serve(engine)
+        await engine.run_until_signal()
+
+Submissions wait in memory, in the order they came; the journal knows a run from the moment it begins. Runs of one
+conversation follow each other. A run that parks gives its slot back and lines up for one when it can go on (`slot`
+has the order); an agent that is a tool of a run shares that run's slot. A run that is cancelled while it waits goes
+to its end without a slot: that is a few records, and must not wait for others. Leaving the block drains the engine,
+and at once where an exception leaves it.
+
+An engine belongs to the process and the event loop that started it and has no thread: use it from there only, from
+other threads by `asyncio.run_coroutine_threadsafe`. After a fork the child has no engine; it makes its own. Every
+task is awaited before the engine has stopped, and a caller's cancellation only ever ends the caller's waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import getpass
+import os
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict, replace
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+from orchestrator.engines.crew import Crew
+from orchestrator.engines.desk import Desk
+from orchestrator.engines.drain import Drain, Drained
+from orchestrator.engines.handle import Handle, Job, Phase
+from orchestrator.engines.line import Line
+from orchestrator.engines.order import Order, Standing
+from orchestrator.engines.registration import Registration
+from orchestrator.engines.stop_signal import first_signal
+from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunExists
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.runtime.conversation import Prompt
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.recovery import OpenRun
+from orchestrator.runtime.result import Result
+
+Recover: TypeAlias = Literal["list", "resume"]
+"""What is done at start with runs that have not ended: only list them, or take up those that need no person."""
+
+
+class LocalEngine:
+    """Runs agents that share one journal, at most `slots` runs at once.
+
+    `agent` is one Orchestrator, or several by name. `queue` is how many runs may wait to begin; `grace` how many
+    seconds runs get to end when the engine drains; `name` is what operators call it. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        agent: Orchestrator | Mapping[str, Orchestrator],
+        *,
+        slots: int = 16,
+        queue: int = 1000,
+        grace: float = 30.0,
+        name: str | None = None,
+        recover: Recover = "list",
+    ) -> None:
+        self._crew = Crew(agent)
+        self._grace = float(Order.of("drain", "", {"grace": grace}).about)
+        self.name = name or "local"
+        self._recover = _checked(recover)
+        self._queue = queue
+        self._journal, self._clock = self._crew.journal, self._crew.clock
+        self._standing = Standing(self._wake)
+        self._line = Line(self.name, slots, queue, self._may_begin)
+        self._registration = Registration(self._journal, self._clock)
+        self._desk = Desk(
+            self._crew.hosts, self._line, self._standing, self._registration, self._begin_to_drain
+        )
+        self.found: list[OpenRun] = []
+        """The runs that had not ended when the engine started, and what `resume` would do with each."""
+        self.recovered: dict[str, Handle] = {}
+        """Those that it took up."""
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._drain: Drain | None = None
+        self._draining: asyncio.Task[Drained] | None = None
+        self._orders: set[asyncio.Task[None]] = set()
+        self._leaving = asyncio.Event()
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run that stands for this engine in the journal."""
+        return self._registration.run_id
+
+    # ---- living ----
+
+    async def start(self) -> list[OpenRun]:
+        """Begin to take runs; return those that had not ended, `found`. Raises what the journal raises, and RunError.
+
+        With `recover="resume"` those that need no person go on, in their order, before anything that is submitted.
+        """
+        if self._home is not None:
+            raise ConfigError(f"engine {self.name!r} was started before; make another one")
+        self._crew.attach(self._line, self._standing)
+        try:
+            self.found = await self._crew.open_runs()
+            await self._registration.begin(self._about())
+        except BaseException:
+            self._crew.detach()
+            raise
+        self._home = os.getpid(), asyncio.get_running_loop()
+        if self._journal.shared:
+            listening = self._registration.listen(self._desk.take)
+            self._listening = asyncio.create_task(listening, name=f"engine {self.name} inbox")
+        try:
+            if self._recover == "resume":
+                await self._take_up()
+        except BaseException:
+            await self._drain_at_once()
+            raise
+        return self.found
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.drain(None if kind is None else 0.0, why="the engine is left")
+        except asyncio.CancelledError:
+            await self._drain_at_once()
+            raise
+
+    # ---- runs ----
+
+    async def submit(
+        self,
+        prompt: Prompt,
+        *,
+        agent: str | None = None,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: Limits | None = None,
+        deadline: float | None = None,
+    ) -> Handle:
+        """Queue a run and return its handle at once; options as for `Orchestrator.run`, `deadline` from now on.
+
+        `agent` names one of several. Raises NotAdmitting while no runs are admitted, Overloaded for a full queue,
+        RunExists for a known run_id: the journal knows nothing of a run that was refused.
+        """
+        self._refuse_closed()
+        chosen = self._crew.chosen(agent)
+        runner, host = self._crew[chosen], self._crew[chosen].hosting
+        if run_id is not None and await host.knows(run_id):
+            raise RunExists(run_id)
+        self._refuse_closed()
+        name, asked = run_id or secrets.token_hex(16), self._clock.monotonic()
+
+        async def work() -> Result:
+            left = None if deadline is None else deadline - (self._clock.monotonic() - asked)
+            return await runner.run(
+                prompt, run_id=name, conversation_id=conversation_id, limits=limits, deadline=left
+            )
+
+        job = self._job(name, chosen, work, conversation_id)
+        self._line.enter(job)
+        return Handle(job)
+
+    async def resume(
+        self, run_id: str, *, agent: str | None = None, limits: Limits | None = None, by: str = ""
+    ) -> Handle:
+        """Queue a run of the journal to go on where it stands; one that is paused here goes on at once.
+
+        Raises RunUnknown, and as `submit` does; the handle raises what `Orchestrator.resume` does.
+        """
+        self._refuse_closed()
+        job = self._line.find(run_id)
+        if job is not None:
+            live = job.hosting.live(run_id)
+            if live is None or not live.held or limits is not None:
+                raise RunExists(run_id)
+            job.hosting.ask(run_id, "resume", by=by, why="")
+            return Handle(job)
+        chosen = self._crew.chosen(agent)
+        head = await self._journal.head(run_id)
+        self._refuse_closed()
+        job = self._resumption(run_id, chosen, head.conversation_id, limits, by)
+        self._line.enter(job)
+        return Handle(job)
+
+    # ---- operators ----
+
+    async def control(self, order: str, *, by: str = "", why: str = "", **about: Any) -> None:
+        """Carry out an operator's order (engines/order.py: KINDS) once it is journalled with who and why.
+
+        `about` is what it is about: `tool=`, `model=`, `slots=`, `graph=` or `grace=`. Raises ConfigError for an order
+        that cannot be carried out, and what the journal raises; nothing is changed then.
+        """
+        self._refuse_foreign()
+        given = Order.of(order, by or _somebody(), {**about, "why": why})
+        self._desk.check(given)
+        await self._unbroken(self._desk.carry_out(given, id=secrets.token_hex(8)))
+
+    def status(self) -> dict[str, Any]:
+        """Return slots, queue, orders that stand and live runs, as plain data."""
+        return self._desk.status()
+
+    async def drain(self, grace: float | None = None, *, by: str = "", why: str = "") -> Drained:
+        """Admit nothing more, let runs end for `grace` seconds, leave the rest in the journal, and stop.
+
+        Return what became of the runs, when nothing runs here any more. A drain that goes on is joined, and
+        shortened where that asks for less time. Who is cancelled while waiting does not stop it.
+        """
+        self._refuse_foreign()
+        order = Order.of("drain", by or _somebody(), {"grace": grace, "why": why})
+        if self._draining is None:
+            await self._unbroken(self._told_to_drain(order))
+            order = replace(order, about=None)
+        return await asyncio.shield(self._begin_to_drain(order))
+
+    async def run_until_signal(self, grace: float | None = None) -> Drained:
+        """Wait for SIGTERM or SIGINT, or an operator's drain; drain, and return what became of the runs.
+
+        A second signal ends the process at once. Raises ConfigError off the main thread.
+        """
+        names: list[str] = []
+
+        def act(name: str) -> None:
+            names.append(name)
+            self._leaving.set()
+
+        self._refuse_foreign()
+        with first_signal(act):
+            await self._leaving.wait()
+            return await self.drain(grace, by="signal" if names else "", why="".join(names))
+
+    # ---- inside: starting ----
+
+    def _about(self) -> dict[str, Any]:
+        limits = {"slots": self._line.slots.limit, "queue": self._queue, "grace": self._grace}
+        return {"name": self.name, **limits, "agents": self._crew.plain()}
+
+    async def _take_up(self) -> None:
+        async for agent, head in self._crew.unattended(self.found):
+            job = self._resumption(head.run_id, agent, head.conversation_id, None, f"engine {self.name}")
+            self._line.enter(job, bounded=False)  # the bound is for what is new
+            self.recovered[head.run_id] = Handle(job)
+
+    # ---- inside: runs ----
+
+    def _resumption(
+        self, run_id: str, agent: str, conversation_id: str | None, limits: Limits | None, by: str
+    ) -> Job:
+        work = functools.partial(self._crew[agent].resume, run_id, limits=limits, by=by)
+        job = self._job(run_id, agent, work, conversation_id)
+        job.stored = True
+        return job
+
+    def _job(
+        self,
+        run_id: str,
+        agent: str,
+        work: Callable[[], Coroutine[Any, Any, Result]],
+        conversation_id: str | None,
+    ) -> Job:
+        end = asyncio.get_running_loop().create_future()
+        hosting, context = self._crew[agent].hosting, contextvars.copy_context()
+        return Job(run_id, agent, hosting, work, context, end, conversation_id)
+
+    def _may_begin(self, job: Job) -> bool:
+        """Hold back a run that could only wait: for its model, or for the end of its conversation's last run."""
+        if self._standing.blocks(job.hosting.model):
+            return False
+        talk = job.conversation_id
+        return talk is None or all(one.conversation_id != talk for one in self._line.live.values())
+
+    def _wake(self) -> None:
+        """Let runs that wait for a model look again; others may begin."""
+        for job in self._line.of_graph(None):
+            if job.phase is Phase.WAITING and job.reason == "waiting":
+                job.hosting.nudge(job.run_id)
+        self._line.slots.fill()
+
+    def _refuse_closed(self) -> None:
+        self._refuse_foreign(started=False)
+        if self._home is None:
+            raise NotAdmitting(
+                self.name, "it is not started", "use `async with engine` or `await engine.start()`"
+            )
+        if self._draining is not None:
+            raise NotAdmitting(self.name, "it is draining or has stopped", "submit it to another engine")
+        if (closed := self._desk.closed) is not None:
+            then = "wait until somebody starts admitting again, or submit it to another engine"
+            raise NotAdmitting(self.name, f"admission was stopped by {closed.explain()}", then)
+
+    def _refuse_foreign(self, *, started: bool = True) -> None:
+        """Raise ConfigError outside the process and event loop that the engine was started in."""
+        if self._home is None and started:
+            raise ConfigError(
+                f"engine {self.name!r} is not started; use `async with` or `await engine.start()`"
+            )
+        if self._home is not None and self._home != (os.getpid(), asyncio.get_running_loop()):
+            raise ConfigError(
+                f"engine {self.name!r} belongs to the process and event loop that started it: make another one "
+                "after a fork, and reach it from other threads by asyncio.run_coroutine_threadsafe"
+            )
+
+    # ---- inside: stopping ----
+
+    async def _told_to_drain(self, order: Order) -> None:
+        with contextlib.suppress(JournalError):  # a store that is down is no reason to go on
+            await self._registration.note("control", {**order.body(), "id": secrets.token_hex(8)})
+        self._begin_to_drain(order)
+
+    async def _unbroken(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Do something to its end, even if whoever asked for it is cancelled meanwhile; the stop waits for it."""
+        task = asyncio.create_task(doing)
+        self._orders.add(task)
+        task.add_done_callback(self._orders.discard)
+        await asyncio.shield(task)
+
+    def _begin_to_drain(self, order: Order) -> asyncio.Task[Drained]:
+        seconds = order.about
+        if self._draining is None:
+            self._desk.draining = True
+            self._drain = Drain(self.name, self._line, self._clock, f"drained by {order.explain()}")
+            seconds = self._grace if seconds is None else seconds
+            self._draining = asyncio.create_task(self._stop(self._drain), name=f"engine {self.name} drain")
+            self._leaving.set()
+        if self._drain is not None and seconds is not None:
+            self._drain.shorten(seconds)
+        return self._draining
+
+    async def _drain_at_once(self) -> None:
+        """Wait until nothing runs here any more, whoever cancels meanwhile: nothing is left to itself."""
+        draining = self._begin_to_drain(Order("drain", _somebody(), "the engine is left", 0.0))
+        if self._drain is not None:
+            self._drain.hurry()
+        while not draining.done():
+            with contextlib.suppress(asyncio.CancelledError):  # raised again by whoever called
+                await asyncio.wait((draining,))
+
+    async def _stop(self, drain: Drain) -> Drained:
+        try:
+            report = await drain.carried_out()
+            if self._orders:
+                await asyncio.wait(self._orders)
+            with contextlib.suppress(JournalError):  # the store is down: the engine will count as lost
+                await self._registration.end(asdict(report))
+            return report
+        finally:
+            self._crew.detach()
+            if self._listening is not None:
+                self._listening.cancel()
+                await asyncio.wait((self._listening,))
+                if not self._listening.cancelled():
+                    self._listening.result()  # a defect of ours ended it before
+
+
+def _checked(recover: Recover) -> Recover:
+    if recover not in get_args(Recover):
+        raise ConfigError(f"recover is {recover!r}; it must be one of {', '.join(get_args(Recover))}")
+    return recover
+
+
+def _somebody() -> str:
+    """Name whoever runs this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"

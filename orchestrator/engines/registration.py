@@ -1,0 +1,101 @@
+"""An engine as a run of its own in the journal: graph `engine`, held as long as it lives.
+
+So the means that runs have serve for engines: requests are posted to its inbox, what was asked, by whom and why, and
+what came of it stands in its records (`runs events`), and a dead one shows by the owner that it lost.
+
+    created   {…, engine: {name, host, pid, slots, queue, agents: {name: {owner, graph, model, tools}}}}
+    control   {id, kind, by, why, at, number, <what it is about>, refused?: sentence}
+    status    {id, at, …}           the answer to a `status` request
+    ended     {outcome: "completed", reason: "none", at, report}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from orchestrator.errors import JournalError, RunUnknown
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted
+from orchestrator.ports import Clock
+
+ENGINE = "engine"
+"""Graph of the runs that stand for engines."""
+
+POLL = 0.15
+"""Seconds between two looks at what other processes posted."""
+
+
+class Registration:
+    """The records of one engine."""
+
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self.run_id = f"{ENGINE}-{secrets.token_hex(8)}"
+        self._journal = journal
+        self._clock = clock
+        self._lease: Lease | None = None
+        self._writing = asyncio.Lock()
+        self._read = 0
+
+    async def begin(self, about: Mapping[str, Any]) -> None:
+        """Create the run and hold it."""
+        where = {"host": socket.gethostname(), "pid": os.getpid()}
+        owner = f"{where['host']}:{where['pid']}:{secrets.token_hex(4)}"
+        body = {
+            "schema": RECORD_SCHEMA,
+            "graph": ENGINE,
+            "fingerprint": "",
+            "at": self._clock.time(),
+            "parent_run_id": None,
+            "conversation_id": None,
+            ENGINE: {**about, **where},
+        }
+        creating = asyncio.ensure_future(self._journal.create(self.run_id, owner, body))
+        try:
+            self._lease = await asyncio.shield(creating)
+        except (
+            asyncio.CancelledError
+        ):  # what comes about all the same must not look like an engine that lives
+            await asyncio.wait((creating,))
+            if not creating.cancelled() and creating.exception() is None:
+                self._lease = creating.result()
+                await self.end({})
+            raise
+
+    async def note(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Make a record durable. Raises what the journal raises."""
+        async with self._writing:
+            if self._lease is None:
+                raise JournalError(f"engine run {self.run_id!r} is not held here")
+            draft = Draft(kind, {"at": self._clock.time(), **body})
+            waiting = self._journal.append(self._lease, [draft])
+            if waiting is not None:
+                await waiting
+
+    async def end(self, report: Mapping[str, Any]) -> None:
+        """Say that the engine has stopped, and let go of the run."""
+        await self.note("ended", {"outcome": "completed", "reason": "none", "report": report})
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await self._journal.release(lease)
+
+    async def listen(self, take: Callable[[Posted], Awaitable[None]]) -> None:
+        """Hand on what is posted to the engine, until cancelled. Only for journals that other processes share."""
+        since = -1
+        while True:
+            with contextlib.suppress(JournalError):  # it may come back; the runs tell of it meanwhile
+                since = await self._look(since, take)
+            await asyncio.sleep(POLL)
+
+    async def _look(self, since: int, take: Callable[[Posted], Awaitable[None]]) -> int:
+        position, news = await self._journal.news(since)
+        if since < 0 or self.run_id in news:  # at first nobody knows what came before
+            with contextlib.suppress(RunUnknown):
+                for posted in await self._journal.inbox(self.run_id, self._read):
+                    await take(posted)
+                    self._read = posted.number
+        return position

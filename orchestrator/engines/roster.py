@@ -1,0 +1,101 @@
+"""Engines seen from other processes, through the journal they share: who lives, how they are, what they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.engines.desk import STATUS
+from orchestrator.engines.registration import ENGINE
+from orchestrator.errors import ConfigError, Corrupt
+from orchestrator.kernel.journal import Journal, Posted, RunHead
+
+ANSWERS_WITHIN = 2.0
+"""Seconds an engine gets to answer: ten times what one that lives and is not blocked needs."""
+
+_POLL = 0.03
+ALL = "all"
+"""In place of a name: every engine that lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An engine that has not stopped, as far as its records tell."""
+
+    run_id: str
+    name: str
+    owner: str | None
+    """Who it is; None where its process died, or lost its journal."""
+    about: Mapping[str, Any]
+    """As it was started: host, pid, slots, queue, grace, agents."""
+    began: float
+    last: int
+    """Number of its last record."""
+
+    @property
+    def alive(self) -> bool:
+        """Its process holds it."""
+        return self.owner is not None
+
+
+async def engines(journal: Journal) -> list[Seen]:
+    """Return the engines of a journal that have not stopped, oldest first. Those with damaged records are left out."""
+    heads: list[RunHead] = []
+    try:
+        async for head in journal.runs(graph=ENGINE):
+            heads.append(head)  # noqa: PERF401 - what came before an error counts
+    except Corrupt:
+        pass  # other commands look for damage
+    found = []
+    for head in heads:
+        if head.status != "ended":
+            about = (await journal.load(head.run_id))[0].body.get(ENGINE) or {}
+            name = str(about.get("name", ""))
+            found.append(Seen(head.run_id, name, head.owner, about, head.created_at, head.seq))
+    return found
+
+
+def meant(found: list[Seen], name: str | None) -> list[Seen]:
+    """Return the engines that an order is for: those of a name, one by its run id, all, or the only one that lives.
+
+    Raises ConfigError where it is not clear, or none lives.
+    """
+    living = [one for one in found if one.alive]
+    if not living:
+        dead = f"; {len(found)} died without stopping, their runs wait for `runs resume`" if found else ""
+        raise ConfigError(f"no engine lives on this journal{dead}")
+    if name == ALL or (name is None and len(living) == 1):
+        return living
+    known = ", ".join(f"{one.name} ({one.run_id})" for one in living)
+    if name is None:
+        raise ConfigError(
+            f"{len(living)} engines live on this journal; choose with --engine, or `all`: {known}"
+        )
+    chosen = [one for one in living if name in (one.name, one.run_id)]
+    if not chosen:
+        raise ConfigError(f"no engine {name!r} lives on this journal; those that do: {known}")
+    return chosen
+
+
+async def ask(
+    journal: Journal, engine: Seen, kind: str, body: Mapping[str, Any], by: str
+) -> Mapping[str, Any] | None:
+    """Post a request to an engine and return the record that answers it; None when none came in time.
+
+    The request stays posted then: an engine that was only blocked carries it out later.
+    """
+    request = Posted(secrets.token_hex(8), kind, dict(body), by, time.time())
+    await journal.post(engine.run_id, request)
+    until, since = time.monotonic() + ANSWERS_WITHIN, engine.last + 1
+    while time.monotonic() < until:
+        news = (await journal.head(engine.run_id)).seq >= since
+        for record in await journal.load(engine.run_id, since) if news else ():  # it proves the whole chain
+            since = record.seq + 1
+            if record.kind in {"control", STATUS} and record.body.get("id") == request.id:
+                return record.body
+        await asyncio.sleep(_POLL)
+    return None

@@ -1,0 +1,43 @@
+"""SIGTERM and SIGINT for an engine: the first asks it to drain, the second ends the process at once.
+
+The journal stands at every instruction, so ending at once loses nothing that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from orchestrator.errors import ConfigError
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def first_signal(act: Callable[[str], None]) -> Iterator[None]:
+    """Within the block the first signal calls `act` with its name on the running loop.
+
+    Handlers of Python's own, not of the loop: the second signal has to work while something blocks the loop. Raises
+    ConfigError off the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            "only the main thread can wait for signals; call `engine.drain()` from yours instead"
+        )
+    loop = asyncio.get_running_loop()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        loop.call_soon_threadsafe(act, signal.Signals(number).name)
+
+    before = {each: signal.signal(each, handle) for each in SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,258 @@
+"""A drained engine leaves nothing half-done: what can end ends, the rest waits in the journal to be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from orchestrator.engines.drain import SETTLE, Drained
+from orchestrator.engines.handle import Handle, Phase
+from orchestrator.engines.local import LocalEngine
+from orchestrator.errors import NotAdmitting, Suspended
+from orchestrator.journal.crashing import CrashingJournal
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.testing.clock import FakeClock
+from tests.engines.stage import Stage, agent, left, until
+
+
+async def standing(journal: MemoryJournal, run_id: str) -> tuple[str, str, str | None]:
+    head = await journal.head(run_id)
+    return head.status, head.reason, head.owner
+
+
+async def suspended(handle: Handle) -> str:
+    with pytest.raises(Suspended) as left:
+        await handle
+    assert left.value.run_id == handle.run_id
+    return left.value.reason
+
+
+async def test_a_drain_lets_end_what_can_parks_what_it_may_and_interrupts_the_rest() -> None:
+    stage, journal, clock = Stage(), MemoryJournal(), FakeClock()
+    engine = LocalEngine(agent(stage, journal, clock=clock), slots=3, grace=30, name="mill")
+    await engine.start()
+    runs = {
+        name: await engine.submit(name, run_id=name) for name in ("ask", "quick", "look", "stuck", "queued")
+    }
+    await until(lambda: set(stage.waiting) == {"quick", "look", "stuck"})
+    assert (runs["ask"].phase, runs["queued"].phase) == (Phase.WAITING, Phase.QUEUED)
+
+    draining = asyncio.create_task(engine.drain(by="ann", why="new version"))
+    with pytest.raises(NotAdmitting, match="drained by ann: new version; submit it to another engine"):
+        await runs["queued"]
+    with pytest.raises(NotAdmitting, match="it is draining or has stopped"):
+        await engine.submit("late")
+    stage.let("quick")
+    assert (await runs["quick"]).output == "quick!"
+    await clock.advance(31)
+    assert not draining.done(), "two are in the middle of a step"
+    stage.let("look")
+    await until(lambda: runs["look"].phase is Phase.WAITING)
+    await clock.advance(SETTLE + 1)
+    report = await draining
+
+    assert report == Drained(
+        ended=("quick",), parked=("ask", "look"), interrupted=("stuck",), refused=("queued",)
+    )
+    assert [await suspended(runs[name]) for name in ("ask", "look", "stuck")] == [
+        "approval",
+        "shutdown",
+        "interrupted",
+    ]
+    assert await standing(journal, "ask") == ("parked", "approval", None)
+    assert await standing(journal, "look") == ("parked", "shutdown", None)
+    assert await standing(journal, "stuck") == ("parked", "interrupted", None)
+    assert [head.run_id async for head in journal.runs(graph="llm_loop")] == ["ask", "quick", "look", "stuck"]
+    assert stage.effects == {}
+    assert stage.running == 0
+
+
+async def test_after_a_drain_another_engine_goes_on_and_every_effect_happens_once() -> None:
+    stage, journal, clock = Stage(), MemoryJournal(), FakeClock()
+    runner = agent(stage, journal, clock=clock)
+    async with left(runner, clock, meanwhile=lambda: stage.let("look 1")) as engine:
+        for name in ("ask", "look 1", "look 2", "quick"):
+            await engine.submit(name, run_id=name)
+        await until(lambda: len(stage.waiting) == 3)
+    heads = [await standing(journal, name) for name in ("ask", "look 1", "look 2", "quick")]
+    assert [reason for _, reason, _ in heads] == ["approval", "shutdown", "interrupted", "interrupted"]
+
+    next_stage = Stage()
+    next_stage.let("look 1", "look 2", "quick")
+    runner = agent(next_stage, journal, clock=clock)
+    async with LocalEngine(runner, recover="resume") as engine:
+        assert sorted(engine.recovered) == ["look 1", "look 2", "quick"]
+        for handle in engine.recovered.values():
+            assert (await handle).output == f"{handle.run_id}!"
+        asked = await engine.resume("ask")
+        await until(lambda: asked.phase is Phase.WAITING)
+        await runner.approve("ask", by="ann")
+        assert (await asked).outcome is Outcome.COMPLETED
+    assert stage.effects + next_stage.effects == {"look": 2, "send": 1}
+
+
+async def test_who_stands_in_line_with_an_answer_is_not_left_with_it_unheard() -> None:
+    stage, journal, clock = Stage(), MemoryJournal(), FakeClock()
+    runner = agent(stage, journal, clock=clock)
+    engine = LocalEngine(runner, slots=1, grace=5)
+    await engine.start()
+    ask = await engine.submit("ask", run_id="ask")
+    await until(lambda: ask.phase is Phase.WAITING)
+    look = await engine.submit("look", run_id="look")
+    await until(lambda: stage.asked == ["look"])
+    await runner.approve("ask", by="ann")
+    await until(lambda: ask.phase is Phase.READY)
+    draining = asyncio.create_task(engine.drain())
+    await clock.advance(6)
+    stage.let("look")  # it parks, and leaves its slot to the other one
+    report = await draining
+    assert sorted(report.parked) == ["ask", "look"]
+    assert [await suspended(ask), await suspended(look)] == ["shutdown", "shutdown"]
+    stored = StoredRun.of("ask", await journal.load("ask"))
+    assert [entry.answer["by"] for entry in stored.ledger.entries.values() if entry.answer] == ["ann"]
+    assert stage.effects == {"send": 1}
+    later = Stage()
+    assert (await agent(later, journal).resume("ask")).output == "ask!"
+    assert later.effects == {}
+
+
+async def test_a_drain_is_joined_and_may_be_shortened_but_not_lengthened() -> None:
+    stage, clock = Stage(), FakeClock()
+    engine = LocalEngine(agent(stage, clock=clock), grace=60)
+    await engine.start()
+    await engine.submit("look", run_id="look")
+    await until(lambda: bool(stage.waiting))
+    first = asyncio.create_task(engine.drain())
+    second = asyncio.create_task(engine.drain(600))
+    third = asyncio.create_task(engine.drain(10))
+    await clock.advance(11)
+    stage.let("look")
+    reports = [await one for one in (first, second, third)]
+    assert reports[0] == Drained(parked=("look",))
+    assert reports[1] is reports[0] is reports[2]
+
+
+async def test_a_drain_that_is_shortened_to_nothing_leaves_runs_their_time_to_settle() -> None:
+    stage, clock = Stage(), FakeClock()
+    engine = LocalEngine(agent(stage, clock=clock))
+    await engine.start()
+    handle = await engine.submit("look", run_id="look")
+    await until(lambda: bool(stage.waiting))
+    first = asyncio.create_task(engine.drain(60))
+    await clock.advance(1)
+    joined = []
+    for _ in range(3):
+        joined.append(asyncio.create_task(engine.drain(0)))
+        await clock.advance(SETTLE / 4)
+    stage.let("look")
+    assert await asyncio.gather(first, *joined) == [Drained(parked=("look",))] * 4
+    assert await suspended(handle) == "shutdown"
+
+
+async def test_who_is_cancelled_while_draining_does_not_stop_it() -> None:
+    stage, clock = Stage(), FakeClock()
+    engine = LocalEngine(agent(stage, clock=clock))
+    await engine.start()
+    handle = await engine.submit("quick")
+    await until(lambda: bool(stage.waiting))
+    caller = asyncio.create_task(engine.drain())
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    stage.let("quick")
+    assert (await handle).outcome is Outcome.COMPLETED
+    assert (await engine.drain()).ended == (handle.run_id,)
+
+
+async def test_a_block_that_is_left_by_an_error_drains_at_once() -> None:
+    stage, journal = Stage(), MemoryJournal()
+
+    async def host() -> None:
+        async with LocalEngine(agent(stage, journal), grace=1e9) as engine:
+            handle = await engine.submit("ask", run_id="r")
+            await until(lambda: handle.phase is Phase.WAITING)
+            await engine.submit("quick")
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        await host()
+    assert await standing(journal, "r") == ("parked", "approval", None)
+
+
+async def test_a_block_whose_caller_is_cancelled_interrupts_at_once_and_leaves_no_task_behind() -> None:
+    stage, journal = Stage(), MemoryJournal()
+
+    async def host() -> None:
+        async with LocalEngine(agent(stage, journal)) as engine:
+            await engine.submit("quick", run_id="r")
+            await until(lambda: bool(stage.waiting))
+
+    task = asyncio.create_task(host())
+    await until(lambda: bool(stage.waiting))
+    await asyncio.sleep(0.01)  # into the drain, which has 30 s
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await standing(journal, "r") == ("parked", "interrupted", None)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_an_engine_whose_journal_is_down_still_stops() -> None:
+    stage, inner = Stage(), MemoryJournal()
+    journal = CrashingJournal(inner, at=2)
+    engine = LocalEngine(agent(stage, journal), grace=0)
+    await engine.start()
+    stage.let("quick")
+    handle = await engine.submit("quick", run_id="r")
+    assert (await handle).outcome is Outcome.FAILED
+    assert (await engine.drain(0)) == Drained()
+    assert (await inner.head(engine.run_id)).status == "open", "it will count as lost"
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_an_order_whose_caller_is_cancelled_is_journalled_and_carried_out_or_neither(
+    turns: int,
+) -> None:
+    stage, journal = Stage(), Slow()
+    async with LocalEngine(agent(stage, journal)) as engine:
+        caller = asyncio.create_task(engine.control("stop_admitting", by="ann"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait((caller,))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        noted = any(record.kind == "control" for record in await journal.load(engine.run_id))
+        assert noted is not engine.status()["admitting"]
+
+
+class Slow(MemoryJournal):
+    """An append takes some turns of the loop."""
+
+    def append(self, lease: Any, drafts: Any, blobs: Any = None) -> Any:
+        super().append(lease, drafts, blobs)
+        return self._turns()
+
+    async def _turns(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+async def test_runs_that_others_begin_with_the_agent_are_not_the_engines() -> None:
+    stage = Stage()
+    runner = agent(stage)
+    async with LocalEngine(runner, slots=1) as engine:
+        await engine.submit("mine")
+        await until(lambda: stage.asked == ["mine"])
+        direct = asyncio.create_task(runner.run("ask", run_id="direct"))
+        await until(lambda: runner.hosting.live("direct") is not None)
+        await until(lambda: stage.running == 1)
+        await runner.approve("direct", by="ann")
+        assert (await direct).outcome is Outcome.COMPLETED, "it has no slot to wait for"
+        assert engine.status()["taken"] == 1
+        stage.let("mine")

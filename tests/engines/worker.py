@@ -1,0 +1,81 @@
+"""A process with an engine: `python -m tests.engines.worker FOLDER OPTIONS PROMPT…`; OPTIONS is JSON.
+
+Its journal is FOLDER/journal.db. The model asks for `steps` calls of `work`, one a turn, each of which adds a line to
+FOLDER/effects; a prompt that begins with `held` is answered in turn N once the file `go-PROMPT-N` exists. `ask` makes
+it call a tool that needs approval. The process says "ready", then one line of JSON at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.engines import drain
+from orchestrator.engines.local import LocalEngine
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.messages import Request
+from orchestrator.providers.scripted import Answer, FunctionLLM, call
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.toolspec import ToolContext, tool
+
+STEPS = 3
+
+
+class Work:
+    """What the runs of the process do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def model(self, request: Request) -> Answer:
+        prompt = next(m.text for m in request.messages if m.role == "user")
+        turn = sum(m.role == "assistant" for m in request.messages)
+        if prompt.startswith("ask"):
+            return call("send", to="everybody") if not turn else "sent"
+        may = self.folder / f"go-{prompt}-{turn}"
+        while prompt.startswith("held") and not may.exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.005)
+        return call("work", prompt=prompt, step=turn) if turn < STEPS else f"{prompt}: done"
+
+    def tools(self) -> list[Any]:
+        @tool(effect="irreversible")
+        async def work(context: ToolContext, prompt: str, step: int) -> str:
+            self.note(f"{prompt}:{step}:{context.idempotency_key}")
+            return f"step {step}"
+
+        @tool(effect="irreversible", approval=True)
+        async def send(to: str) -> str:
+            self.note(f"send:{to}")
+            return "sent"
+
+        return [work, send]
+
+    def note(self, line: str) -> None:
+        with (self.folder / "effects").open("ab", buffering=0) as file:
+            file.write(f"{line}\n".encode())
+
+
+async def main(folder: Path, options: dict[str, Any], prompts: list[str]) -> dict[str, Any]:
+    drain.SETTLE = options.pop("settle", drain.SETTLE)
+    finish = options.pop("finish", False)
+    work = Work(folder)
+    async with SqliteJournal(folder / "journal.db") as journal:
+        runner = Orchestrator(
+            FunctionLLM(work.model, model="worker"), tools=work.tools(), journal=journal, observers=()
+        )
+        async with LocalEngine(runner, **options) as engine:
+            handles = [await engine.submit(prompt, run_id=prompt) for prompt in prompts]
+            print("ready", engine.run_id, flush=True)  # noqa: T201
+            if finish:
+                handles += engine.recovered.values()
+                return {handle.run_id: (await handle).outcome for handle in handles}
+            return asdict(await engine.run_until_signal())
+
+
+if __name__ == "__main__":
+    told = asyncio.run(main(Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]))
+    print(json.dumps(told), flush=True)  # noqa: T201
