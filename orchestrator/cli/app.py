@@ -10,6 +10,9 @@ import typer
 from orchestrator.cli import Options
 from orchestrator.cli import option as given
 from orchestrator.cli.exit import table
+from orchestrator.cli.metrics_group import group as metrics
+from orchestrator.cli.operate_group import group as operate
+from orchestrator.cli.ops_group import group as ops
 from orchestrator.cli.runs_group import group as runs
 
 _EXIT_CODES = "Exit codes, one for each outcome:\n\n\b\n" + table()
@@ -97,17 +100,24 @@ def run(
     limit: given.Limit = None,
     log: given.Log = None,
     json: given.Json = False,
+    journal: given.Journal = None,
+    run_id: given.NewRunId = None,
+    conversation: given.Conversation = None,
 ) -> None:
     """Run one prompt to its end, showing the state machine as it goes.
 
     A table that moves on a terminal, plain lines elsewhere; then the answer and the outcome. --json prints
     one object instead: run_id, outcome, reason, output, usage, verdict, error, messages (OpenAI form) and
     transitions. The exit code is that of the outcome.
+
+    Every step is in the journal before it counts. While a person is asked, the run waits and says how to answer;
+    if its process is killed, `orchestrator runs resume` goes on with it.
     """
     from orchestrator.cli.run import Asked, run_prompt
 
     tools, limits = tuple(tool or ()), tuple(limit or ())
-    asked = Asked(prompt, model, tools, instructions, output_schema, limits, log, json)
+    kept = (journal, run_id, conversation)
+    asked = Asked(prompt, model, tools, instructions, output_schema, limits, log, json, *kept)
     raise typer.Exit(run_prompt(asked))
 
 
@@ -162,6 +172,9 @@ def doctor(*, json: given.Json = False, journal: given.Journal = None) -> None:
 
 
 app.add_typer(runs, name="runs")
+app.add_typer(operate, name="operate")
+app.add_typer(ops, name="ops")
+app.add_typer(metrics, name="metrics")
 
 config = typer.Typer(help="Settings of this process.", rich_markup_mode=None)
 app.add_typer(config, name="config")

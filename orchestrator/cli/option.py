@@ -73,9 +73,69 @@ Journal = Annotated[
         metavar="PATH", help="The journal. Default: ORCHESTRATOR_JOURNAL, else .orchestrator/journal.db."
     ),
 ]
+NewRunId = Annotated[
+    str | None, typer.Option("--run-id", metavar="ID", help="Of the new run. Default: a fresh one.")
+]
+Conversation = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="The conversation that this run is the next turn of; new ids begin one."),
+]
 RunId = Annotated[
     str, typer.Argument(metavar="RUN", help="A run id, or at least 4 characters that begin one.")
 ]
+AnyRunId = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="A run id, or at least 4 characters that begin one. Without it: list what could be resumed.",
+        show_default=False,
+    ),
+]
+RunIds = Annotated[
+    list[str] | None, typer.Argument(metavar="RUN", help="Only these runs.", show_default=False)
+]
+OtherModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="SPEC", help="Another model than it was started with, as for `run`."),
+]
+OtherTool = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool",
+        metavar="MODULE:FUNCTION",
+        help="A tool, in place of all that it was started with; repeatable.",
+    ),
+]
+HigherLimit = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit", metavar="NAME=VALUE", help="Changes one limit of the run, e.g. max_iterations=40."
+    ),
+]
+Turn = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="After this answer of the model; 0 is before the first. Default: the end."
+    ),
+]
+More = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="What the user says next.")]
+Using = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Takes a journal.stored.StoredRun and returns it as it fits this version.",
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="FINGERPRINT", help="Only runs of this version, or its beginning."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the versions that runs are in.")]
+Root = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="The folder of the files. Default: the one the run was started in."),
+]
+Step = Annotated[str | None, typer.Option(metavar="S", help="Only the changes of this step.")]
 Status = Annotated[str | None, typer.Option(metavar="STATUS", help="open, parked or ended.")]
 OfGraph = Annotated[str | None, typer.Option(metavar="NAME", help="Runs of this graph.")]
 Most = Annotated[int, typer.Option(metavar="N", help="How many, the newest first; 0 is all.")]

@@ -1,4 +1,4 @@
-"""`orchestrator run`: one prompt, one run."""
+"""`orchestrator run`: one prompt, one run, in the journal from its first record on."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.load import imported, limits_from, schema_from
-from orchestrator.cli.model import model_of
+from orchestrator.cli.launch import Launch, Parts
+from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import complain, say, say_json, shown
-from orchestrator.cli.stop import on_signal
-from orchestrator.errors import RunUnknown
+from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.watched import Going, Watched
+from orchestrator.errors import ConfigError
+from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Observer, Transition
-from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.kernel.record import Transition
+from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.result import Result
-from orchestrator.settings import Settings, build
+from orchestrator.settings import Settings
+from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.watchdog import on_signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,61 +42,79 @@ class Asked:
     limits: tuple[str, ...]
     log: Path | None
     json: bool
+    journal: Path | None = None
+    run_id: str | None = None
+    conversation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a run is shown, and where it is kept."""
+
+    run_id: str
+    journal: Path | None
+    """As the command line names it."""
+    log: Path | None
+    json: bool
+    remind: bool = True
+    """Say on stderr how many other runs are open."""
 
 
 def run_prompt(asked: Asked) -> int:
     """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
     settings = Settings.load()
-    model = model_of(asked.model or settings.model)
-    options: dict[str, Any] = {
-        "tools": [imported(spec, "tool") for spec in asked.tools] or model.tools,
-        "limits": limits_from(asked.limits, settings.limits),
-        "retry": build(RetryPolicy, settings.retry, "retry"),
-        "output_type": schema_from(asked.output_schema) if asked.output_schema else None,
-        "instructions": asked.instructions,
-    }
+    run_id = new_id(asked.run_id)
+    launch = Launch.here(asked.model, asked.tools, asked.instructions, asked.output_schema, settings)
+    parts = Parts.of(launch)
+    limits = limits_from(asked.limits, settings.limits)
     prompt = sys.stdin.read() if asked.prompt == "-" else asked.prompt
-    with logging_to(asked.log, settings.log_level) as logs:
-        watched = _Watched(show=not asked.json)
-        agent = Orchestrator(model.llm, observers=[*watched.observers, *logs], **options)
-        result = asyncio.run(watched.run(agent, prompt))
+    view = View(run_id, asked.journal, asked.log, asked.json)
+    return conducted(
+        view,
+        launch,
+        parts,
+        limits,
+        lambda agent: agent.run(prompt, run_id=run_id, conversation_id=asked.conversation),
+    )
+
+
+def new_id(given: str | None) -> str:
+    """Return the id of a new run. Raises ConfigError for one that could not be typed again."""
+    if given is None:
+        return uuid4().hex
+    if not given or not given.isprintable() or given != given.strip() or given.startswith("-"):
+        raise ConfigError(
+            f"run id {shown(given, 80)!r} is none: printable characters, no blanks around it, no dash first"
+        )
+    return given
+
+
+def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, go: Going) -> int:
+    """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
+    settings = Settings.load()
+    journal = SqliteJournal(journal_file(view.journal))
+    live = Live()
+    with logging_to(view.log, settings.log_level) as logs, on_signal(live):
+        watched = Watched(view.run_id, journal, view.journal, show=not view.json)
+        with launch.at_home():
+            agent = launch.agent(
+                parts, journal=journal, observers=[*watched.observers, live, *logs], limits=limits
+            )
+            result = asyncio.run(watched.carry(agent, go, remind=view.remind))
     if watched.lost:
         return Exit.PIPE
-    if asked.json:
-        say_json(as_json(result))
-    else:
-        _print_end(result, watched)
-    if result.outcome is not Outcome.COMPLETED:
-        complain(sentence(result))
+    told(result, watched.screen.tally.totals() if watched.screen else None)
     return EXIT_CODES[result.outcome]
 
 
-class _Watched:
-    """One run with its screen; a signal, or the loss of whoever reads the screen, cancels it."""
-
-    def __init__(self, *, show: bool) -> None:
-        from orchestrator.cli.screen import Screen
-
-        self.lost = False
-        self.screen = Screen(LLM_LOOP, self._lose) if show else None
-        self.observers: list[Observer] = [] if self.screen is None else [self.screen]
-        self._agent: Orchestrator | None = None
-        self._run_id = uuid4().hex
-
-    async def run(self, agent: Orchestrator, prompt: str) -> Result:
-        """Run the prompt to its end."""
-        self._agent = agent
-        with on_signal(self._cancel), self.screen.showing() if self.screen else nullcontext():
-            return await agent.run(prompt, run_id=self._run_id)
-
-    def _cancel(self) -> None:
-        if self._agent is not None:
-            with suppress(RunUnknown):  # it has just ended
-                self._agent.cancel(self._run_id, why="signal")
-
-    def _lose(self) -> None:
-        self.lost = True
-        self._cancel()
+def told(result: Result, totals: str | None) -> None:
+    """Print the end of a run: as JSON where `totals` is None; why it did not complete goes to stderr."""
+    if totals is None:
+        say_json(as_json(result))
+    else:
+        _print_end(result, totals)
+    if result.outcome is not Outcome.COMPLETED:
+        complain(sentence(result))
 
 
 @contextmanager
@@ -104,12 +124,11 @@ def logging_to(file: Path | None, level: str = "info") -> Iterator[list[Transiti
         yield [] if file is None else [TransitionLog(stack.enter_context(file.open("ab")), level=level)]
 
 
-def _print_end(result: Result, watched: _Watched) -> None:
+def _print_end(result: Result, totals: str) -> None:
     if result.output not in (None, ""):
         text = result.output if isinstance(result.output, str) else json.dumps(result.output, indent=2)
         say(f"\n{shown(text, 100_000)}")
     reason = "" if result.reason == "none" else f" ({result.reason})"
-    totals = watched.screen.tally.totals() if watched.screen else ""
     say(f"\noutcome: {result.outcome}{reason}; {totals}")
 
 

@@ -186,6 +186,102 @@ def pause(
     raise typer.Exit(post(Wanted(kind="pause", run=run, by=by, why=why, json=json, journal=journal)))
 
 
+# ---- going on ----
+
+
+@group.command()
+def resume(
+    run: given.AnyRunId = None,
+    *,
+    limit: given.HigherLimit = None,
+    model: given.OtherModel = None,
+    tool: given.OtherTool = None,
+    by: given.By = None,
+    log: given.Log = None,
+    json: given.Json = False,
+    journal: given.Journal = None,
+) -> None:
+    """Go on with a run where it stands, as it was started; without RUN, say what would happen to each open run."""
+    from orchestrator.cli.runs.resume import Wanted, resume_run
+
+    wanted = Wanted(
+        run=run,
+        model=model,
+        tools=tuple(tool or ()),
+        limits=tuple(limit or ()),
+        by=by,
+        log=log,
+        json=json,
+        journal=journal,
+    )
+    raise typer.Exit(resume_run(wanted))
+
+
+@group.command()
+def fork(
+    run: given.RunId,
+    *,
+    turn: given.Turn = None,
+    prompt: given.More = None,
+    model: given.OtherModel = None,
+    tool: given.OtherTool = None,
+    limit: given.HigherLimit = None,
+    run_id: given.NewRunId = None,
+    log: given.Log = None,
+    json: given.Json = False,
+    journal: given.Journal = None,
+) -> None:
+    """Start a new run from the conversation of a run as it stood after a turn; RUN stays as it is."""
+    from orchestrator.cli.runs.fork import Wanted, fork_run
+
+    wanted = Wanted(
+        run=run,
+        turn=turn,
+        prompt=prompt,
+        model=model,
+        tools=tuple(tool or ()),
+        limits=tuple(limit or ()),
+        run_id=run_id,
+        log=log,
+        json=json,
+        journal=journal,
+    )
+    raise typer.Exit(fork_run(wanted))
+
+
+@group.command()
+def rollback(
+    run: given.RunId,
+    *,
+    root: given.Root = None,
+    step: given.Step = None,
+    yes: given.Yes = False,
+    json: given.Json = False,
+    journal: given.Journal = None,
+) -> None:
+    """Undo what a run did to files, newest first; without --yes, list it. What others changed since is kept."""
+    from orchestrator.cli.runs.rollback import Wanted, roll_back
+
+    raise typer.Exit(roll_back(Wanted(run=run, root=root, step=step, yes=yes, json=json, journal=journal)))
+
+
+@group.command()
+def migrate(
+    run: given.RunIds = None,
+    *,
+    using: given.Using = None,
+    from_: given.From = None,
+    dry_run: given.DryRun = False,
+    json: given.Json = False,
+    journal: given.Journal = None,
+) -> None:
+    """Bring open runs of older versions of the graph to this one. They are not resumed by that."""
+    from orchestrator.cli.runs.migrate import Wanted, migrate_runs
+
+    wanted = Wanted(runs=tuple(run or ()), using=using, made=from_, dry=dry_run, json=json, journal=journal)
+    raise typer.Exit(migrate_runs(wanted))
+
+
 # ---- care ----
 
 

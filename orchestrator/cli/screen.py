@@ -16,7 +16,16 @@ from rich.text import Text
 from orchestrator.cli.output import is_terminal, say, shown
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.history import History, StateStats
-from orchestrator.kernel.record import EventFailed, Fact, LLMCall, RunCompleted, ToolCall, Transition
+from orchestrator.kernel.record import (
+    EventFailed,
+    Fact,
+    LLMCall,
+    RunCompleted,
+    RunParked,
+    RunStarted,
+    ToolCall,
+    Transition,
+)
 
 _BAR = 20
 _WIDTH = 160
@@ -47,11 +56,18 @@ class Tally:
         """(outcome, reason) -> runs."""
         self.state = ""
         self.entered = time.perf_counter()
+        self.parked: tuple[str, float] | None = None
+        """(why the run waits for somebody, since when): none of that time is the state's."""
 
     def observe(self, fact: Fact) -> None:
         """Add a fact up."""
         self.history.observe(fact)
         match fact:
+            case RunParked():
+                self.parked = fact.reason, time.perf_counter()
+            case RunStarted() if self.parked is not None:
+                self.entered += time.perf_counter() - self.parked[1]
+                self.parked = None
             case Transition():
                 self.state, self.entered = fact.dest, time.perf_counter()
             case LLMCall():
@@ -91,13 +107,17 @@ class Board:
             cells = (state.value, str(one.visits if one else 0), f"{seconds:.3f}", bar.ljust(_BAR))
             table.add_row("▶" if here else "", *cells, style=style)
         tools = ", ".join(f"{tool} {outcome} ×{n}" for (tool, outcome), n in list(tally.tools.items()))
-        return Group(table, Text(f"  tools: {tools or 'none yet'}"), Text(f"  {tally.totals()}"))
+        lines = [f"  tools: {tools or 'none yet'}", f"  {tally.totals()}"]
+        if (parked := tally.parked) is not None:
+            lines.append(f"  waits: {parked[0]}")
+        return Group(table, *map(Text, lines))
 
     def _seconds(self, state: str, stats: Mapping[str, StateStats]) -> float:
         """Return the time spent in a state, the stay that is not over yet included."""
         past = stats[state].total if state in stats else 0.0
         running = state == self.tally.state and state not in self.graph.terminal
-        return past + (time.perf_counter() - self.tally.entered if running else 0.0)
+        now = time.perf_counter() if self.tally.parked is None else self.tally.parked[1]
+        return past + (now - self.tally.entered if running else 0.0)
 
 
 class Lines:
@@ -107,12 +127,16 @@ class Lines:
         self._lost: Callable[[], None] | None = lost
 
     def observe(self, fact: Fact) -> None:
-        """Print the fact. Observers cannot fail a run, so a reader that is gone is told to `lost`, once."""
+        """Print the fact."""
+        if line := _line(fact):
+            self.say(line)
+
+    def say(self, text: str) -> None:
+        """Print a text. Observers cannot fail a run, so a reader that is gone is told to `lost`, once."""
         if self._lost is None:
             return
         try:
-            if line := _line(fact):
-                say(line)
+            say(text)
         except BrokenPipeError:
             lost, self._lost = self._lost, None
             lost()
@@ -134,6 +158,15 @@ def _line(fact: Fact) -> str:
         case EventFailed():
             why = type(fact.error).__name__ if fact.error else fact.reason
             return f"    {fact.reason} in {fact.state}: {why}"
+    return _standing(fact)
+
+
+def _standing(fact: Fact) -> str:
+    match fact:
+        case RunParked():
+            return f"    parked in {fact.state}: {fact.reason}"
+        case RunStarted(origin="resumed"):
+            return "    goes on"
     return ""
 
 
@@ -144,6 +177,7 @@ class Screen:
         self.graph = graph
         self.tally = Tally()
         self._lines = None if is_terminal() else Lines(lost)
+        self._live: Live | None = None
 
     def observe(self, fact: Fact) -> None:
         """Take a fact."""
@@ -158,8 +192,16 @@ class Screen:
             yield
             return
         self.tally.state, self.tally.entered = self.graph.initial.value, time.perf_counter()
-        with Live(Board(self.graph, self.tally), console=console(), refresh_per_second=10):
+        with Live(Board(self.graph, self.tally), console=console(), refresh_per_second=10) as self._live:
             yield
+        self._live = None
+
+    def notice(self, text: str) -> None:
+        """Show a text that stays, above the table. Lines are not broken: they are there to be copied."""
+        if self._lines is not None:
+            self._lines.say(text)
+        elif self._live is not None:
+            self._live.console.print(Text(text), soft_wrap=True)
 
 
 def states_table(history: History) -> Table:

@@ -11,7 +11,19 @@ import pytest
 
 Cli = Callable[..., Any]
 
-COMMANDS = ("run", "replay", "graph", "lint", "report", "doctor", "runs", "config")
+COMMANDS = (
+    "run",
+    "replay",
+    "graph",
+    "lint",
+    "report",
+    "doctor",
+    "runs",
+    "operate",
+    "ops",
+    "metrics",
+    "config",
+)
 
 
 def test_help_names_every_command(cli: Cli) -> None:

@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import signal
+import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.parked import agents, bodies, parked, stored
+from tests.cli.recorded import JOURNAL
+from tests.cli.test_stop import until
+from tests.cli.test_terminal import Terminal
+
 Cli = Callable[..., Any]
+Start = Callable[..., subprocess.Popen[str]]
 
 ASK = ("run", "How many moons?", "--model")
 LOOK = ("--tool", "models:look")
@@ -150,3 +160,166 @@ def test_text_that_would_drive_the_terminal_or_no_encoding_holds_is_harmless(cli
     assert "half a character: ?, and ?[31mred\n" in cli(*ASK, "python:models:surrogate").out
     done = cli(*ASK, "python:models:surrogate", "--json")
     assert json.loads(done.out)["output"] == "half a character: \ud83d, and \x1b[31mred"
+
+
+# ---- the journal ----
+
+
+def test_a_run_is_always_kept_and_with_it_what_it_was_started_with(cli: Cli, folder: Path) -> None:
+    (folder / "orchestrator.toml").write_text("[retry]\nattempts = 2\n")
+    (folder / "any.json").write_text("{}")
+    done = cli(
+        *ASK, "python:models:answers", *LOOK, "--instructions", "Be brief.", "--output-schema", "any.json"
+    )
+    assert done.out.startswith("run ")
+    name = done.out.split()[1].rstrip(",")
+    file = folder / ".orchestrator/journal.db"
+    assert f"run {name}, journal .orchestrator/journal.db\n" in done.out
+    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
+    (created,) = bodies("created", name, str(file))
+    assert created["launch"] == {
+        "model": "python:models:answers",
+        "tools": ["models:look"],
+        "instructions": "Be brief.",
+        "output_schema": f"{folder}/any.json",
+        "retry": {"attempts": 2},
+        "cwd": str(folder),
+    }
+
+
+def test_the_journal_and_the_id_can_be_chosen(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_JOURNAL", "kept/there.db")
+    found = json.loads(cli(*ASK, "python:models:model", "--run-id", "mine", "--json").out)
+    assert (found["run_id"], stored("mine", "kept/there.db")[0].status) == ("mine", "ended")
+    cli(*ASK, "python:models:model", "--run-id", "other", "--journal", "here.db")
+    assert stored("other", "here.db")[0].status == "ended"
+    assert not Path(".orchestrator").exists()
+
+
+def test_an_id_that_is_taken_or_none_is_one_sentence(cli: Cli, one_sentence: Callable[..., str]) -> None:
+    cli(*ASK, "python:models:model", "--run-id", "mine")
+    done = cli(*ASK, "python:models:model", "--run-id", "mine")
+    assert one_sentence(done) == (
+        "orchestrator: run 'mine' exists: `orchestrator runs resume mine` goes on with it, or choose another --run-id"
+    )
+    assert done.code == 2
+    for bad in ("", " x", "-x", "a\nb"):
+        done = cli(*ASK, "python:models:model", f"--run-id={bad}")
+        assert "printable characters, no blanks around it, no dash first" in one_sentence(done)
+        assert done.code == 2
+
+
+def test_other_runs_that_nobody_has_are_said_in_one_line(cli: Cli, folder: Path) -> None:
+    parked(folder)
+    at = ("--journal", JOURNAL)
+    done = cli(*ASK, "python:models:model", "--json", *at)
+    assert done.err == (
+        "orchestrator: 1 other run is open and nobody has it: `orchestrator runs resume --journal journal.db` "
+        "says what would happen\n"
+    )
+    assert done.code == 0
+    parked(folder, "run-2")
+    assert "2 other runs are open and nobody has them: " in cli(*ASK, "python:models:model", *at).err
+
+
+def test_what_keeps_it_from_beginning_makes_no_journal(
+    cli: Cli, one_sentence: Callable[..., str], folder: Path
+) -> None:
+    assert "a int cannot become a tool" in one_sentence(
+        cli(*ASK, "python:models:answers", "--tool", "models:number")
+    )
+    assert not (folder / ".orchestrator").exists()
+
+
+# ---- waiting for a person ----
+
+PAY = ("run", "Pay.", "--model", "python:agents:teller", "--tool", "agents:pay", "--run-id", "run-1")
+
+
+def test_a_run_that_waits_says_what_is_asked_and_how_to_answer(
+    start: Start, process: Cli, folder: Path
+) -> None:
+    agents(folder)
+    running = start(*PAY)
+    shown = until(running, "runs respond")
+    assert "    parked in process_tools: approval\n" in shown
+    assert (
+        "run run-1 waits for a person; answer from another terminal:\n  1:0  pay  may this call run?" in shown
+    )
+    assert 'arguments  {"euros": 4}' in shown
+    assert re.search(r"expires    \d{4}-\d\d-\d\d .*, in 7d 00h", shown)
+    command = re.search(r"orchestrator (runs approve run-1 --call 1:0 --digest [0-9a-f]{12})\n", shown)
+    assert command is not None
+    assert process(*command[1].split(), "--by", "ann").code == 0
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (0, "")
+    assert out.startswith("    goes on\n    tool pay: ok")
+    assert (folder / "paid.txt").read_text() == "4\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_a_run_that_waits(start: Start, folder: Path, number: int) -> None:
+    agents(folder)
+    running = start(*PAY)
+    until(running, "runs respond")
+    running.send_signal(number)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, "outcome: cancelled (caller)" in out) == (6, True)
+    assert err == "orchestrator: the run ended as cancelled (caller): cancelled by caller: signal\n"
+    head, _ = stored("run-1", ".orchestrator/journal.db")
+    assert (head.status, head.reason) == ("ended", "caller")
+    assert not (folder / "paid.txt").exists()
+
+
+def test_with_json_it_is_stderr_that_says_that_it_waits(start: Start, process: Cli, folder: Path) -> None:
+    agents(folder)
+    running = start(*PAY, "--json")
+    assert running.stderr is not None
+    assert running.stderr.readline() == (
+        "orchestrator: run run-1 waits for somebody: `orchestrator runs show run-1`\n"
+    )
+    assert process("runs", "reject", "run-1", "--end", "--by", "ann").code == 0
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, json.loads(out)["outcome"]) == (7, "rejected")
+    assert "rejected by ann" in err
+
+
+def test_on_a_terminal_the_question_stands_above_the_table_in_lines_to_be_copied(
+    start: Start, process: Cli, folder: Path
+) -> None:
+    agents(folder)
+    terminal = Terminal(start, *PAY, "--journal", f"{'deep/' * 20}journal.db")
+    terminal.until("waits: approval")
+    command = re.search(r"orchestrator (runs approve run-1 .*journal\.db)\n", terminal.text)
+    assert command is not None
+    assert len(command[0]) > 140
+    assert process(*command[1].split()).code == 0
+    assert terminal.end() == (0, "")
+    final = terminal.text[terminal.text.rindex("state  ") :]
+    assert "tools: pay ok ×1" in final
+    assert "waits" not in final
+    assert "1 paid: 4 euros" in final
+
+
+def test_a_run_that_was_killed_while_it_waits_goes_on_in_another_process(
+    start: Start, process: Cli, folder: Path
+) -> None:
+    agents(folder)
+    running = start(*PAY)
+    until(running, "runs respond")
+    running.kill()
+    running.wait()
+    assert process("runs", "approve", "run-1").code == 0
+    done = process("runs", "resume", "run-1")
+    assert (done.code, done.err) == (0, "")
+    assert (folder / "paid.txt").read_text() == "4\n"
+
+
+def test_the_next_run_of_a_conversation_knows_what_was_said_whichever_process_asks(process: Cli) -> None:
+    talk = ("--conversation", "moons", "--json")
+    first = json.loads(process(*ASK, "python:models:asked", *talk).out)
+    second = json.loads(process(*ASK, "python:models:asked", *talk).out)
+    assert [one["output"] for one in (first, second)] == [
+        "1 messages, the first from user",
+        "3 messages, the first from user",
+    ]

@@ -1,0 +1,210 @@
+"""Looks at a journal again and again, and says what is in it as figures. Writes nothing into it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.cli.shipped import SHIPPED
+from orchestrator.engines.registration import ENGINE
+from orchestrator.errors import Corrupt, RunError
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.outcome import REASONS
+from orchestrator.telemetry.exposition.stored import ORPHANED, PARKED, RUNNING, Picture, Standing
+from orchestrator.telemetry.labels import OTHER, UNKNOWN, is_label
+from orchestrator.telemetry.scraped import PARKINGS
+
+MOST_READ = 500
+"""Ended runs whose records are read in one look; the others follow in the next looks."""
+MOST_MACHINES = 16
+_SHARE = 20
+"""A run that took a second to read is not read again for so many seconds: looking must stay cheap."""
+
+_ONLY: Mapping[str, str] = {
+    reason: outcomes[0]
+    for reason in set().union(*REASONS.values())
+    if len(outcomes := [outcome.value for outcome, reasons in REASONS.items() if reason in reasons]) == 1
+}
+"""Reason -> its outcome, where only one has it: then the run need not be read."""
+
+End = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A run as it was when its records were read. `seq` is that of the last."""
+
+    seq: int
+    standing: Standing | None = None
+    end: End | None = None
+    """(outcome, reason)"""
+    again: float = 0.0
+    """Not to be read again before this time (of the monotonic clock)."""
+    counted: bool = False
+
+
+@dataclass(slots=True)
+class Watch:
+    """What is remembered between two looks at one journal."""
+
+    path: Path
+    now: Callable[[], float] = time.time
+    _began: float = field(init=False)
+    _journal: SqliteJournal | None = None
+    _identity: tuple[int, int] | None = None
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _machines: set[str] = field(default_factory=set)
+    _completed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    _budget: int = 0
+
+    def __post_init__(self) -> None:
+        self._began = self.now()
+
+    async def look(self) -> Picture:
+        """Read the journal. Raises JournalError or OSError; the next look opens it anew."""
+        began, self._budget = time.perf_counter(), MOST_READ
+        try:
+            picture = await self._looked(await self._opened())
+        except (RunError, OSError):
+            await self.close()
+            raise
+        seconds = time.perf_counter() - began
+        return Picture(self.now(), seconds, _size(self.path), *picture)
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            await journal.close()
+
+    async def _opened(self) -> SqliteJournal:
+        status = self.path.stat()
+        identity = (status.st_dev, status.st_ino)
+        if (
+            self._journal is None or identity != self._identity
+        ):  # another file is there now: a restored backup
+            await self.close()
+            self._journal, self._identity = SqliteJournal(self.path), identity
+            await self._journal.open()
+        return self._journal
+
+    async def _looked(
+        self, journal: SqliteJournal
+    ) -> tuple[tuple[Standing, ...], Counter[tuple[str, str, str]], Counter[tuple[str, str, str]], int]:
+        standing: list[Standing] = []
+        ended: Counter[tuple[str, str, str]] = Counter()
+        seen: dict[str, _Seen] = {}
+        unreadable = 0
+        async for head in _heads(journal):
+            if head is None:
+                unreadable += 1
+            elif head.graph != ENGINE:
+                one = seen[head.run_id] = await self._read(journal, head)
+                if one.standing is not None:
+                    standing.append(one.standing)
+                elif one.end is not None:
+                    self._count(head, one, ended)
+                else:
+                    unreadable += 1
+        self._seen = seen
+        return tuple(standing), ended, self._completed.copy(), unreadable
+
+    def _count(self, head: RunHead, one: _Seen, ended: Counter[tuple[str, str, str]]) -> None:
+        assert one.end is not None  # noqa: S101 - for the type checker
+        key = (self._machine(head.graph), *one.end)
+        ended[key] += 1
+        if not one.counted and head.updated_at >= self._began and one.end[0] != UNKNOWN:
+            one.counted = True
+            self._completed[key] += 1
+
+    async def _read(self, journal: SqliteJournal, head: RunHead) -> _Seen:
+        """Return where a run stands, from what was read before as far as that holds."""
+        before = self._seen.get(head.run_id)
+        if head.status == "ended":
+            if before is not None and before.seq == head.seq and before.end not in {None, (UNKNOWN, UNKNOWN)}:
+                return before
+            return _Seen(head.seq, end=await self._end_of(journal, head))
+        if before is not None and before.standing is not None:
+            if before.seq == head.seq:
+                before.standing = self._standing(head, before.standing.state, before.standing.entered_at)
+                return before
+            if time.monotonic() < before.again:
+                return before
+        return await self._read_standing(journal, head)
+
+    async def _read_standing(self, journal: SqliteJournal, head: RunHead) -> _Seen:
+        began = time.monotonic()
+        try:
+            run = StoredRun.of(head.run_id, await journal.load(head.run_id))
+        except RunError:
+            return _Seen(head.seq)
+        entered = run.step.get("at")
+        entered_at = float(entered) if isinstance(entered, int | float) else head.created_at
+        again = time.monotonic() + _SHARE * (time.monotonic() - began)
+        return _Seen(head.seq, self._standing(head, run.state, entered_at), again=again)
+
+    def _standing(self, head: RunHead, state: str, entered_at: float) -> Standing:
+        status = PARKED if head.status == "parked" else ORPHANED if head.owner is None else RUNNING
+        if not state:
+            state = SHIPPED[head.graph].initial.value if head.graph in SHIPPED else UNKNOWN
+        return Standing(
+            machine=self._machine(head.graph),
+            status=status,
+            state=state if is_label(state) else OTHER,
+            entered_at=entered_at,
+            started_at=head.created_at,
+            reason=head.reason if head.reason in PARKINGS else OTHER,
+            written_at=head.updated_at,
+        )
+
+    async def _end_of(self, journal: SqliteJournal, head: RunHead) -> End | None:
+        if (only := _ONLY.get(head.reason)) is not None:
+            return only, head.reason
+        if self._budget <= 0:
+            return UNKNOWN, UNKNOWN
+        self._budget -= 1
+        try:
+            body = (await journal.load(head.run_id, head.seq))[-1].body
+        except RunError:
+            return None
+        outcome, reason = str(body.get("outcome", "")), str(body.get("reason", ""))
+        known = {str(one): reasons for one, reasons in REASONS.items()}
+        if outcome not in known:
+            return OTHER, OTHER
+        return outcome, reason if reason in known[outcome] else OTHER
+
+    def _machine(self, name: str) -> str:
+        if name not in self._machines:
+            if len(self._machines) >= MOST_MACHINES or not is_label(name):
+                return OTHER
+            self._machines.add(name)
+        return name
+
+
+async def _heads(journal: SqliteJournal) -> AsyncIterator[RunHead | None]:
+    """Yield every run, and None for what cannot be read."""
+    try:
+        async for head in journal.runs():
+            yield head
+    except Corrupt:
+        yield None
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of the file, of its log and of the blobs beside it."""
+    files = [path, path.with_name(f"{path.name}-wal")]
+    blobs = path.with_name(f"{path.name}-blobs")
+    if blobs.is_dir():
+        files += blobs.iterdir()
+    total = 0
+    for file in files:
+        try:
+            total += file.stat().st_size
+        except FileNotFoundError:  # gone since it was listed
+            continue
+    return total

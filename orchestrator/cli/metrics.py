@@ -1,0 +1,146 @@
+"""`orchestrator metrics serve|batch`: a journal's figures over HTTP, and how a batch job went."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.look import Watch
+from orchestrator.cli.output import complain, say, shown
+from orchestrator.cli.runs.store import existing
+from orchestrator.cli.shipped import SHIPPED
+from orchestrator.cli.stop import on_signal
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.telemetry.exposition.batch import Batch
+from orchestrator.telemetry.exposition.server import serve_metrics
+from orchestrator.telemetry.exposition.stored import JournalCollector, registry_of
+
+SHORTEST, LONGEST = 1, 3600
+"""Seconds between two looks at a journal."""
+
+_BEAT = 0.5
+_OUT_OF_DATE = 3
+"""Intervals after which figures are too old to be called ready."""
+_NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
+"""What shells return for these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The command line of `metrics serve`."""
+
+    host: str
+    port: int
+    token_env: str | None
+    every: float
+    journal: Path | None
+
+
+def serve_journal(wanted: Wanted) -> int:
+    """Serve the figures of a journal until a signal. Raises ConfigError."""
+    if not SHORTEST <= wanted.every <= LONGEST:
+        raise ConfigError(f"every is {wanted.every:g}; it must be from {SHORTEST} to {LONGEST} seconds")
+    token = _token(wanted.token_env)
+    path = existing(wanted.journal)
+    asyncio.run(_serve(wanted, path, token))
+    return Exit.COMPLETED
+
+
+def _token(name: str | None) -> str | None:
+    if name is None:
+        return None
+    token = os.environ.get(name, "").strip()
+    if not token:
+        raise ConfigError(f"the environment variable {name} is empty; put the bearer token into it")
+    return token
+
+
+class _Clockwork:
+    """When the loop last moved, and when the journal was last read well (monotonic seconds)."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self.beat = time.monotonic()
+        self.read: float | None = None
+
+    def age(self) -> float:
+        return time.monotonic() - self.beat
+
+    def fresh(self) -> bool:
+        return self.read is not None and time.monotonic() - self.read < _OUT_OF_DATE * self._every
+
+    def due(self) -> bool:
+        return self.read is None or time.monotonic() - self.read >= self._every
+
+
+async def _serve(wanted: Wanted, path: Path, token: str | None) -> None:
+    collector, clockwork, watch = JournalCollector(_limits()), _Clockwork(wanted.every), Watch(path)
+    stopped = asyncio.Event()
+    registry = registry_of(collector)
+    server = serve_metrics(
+        registry, wanted.host, wanted.port, token, heartbeat=clockwork.age, ready={"journal": clockwork.fresh}
+    )
+    try:
+        with server, on_signal(stopped.set):
+            say(f"serving {server.url} from {shown(str(path))}")
+            while not stopped.is_set():
+                clockwork.beat = time.monotonic()
+                if clockwork.due():
+                    await _look(watch, collector, clockwork)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), _BEAT)
+    finally:
+        await watch.close()
+
+
+async def _look(watch: Watch, collector: JournalCollector, clockwork: _Clockwork) -> None:
+    try:
+        collector.show(await watch.look())
+    except (RunError, OSError) as error:
+        collector.failed()
+        complain(shown(str(error), 500))
+    else:
+        clockwork.read = time.monotonic()
+
+
+def _limits() -> dict[tuple[str, str], float]:
+    """Return (machine, state) -> seconds it may last, for the graphs that come with the library."""
+    return {
+        (name, state.value): limit[0]
+        for name, graph in SHIPPED.items()
+        for state in graph.states
+        if (limit := graph.dwell_of(state)) is not None
+    }
+
+
+# ---- batch ----
+
+
+def run_batch(name: str, command: list[str], *, textfile: Path | None, gateway: str | None) -> int:
+    """Run a command to its end and tell how it went; return its exit code. Raises ConfigError."""
+    if textfile is None and gateway is None:
+        raise ConfigError("nobody would be told: give --textfile, --gateway, or both")
+    with Batch(name, textfile=textfile, gateway=gateway) as batch:
+        code = _run(command)
+        batch.failed = code != 0
+    for problem in batch.problems:
+        complain(shown(problem, 500))
+    return code
+
+
+def _run(command: list[str]) -> int:
+    try:
+        code = subprocess.call(command)  # noqa: S603 - running what the user typed is what this is for
+    except FileNotFoundError:
+        complain(f"no program {shown(command[0], 200)}")
+        return _NOT_FOUND
+    except OSError as error:
+        complain(f"{shown(command[0], 200)} cannot be run: {error.strerror}")
+        return _NOT_EXECUTABLE
+    return code if code >= 0 else _SIGNALLED - code

@@ -1,0 +1,63 @@
+"""`orchestrator ops`: the pack of an SRE as files, and its dashboards as a page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say
+from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.shipped import SHIPPED, named
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.graph import Graph
+from orchestrator.ops.live_source import Prometheus, Window
+from orchestrator.ops.pack import dashboards, pack, write
+from orchestrator.ops.render import page
+from orchestrator.ops.rule import Profile
+
+MOST_POINTS = 200
+"""Of a line on the page."""
+
+
+def export_pack(folder: Path, graphs: Sequence[str], *, kubernetes: bool, runbooks: str) -> int:
+    """Write the pack for these graphs and print what changed."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; name a folder, it is made where there is none")
+    profile = Profile(runbooks=runbooks.rstrip("/"))
+    texts = pack(_graphs(graphs), profile=profile, kubernetes=kubernetes)
+    changed = write(folder, texts)
+    for file in changed:
+        say(f"{file}")
+    say(f"{many(len(texts), 'file')} in {folder}, {len(changed)} written; the others were so already")
+    return Exit.COMPLETED
+
+
+def render_page(
+    server: str, file: Path, graphs: Sequence[str], *, minutes: float, machine: str, rate: str
+) -> int:
+    """Draw the dashboards from a live Prometheus into one file."""
+    if minutes <= 0:
+        raise ConfigError(f"--minutes is {minutes:g}; it says how far back to look and is more than 0")
+    seconds = minutes * 60
+    window = Window(
+        end=time.time(),
+        seconds=seconds,
+        step=max(1, seconds / MOST_POINTS),
+        variables={"job": ".*", "instance": ".*", "machine": machine},
+        rate=rate,
+    )
+    file.write_text(page(dashboards(_graphs(graphs)), Prometheus(server), window), encoding="utf-8")
+    say(f"{file}")
+    return Exit.COMPLETED
+
+
+def _graphs(names: Sequence[str]) -> list[Graph]:
+    found = [named(name) for name in names] if names else list(SHIPPED.values())
+    doubles = {graph.name for graph in found if sum(other.name == graph.name for other in found) > 1}
+    if doubles:
+        raise ConfigError(
+            f"two graphs are called {', '.join(sorted(doubles))}; metrics tell graphs apart by name"
+        )
+    return found

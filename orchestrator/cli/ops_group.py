@@ -1,0 +1,71 @@
+"""The commands of the group `ops`. Their body is in `ops`, imported when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+group = typer.Typer(help="Dashboards, alerts and runbooks for graphs.", rich_markup_mode=None)
+
+_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Where to; what else lies there stays.")]
+_Graphs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--graph",
+        metavar="MODULE:ATTR",
+        help="A graph of yours, or a shipped one; repeatable. Default: shipped ones.",
+    ),
+]
+_Kubernetes = Annotated[
+    bool,
+    typer.Option("--kubernetes", help="Also as PodMonitor, PrometheusRule and ConfigMap of the dashboards."),
+]
+_Runbooks = Annotated[
+    str, typer.Option(metavar="URL", help="Where alerts say that their runbooks lie; /NAME.md is added.")
+]
+_Server = Annotated[str, typer.Argument(metavar="URL", help="Of a Prometheus, e.g. http://127.0.0.1:9090.")]
+_Page = Annotated[Path, typer.Argument(metavar="FILE", help="The HTML page; a former one is replaced.")]
+_Minutes = Annotated[float, typer.Option(metavar="N", help="How far back to look.")]
+_Machine = Annotated[str, typer.Option(metavar="REGEX", help="Only these machines.")]
+_Rate = Annotated[
+    str, typer.Option(metavar="DURATION", help="Over how long rates are taken: 4 scrapes at least.")
+]
+
+
+@group.callback()
+def ops_group() -> None:
+    """Write dashboards, rules, alerts with tests and runbooks for graphs; draw the dashboards without Grafana."""
+
+
+@group.command()
+def export(
+    folder: _Folder,
+    *,
+    graph: _Graphs = None,
+    kubernetes: _Kubernetes = False,
+    runbooks: _Runbooks = "runbooks",
+) -> None:
+    """Write Grafana dashboards, Prometheus rules and tests, an Alertmanager example, a console page, runbooks."""
+    from orchestrator.cli.ops import export_pack
+
+    raise typer.Exit(export_pack(folder, tuple(graph or ()), kubernetes=kubernetes, runbooks=runbooks))
+
+
+@group.command()
+def render(
+    server: _Server,
+    file: _Page,
+    *,
+    graph: _Graphs = None,
+    minutes: _Minutes = 60,
+    machine: _Machine = ".*",
+    rate: _Rate = "5m",
+) -> None:
+    """Draw every panel from a live Prometheus onto one HTML page that needs nothing else."""
+    from orchestrator.cli.ops import render_page
+
+    raise typer.Exit(
+        render_page(server, file, tuple(graph or ()), minutes=minutes, machine=machine, rate=rate)
+    )

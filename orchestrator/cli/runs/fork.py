@@ -1,0 +1,96 @@
+"""`orchestrator runs fork`: a new run that starts from the conversation of another, as it stood after some turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.cli.launch import Launch, rebuilt
+from orchestrator.cli.load import limits_from
+from orchestrator.cli.output import shown
+from orchestrator.cli.run import View, conducted, new_id
+from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.errors import ConfigError
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import Record
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.messages import Message
+from orchestrator.runtime.restore import history_of, loop_codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of `runs fork`."""
+
+    run: str
+    turn: int | None = None
+    prompt: str | None = None
+    model: str | None = None
+    tools: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    run_id: str | None = None
+    log: Path | None = None
+    json: bool = False
+    journal: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a fork starts from."""
+
+    stored: StoredRun
+    """The run as it stood after the turn."""
+    turn: int
+    messages: Sequence[Message]
+
+
+def fork_run(wanted: Wanted) -> int:
+    """Start a new run from a run of the journal, which stays as it is; return the exit code of its outcome."""
+    run_id = new_id(wanted.run_id)
+
+    async def work(store: Store) -> Origin:
+        head = await store.run(wanted.run)
+        if head.graph != LLM_LOOP.name:
+            raise ConfigError(
+                f"run {head.run_id} is one of graph {shown(head.graph)!r}: it has no conversation"
+            )
+        return cut(head.run_id, await store.journal.load(head.run_id), wanted.turn)
+
+    origin = at_journal(wanted.journal, work)
+    messages = [*origin.messages, *([Message("user", wanted.prompt)] if wanted.prompt else [])]
+    if not messages or messages[-1].role == "assistant":
+        raise ConfigError(
+            f"after turn {origin.turn} run {origin.stored.run_id} has its answer: say with --prompt what comes next, "
+            "or fork from an earlier --turn"
+        )
+    launch = replace(
+        Launch.of(origin.stored.created),
+        forked_from={"run_id": origin.stored.run_id, "turn": origin.turn},
+    )
+    parts = rebuilt(launch, origin.stored.run_id, wanted.model, wanted.tools)
+    launch = replace(
+        launch,
+        model=wanted.model or launch.model,
+        tools=wanted.tools or launch.tools,
+        cwd=launch.cwd or str(Path.cwd()),
+    )
+    limits = limits_from(wanted.limits, origin.stored.context.get("limits") or {})
+    view = View(run_id, wanted.journal, wanted.log, wanted.json)
+    return conducted(view, launch, parts, limits, lambda agent: agent.run(messages, run_id=run_id))
+
+
+def cut(run_id: str, records: Iterable[Record], turn: int | None) -> Origin:
+    """Return a run as it stood after a turn, each call answered. Raises ConfigError for a turn it did not have."""
+    stored, answered = StoredRun(run_id), 0
+    whole = True
+    for record in records:
+        if record.kind == "answer":
+            answered = int(record.body["iteration"])
+            whole = whole and (turn is None or answered <= turn)
+        if whole:
+            stored.fold(record.kind, record.body)
+    if turn is not None and not 0 <= turn <= answered:
+        raise ConfigError(f"run {run_id} has {many(answered, 'turn')}: --turn is 0 to {answered}")
+    return Origin(stored, answered if turn is None else turn, history_of(stored, loop_codec()))

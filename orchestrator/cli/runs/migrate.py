@@ -1,0 +1,224 @@
+"""`orchestrator runs migrate`: bring stored runs of other versions of a graph to the one that is here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.load import imported
+from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.runs.phrase import many, table
+from orchestrator.cli.runs.rollback import stand_again
+from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.shipped import SHIPPED
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import RunHead
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.runtime.recovery import Migration, Recovery
+from orchestrator.runtime.restore import loop_codec
+
+_DIGITS = 12
+"""Characters of a fingerprint that are shown."""
+_SHORTEST = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of `runs migrate`."""
+
+    runs: tuple[str, ...] = ()
+    using: str | None = None
+    made: str | None = None
+    dry: bool = False
+    json: bool = False
+    journal: Path | None = None
+
+
+class Flight(NamedTuple):
+    """A run that has not ended, and the version it is in now; an empty one where it cannot be read."""
+
+    head: RunHead
+    fingerprint: str
+
+    @property
+    def current(self) -> bool:
+        """Whether it is in the shipped version of its graph."""
+        graph = SHIPPED.get(self.head.graph)
+        return graph is not None and graph.fingerprint == self.fingerprint
+
+
+def migrate_runs(wanted: Wanted) -> int:
+    """List the versions that runs are in, or migrate runs; exit code 1 when one could not be."""
+    if wanted.dry == (wanted.using is not None):
+        raise ConfigError("say either --dry-run, which lists, or --using MODULE:FUNCTION, which migrates")
+    if wanted.made is not None and len(wanted.made) < _SHORTEST:
+        raise ConfigError(f"--from {shown(wanted.made)!r} is too short: give at least {_SHORTEST} characters")
+    if wanted.using is None:
+        return at_journal(wanted.journal, lambda store: _list(store, json=wanted.json))
+    change = _checked(imported(wanted.using, "migration"), wanted.using)
+
+    async def work(store: Store) -> int:
+        chosen = await _chosen(store, wanted)
+        failed = 0
+        for one in chosen:
+            why = await _migrated(store, one, change)
+            failed += why is not None
+            _tell(wanted, one, why)
+        return _summary(wanted, len(chosen), failed)
+
+    return at_journal(wanted.journal, work)
+
+
+# ---- which ----
+
+
+async def _flights(store: Store) -> list[Flight]:
+    heads, _ = await store.heads()
+    return [await _flight(store, head) for head in heads if head.status != "ended"]
+
+
+async def _flight(store: Store, head: RunHead) -> Flight:
+    """Tell the version a run is in: the one it was made with, or was migrated to since."""
+    if Flight(head, head.fingerprint).current:
+        return Flight(head, head.fingerprint)
+    try:
+        stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
+    except RunError:
+        return Flight(head, "")
+    return Flight(head, stored.fingerprint)
+
+
+async def _chosen(store: Store, wanted: Wanted) -> list[Flight]:
+    """Return the runs to migrate. Raises ConfigError for a run named that is none of them."""
+    if not wanted.runs:
+        flights = await _flights(store)
+        return [one for one in flights if not one.current and not _unfit(one, wanted.made)]
+    named = [await _flight(store, await store.run(name)) for name in wanted.runs]
+    for one in named:
+        if why := _unfit(one, wanted.made):
+            raise ConfigError(f"run {one.head.run_id} {why}: nothing was migrated")
+    return named
+
+
+def _unfit(one: Flight, made: str | None) -> str:
+    """Say why a run cannot be migrated here, or nothing."""
+    if one.head.status == "ended":
+        return "is over"
+    if one.head.graph != LLM_LOOP.name:
+        return f"is one of graph {shown(one.head.graph)!r}, not of {LLM_LOOP.name!r}"
+    if one.current:
+        return "is in this version already"
+    if not one.fingerprint:
+        return "cannot be read"
+    if made is not None and not one.fingerprint.startswith(made.lower()):
+        return f"was made with {one.fingerprint[:_DIGITS]}, not with {shown(made)}"
+    return ""
+
+
+# ---- migrating ----
+
+
+def _checked(function: object, spec: str) -> Callable[[StoredRun], StoredRun]:
+    if not callable(function):
+        raise ConfigError(f"migration {spec!r} is a {type(function).__name__}; it must be a function")
+
+    def change(stored: StoredRun) -> StoredRun:
+        changed = function(stored)
+        if not isinstance(changed, StoredRun):
+            raise ConfigError(f"{spec} returned a {type(changed).__name__}; it must return the StoredRun")
+        return changed
+
+    return change
+
+
+async def _migrated(store: Store, one: Flight, change: Callable[[StoredRun], StoredRun]) -> str | None:
+    """Migrate one run; return why it is as it was, or None."""
+    ways = [Migration(one.fingerprint, change)]
+    recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "runs migrate", ways)
+    try:
+        _, records, lease = await recovery.claim(one.head.run_id)
+    except (ConfigError, RunError) as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - whatever the function raises is said of that run
+        return f"the migration raised {type(error).__name__}: {error}"
+    try:
+        await stand_again(store.journal, lease, records)
+    finally:
+        await store.journal.release(lease)
+    return None
+
+
+# ---- telling ----
+
+
+async def _list(store: Store, *, json: bool) -> int:
+    flights = await _flights(store)
+    counted = Counter((one.head.graph, one.fingerprint, one.current) for one in flights)
+    held = Counter((one.head.graph, one.fingerprint) for one in flights if one.head.owner is not None)
+    rows = [
+        {
+            "graph": graph,
+            "fingerprint": made,
+            "runs": count,
+            "held": held[graph, made],
+            "current": current,
+        }
+        for (graph, made, current), count in counted.items()
+    ]
+    if json:
+        for row in rows:
+            say_json(row)
+    elif not rows:
+        say("no run is in flight")
+    else:
+        for line in _drawn(rows):
+            say(line)
+        if any(not row["current"] and row["graph"] == LLM_LOOP.name for row in rows):
+            say(f"\nto migrate: {store.command('migrate', '--using', 'MODULE:FUNCTION')}")
+    return Exit.COMPLETED
+
+
+def _drawn(rows: Sequence[dict[str, Any]]) -> list[str]:
+    heads = ("graph", "fingerprint", "runs", "held", "version")
+    cells = [
+        (
+            row["graph"],
+            row["fingerprint"][:_DIGITS] or "(cannot be read)",
+            str(row["runs"]),
+            str(row["held"]),
+            _version(row),
+        )
+        for row in rows
+    ]
+    return table(heads, cells, right=("runs", "held"))
+
+
+def _version(row: dict[str, Any]) -> str:
+    if row["current"]:
+        return "this one"
+    return "another: needs a migration" if row["graph"] in SHIPPED else "of another program"
+
+
+def _tell(wanted: Wanted, one: Flight, why: str | None) -> None:
+    if wanted.json:
+        data = {"run_id": one.head.run_id, "from": one.fingerprint, "to": LLM_LOOP.fingerprint}
+        say_json(data | {"migrated": why is None, "error": why})
+    else:
+        became = f"migrated to {LLM_LOOP.fingerprint[:_DIGITS]}" if why is None else f"not migrated: {why}"
+        say(shown(f"{one.head.run_id}  {one.fingerprint[:_DIGITS]}  {became}", 900))
+
+
+def _summary(wanted: Wanted, chosen: int, failed: int) -> int:
+    if not chosen and not wanted.json:
+        say("no run needs a migration")
+    if not failed:
+        return Exit.COMPLETED
+    complain(
+        f"{many(failed, 'run')} of {chosen} could not be migrated and {'is' if failed == 1 else 'are'} as before"
+    )
+    return Exit.FAILED

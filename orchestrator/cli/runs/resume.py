@@ -1,0 +1,230 @@
+"""`orchestrator runs resume`: go on with a run where it stands; without one, say what would happen to each."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from orchestrator.cli.exit import EXIT_CODES, Exit
+from orchestrator.cli.launch import Launch, Parts, rebuilt
+from orchestrator.cli.load import limits_from
+from orchestrator.cli.model import Model
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.run import View, conducted, told
+from orchestrator.cli.runs.phrase import moment
+from orchestrator.cli.runs.request import Wanted as Request
+from orchestrator.cli.runs.request import post
+from orchestrator.cli.runs.show import standing
+from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.errors import ConfigError, RunError, Suspended
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import RunHead
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.messages import Request as Asked
+from orchestrator.messages import Response
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.recovery import OpenRun, Recovery
+from orchestrator.runtime.restore import loop_codec
+from orchestrator.runtime.result import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of `runs resume`."""
+
+    run: str | None
+    model: str | None = None
+    tools: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    by: str | None = None
+    log: Path | None = None
+    json: bool = False
+    journal: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stored run that is to go on."""
+
+    head: RunHead
+    stored: StoredRun
+    show: str
+    """The command that shows it."""
+
+
+def resume_run(wanted: Wanted) -> int:
+    """Go on with a run and return the exit code of its outcome. Raises ConfigError when that cannot be done here."""
+    if wanted.run is None:
+        return list_open(wanted.journal, json=wanted.json)
+    name = wanted.run
+
+    async def work(store: Store) -> Found | Result:
+        head = await store.run(name)
+        if head.status == "ended":
+            return await _ended(store, head)
+        return await _open(store, head)
+
+    found = at_journal(wanted.journal, work)
+    if isinstance(found, Result):
+        return _tell_again(found, json=wanted.json)
+    if found.head.owner is not None:
+        return _held(wanted, found)
+    return _go_on(wanted, found)
+
+
+def _go_on(wanted: Wanted, found: Found) -> int:
+    run_id = found.head.run_id
+    launch = Launch.of(found.stored.created)
+    parts = rebuilt(launch, run_id, wanted.model, wanted.tools)
+    limits = _limits(wanted, found)
+    by = _who(wanted.by)
+
+    async def go(agent: Orchestrator) -> Result:
+        try:
+            return await agent.resume(run_id, limits=limits, by=by)
+        except Suspended as error:
+            raise ConfigError(f"run {run_id} is {error.reason}; `{found.show}`") from error
+
+    view = View(run_id, wanted.journal, wanted.log, wanted.json, remind=False)
+    return conducted(view, launch, parts, limits, go)
+
+
+def _limits(wanted: Wanted, found: Found) -> Limits | None:
+    """Return the limits of the run with those given put over them; None where none is given."""
+    if not wanted.limits:
+        return None
+    return limits_from(wanted.limits, found.stored.context.get("limits") or {})
+
+
+def _who(given: str | None) -> str:
+    """Name whoever asks: the name given, or the login name where there is one."""
+    try:
+        return (given or getpass.getuser()).strip()
+    except (OSError, KeyError, ImportError):
+        return ""
+
+
+# ---- what there is ----
+
+
+async def _open(store: Store, head: RunHead) -> Found:
+    """Return where a run stands. Raises ConfigError for one that no model could help."""
+    if head.graph != LLM_LOOP.name:
+        raise ConfigError(
+            f"run {head.run_id} is one of graph {shown(head.graph)!r}; the command line resumes those of "
+            f"{LLM_LOOP.name!r}"
+        )
+    stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
+    if stored.fingerprint != LLM_LOOP.fingerprint:
+        migrate = store.command("migrate", "--using", "MODULE:FUNCTION", head.run_id)
+        raise ConfigError(
+            f"run {head.run_id} was made with another version of graph {head.graph!r} ({stored.fingerprint[:12]}, here "
+            f"it is {LLM_LOOP.fingerprint[:12]}): resume it with the version that made it, or `{migrate}`"
+        )
+    return Found(head, stored, store.command("show", head.run_id))
+
+
+def _held(wanted: Wanted, found: Found) -> int:
+    """Let a run that another process holds go on there, if somebody paused it. Raises ConfigError otherwise."""
+    head = found.head
+    changed = wanted.model or wanted.tools or wanted.limits
+    if head.status == "parked" and head.reason == "paused" and not changed:
+        return post(
+            Request(
+                kind="resume",
+                run=head.run_id,
+                by=wanted.by,
+                why=None,
+                json=wanted.json,
+                journal=wanted.journal,
+            )
+        )
+    raise ConfigError(
+        f"run {head.run_id} is held by {shown(str(head.owner))}: it goes on there; `{found.show}`"
+    )
+
+
+class _Nobody:
+    """Stands for the model of a run that has ended: it is not asked."""
+
+    double = True
+    model = "nobody"
+
+    async def complete(self, request: Asked) -> Response:
+        raise AssertionError(f"an ended run asked its model with {len(request.messages)} messages")
+
+
+async def _ended(store: Store, head: RunHead) -> Result:
+    """Return the end of a run as it was. Raises ConfigError for a run that cannot be read here."""
+    if (head.graph, head.fingerprint) != (LLM_LOOP.name, LLM_LOOP.fingerprint):
+        over = standing(head, await store.story(head))
+        raise ConfigError(
+            f"run {head.run_id} is over ({over}, {moment(head.updated_at)}): `{store.command('show', head.run_id)}`"
+        )
+    parts = Parts(Model(_Nobody()))
+    return await Launch().agent(parts, journal=store.journal, observers=()).resume(head.run_id)
+
+
+def _tell_again(result: Result, *, json: bool) -> int:
+    if not json:
+        say(f"run {shown(result.run_id)} is over; this is how it ended:")
+    usage = result.usage
+    told(result, None if json else f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out")
+    return EXIT_CODES[result.outcome]
+
+
+# ---- the list ----
+
+
+def list_open(journal: Path | None, *, json: bool) -> int:
+    """Print every run that has not ended and what `runs resume` would do with it; nothing is touched."""
+
+    async def work(store: Store) -> int:
+        recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "nobody")
+        found = [(one, await _kept(recovery, one)) for one in await recovery.open_runs()]
+        for one, launch in found:
+            if json:
+                say_json(asdict(one) | {"model": launch.model, "tools": list(launch.tools)})
+            else:
+                say("\n".join(_lines(store, one, launch)))
+        others = await _others(store)
+        if not json:
+            say(_summary(len(found), others))
+        return Exit.COMPLETED
+
+    return at_journal(journal, work)
+
+
+async def _kept(recovery: Recovery, run: OpenRun) -> Launch:
+    try:
+        return Launch.of((await recovery.read(run.run_id))[0].created)
+    except RunError:  # what is wrong with it is said in its plan
+        return Launch()
+
+
+async def _others(store: Store) -> dict[str, int]:
+    """Return how many open runs of other graphs there are."""
+    heads, _ = await store.heads()
+    names = [head.graph for head in heads if head.status != "ended" and head.graph != LLM_LOOP.name]
+    return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def _lines(store: Store, run: OpenRun, launch: Launch) -> Iterator[str]:
+    reason = f" ({run.reason})" if run.reason else ""
+    yield shown(f"{run.run_id}  {run.status}{reason} in {run.state}", 300)
+    yield shown(f"    {run.will}", 600)
+    if run.owner is None and run.fingerprint == LLM_LOOP.fingerprint:
+        model = () if launch.model else ("--model", "SPEC")
+        yield f"    {store.command('resume', run.run_id, *model)}"
+
+
+def _summary(found: int, others: dict[str, int]) -> str:
+    more = "".join(
+        f"; {count} of graph {shown(name)!r}, for another program" for name, count in others.items()
+    )
+    if not found:
+        return f"no run is open{more}"
+    return f"\n{found} open; nothing was touched{more}"

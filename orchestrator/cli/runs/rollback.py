@@ -1,0 +1,150 @@
+"""`orchestrator runs rollback`: take back what a stored run did to files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.launch import Launch
+from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.errors import ConfigError
+from orchestrator.journal.change import Change, Conflict, Undone, plan_undo
+from orchestrator.journal.rollback import RollbackStack
+from orchestrator.kernel.journal import ENDING_KINDS, PARKING_KINDS, Draft, Journal, Lease, Record, RunHead
+
+_BACK = {
+    "create": "remove {path}, which it made",
+    "edit": "put back {path} as it was before",
+    "delete": "put back {path}, which it removed",
+}
+"""Kind of change -> what undoing it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of `runs rollback`."""
+
+    run: str
+    root: Path | None = None
+    step: str | None = None
+    yes: bool = False
+    json: bool = False
+    journal: Path | None = None
+
+
+def roll_back(wanted: Wanted) -> int:
+    """Undo the changes to files of a run, newest first; without `yes` only list them. Exit code 1 with conflicts."""
+
+    async def work(store: Store) -> int:
+        head = await store.run(wanted.run)
+        records = await store.journal.load(head.run_id)
+        changes = plan_undo(records, step=wanted.step)
+        if not changes:
+            _tell_none(wanted, head)
+            return Exit.COMPLETED
+        root = _root(wanted, head, records)
+        if not wanted.yes:
+            _tell_plan(store, wanted, head, root, changes)
+            return Exit.COMPLETED
+        return _tell_undone(wanted, head, await _undo(store.journal, wanted, head, root))
+
+    return at_journal(wanted.journal, work)
+
+
+async def _undo(journal: Journal, wanted: Wanted, head: RunHead, root: Path) -> Undone:
+    lease = await journal.claim(head.run_id, f"runs rollback {uuid4().hex[:8]}")
+    try:
+        records = await journal.load(head.run_id)  # nobody else writes from here on
+        try:
+            stack = RollbackStack.recover(records, journal, lease, root)
+            return await stack.undo(step=wanted.step)
+        finally:
+            await stand_again(journal, lease, records)
+    finally:
+        await journal.release(lease)
+
+
+async def stand_again(journal: Journal, lease: Lease, records: Sequence[Record]) -> None:
+    """Repeat the record that says that a run waits, or has ended, where others were put behind it."""
+    last = records[-1]
+    if last.kind not in ENDING_KINDS | PARKING_KINDS or lease.seq == last.seq:
+        return
+    waiting = journal.append(lease, [Draft(last.kind, last.body)])
+    if waiting is not None:
+        await waiting
+
+
+def _root(wanted: Wanted, head: RunHead, records: Sequence[Record]) -> Path:
+    """Return the folder that the paths are in. Raises ConfigError: a wrong one would count everything as undone."""
+    started = Launch.of(records[0].body).cwd
+    if wanted.root is None and not started:
+        raise ConfigError(
+            f"run {head.run_id} does not say which folder its files are in: give it with --root DIR"
+        )
+    root = wanted.root or Path(started)
+    if not root.is_dir():
+        raise ConfigError(f"{root} is no folder: --root names the one that the files of the run are in")
+    return root.absolute()
+
+
+# ---- telling ----
+
+
+def _tell_none(wanted: Wanted, head: RunHead) -> None:
+    if wanted.json:
+        say_json({"run_id": head.run_id, "undone": [], "conflicts": []})
+    else:
+        of = f" of step {wanted.step!r}" if wanted.step is not None else ""
+        say(f"run {shown(head.run_id)} has no change to a file{of} that could be undone")
+
+
+def _tell_plan(store: Store, wanted: Wanted, head: RunHead, root: Path, changes: Sequence[Change]) -> None:
+    if wanted.json:
+        say_json({"run_id": head.run_id, "root": str(root), "would_undo": [asdict(one) for one in changes]})
+        return
+    say(f"{many(len(changes), 'change')} of run {shown(head.run_id)} to undo below {shown(str(root))}:")
+    for change in changes:
+        say(_line(change))
+    step = () if wanted.step is None else ("--step", wanted.step)
+    named = () if wanted.root is None else ("--root", str(wanted.root))
+    say("nothing was touched; to do it:")
+    say(f"  {store.command('rollback', head.run_id, *named, *step, '--yes')}")
+
+
+def _line(change: Change) -> str:
+    doubt = "" if change.done else " (in doubt: it may not have happened)"
+    step = f"step {change.step}  " if change.step else ""
+    return shown(f"  {step}{_BACK[change.kind.value].format(path=change.path)}{doubt}", 600)
+
+
+def _tell_undone(wanted: Wanted, head: RunHead, undone: Undone) -> int:
+    if wanted.json:
+        plain = asdict(undone)
+        say_json({"run_id": head.run_id, "undone": plain["changes"], "conflicts": plain["conflicts"]})
+    else:
+        for line in _lines(undone):
+            say(line)
+    if not undone.conflicts:
+        return Exit.COMPLETED
+    complain(
+        f"{many(len(undone.conflicts), 'file')} of run {head.run_id} changed from outside and kept as it is: "
+        f"{undone.conflicts[0]}"
+    )
+    return Exit.FAILED
+
+
+def _lines(undone: Undone) -> Iterator[str]:
+    yield f"{many(len(undone.changes), 'change')} undone, {many(len(undone.conflicts), 'conflict')}"
+    for change in undone.changes:
+        yield f"  undone    {change.kind.value:<6}  {shown(change.path, 300)}"
+    for conflict in undone.conflicts:
+        yield f"  conflict  {_kept(conflict)}"
+
+
+def _kept(conflict: Conflict) -> str:
+    return shown(f"{conflict}; it was kept", 600)

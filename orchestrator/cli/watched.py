@@ -1,0 +1,155 @@
+"""One run on one journal, in front of one person: screen, signals, and what the run asks while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+from orchestrator.cli.output import complain, shown
+from orchestrator.cli.runs import question
+from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.runs.store import Store
+from orchestrator.cli.runs.story import Question
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.stop import on_signal
+from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.record import Fact, Observer, RunParked, RunStarted
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.llm_loop.model import WHY
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.result import Result
+
+Going = Callable[[Orchestrator], Awaitable[Result]]
+
+
+class Watched:
+    """One run with its journal and screen; a signal, or the loss of whoever reads the screen, cancels it.
+
+    `given` is the journal as the command line names it: commands that are printed name it again.
+    """
+
+    def __init__(self, run_id: str, journal: SqliteJournal, given: Path | None, *, show: bool) -> None:
+        self.run_id = run_id
+        self.lost = False
+        self.screen = Screen(LLM_LOOP, self._lose) if show else None
+        self.observers: list[Observer] = [self] if self.screen is None else [self, self.screen]
+        self._store = Store(journal, given)
+        self._place = _near(journal.path)
+        self._agent: Orchestrator | None = None
+        self._began = self._stopped = False
+        self._parked: asyncio.Queue[RunParked] = asyncio.Queue()
+
+    async def carry(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
+        """Open the journal, let the run go, and return its end; with `remind`, name other runs that wait for somebody.
+
+        What keeps a run from beginning is a ConfigError; one that has begun raises what it raises.
+        """
+        self._agent = agent
+        try:
+            with on_signal(self._cancel):
+                async with self._store.journal:
+                    return await self._carried(agent, go, remind=remind)
+        except RunError as error:
+            if self._began or isinstance(error, ConfigError):
+                raise
+            raise ConfigError(shown(self._said(error), 4_000)) from error
+
+    async def _carried(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
+        if remind:
+            await self._remind()
+        if self._stopped:
+            raise KeyboardInterrupt
+        with self.screen.showing() if self.screen else nullcontext():
+            asking = asyncio.create_task(self._ask(agent), name="what the run asks")
+            try:
+                return await go(agent)
+            finally:
+                asking.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asking
+
+    def observe(self, fact: Fact) -> None:
+        """Take note that the run has begun, or waits."""
+        if isinstance(fact, RunStarted) and fact.run_id == self.run_id:
+            if not self._began and self.screen is not None:
+                self.screen.notice(f"run {shown(self.run_id)}, journal {shown(self._place)}")
+            self._began = True
+            if self._stopped:
+                self._cancel()
+        elif isinstance(fact, RunParked):
+            self._parked.put_nowait(fact)
+
+    # ---- people ----
+
+    async def _ask(self, agent: Orchestrator) -> None:
+        """Say what is asked whenever the run, or one that it started, waits for somebody; until cancelled."""
+        while True:
+            fact = await self._parked.get()
+            questions = await _questions(agent, fact)
+            lines = list(self._waiting(fact, questions))
+            if lines and self.screen is not None:
+                self.screen.notice("\n".join(lines))
+            elif lines:
+                complain(
+                    f"run {fact.run_id} waits for somebody: `{self._store.command('show', fact.run_id)}`"
+                )
+
+    def _waiting(self, fact: RunParked, questions: list[Question]) -> Iterator[str]:
+        if fact.reason == "paused":
+            yield f"\nrun {shown(fact.run_id)} is paused; to let it go on, from another terminal:"
+            yield f"  {self._store.command('resume', fact.run_id)}"
+        if questions:
+            yield f"\nrun {shown(fact.run_id)} waits for a person; answer from another terminal:"
+        for one in questions:
+            yield from question.told(self._store, fact.run_id, one, (), time.time())
+
+    async def _remind(self) -> None:
+        """Say how many runs are open that nobody has."""
+        waiting = 0
+        with suppress(Corrupt):  # of other runs; `doctor` is who says so
+            async for head in self._store.journal.runs():
+                waiting += head.status != "ended" and head.owner is None
+        if waiting:
+            verb = "is" if waiting == 1 else "are"
+            complain(
+                f"{many(waiting, 'other run')} {verb} open and nobody has {'it' if waiting == 1 else 'them'}: "
+                f"`{self._store.command('resume')}` says what would happen"
+            )
+
+    # ---- stopping ----
+
+    def _cancel(self) -> None:
+        """Ask the run to stop; one that has not begun yet is asked when it has."""
+        self._stopped = True
+        if self._agent is not None:
+            self._agent.hosting.ask(self.run_id, "cancel", by="caller", why="signal")
+
+    def _lose(self) -> None:
+        self.lost = True
+        self._cancel()
+
+    def _said(self, error: RunError) -> str:
+        if isinstance(error, RunExists):
+            go_on = self._store.command("resume", self.run_id)
+            return f"run {self.run_id!r} exists: `{go_on}` goes on with it, or choose another --run-id"
+        return str(error)
+
+
+async def _questions(agent: Orchestrator, fact: RunParked) -> list[Question]:
+    """Return what a person is asked, as the commands about stored runs show it."""
+    if fact.reason not in WHY:
+        return []
+    return [
+        Question(one.key, one.tool, one.digest, one.why, one.expires_at or None, one.arguments)
+        for one in await agent.pending(fact.run_id)
+    ]
+
+
+def _near(path: Path) -> str:
+    """Return a path as short as it can be said from here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,0 +1,112 @@
+"""`make demo-approval`: shown on a pseudo-terminal, and what the README shows of it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NORMAL = (
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "DATE"),
+    (r"kill -9 \d+", "kill -9 PID"),
+    (r"\b[0-9a-f]{64}\b", "DIGEST"),
+    (r"(--digest|fingerprint) [0-9a-f]{12}", r"\1 DIGITS"),
+    (r"in \d+d \d\dh", "in TIME"),
+    (r"\b\d+s( ago)?\b", r"TIME\1"),
+    (r"\d+\.\d+ s\b", "TIME"),
+    (r"(?m)^(  [a-z_]+ +\d+)( +\d+\.\d+){3} +\d+\.\d%$", r"\1 TIMES"),
+    (r"→ ([a-z_]+) TIME", r"→ \1"),  # times of almost nothing are left out
+    (r"path \(3 transitions\)\n  init (TIME )?→", "path (3 transitions)\n  init →"),
+    (r" +", " "),
+)
+"""What differs from one day, process and machine to the next."""
+
+
+def normal(text: str) -> list[str]:
+    for pattern, stands_for in NORMAL:
+        text = re.sub(pattern, stands_for, text)
+    return text.strip().splitlines()
+
+
+def in_readme() -> str:
+    text = (ROOT / "README.md").read_text()
+    found = re.search(r"<!-- demo-approval -->\n```text\n(.*?)```\n<!-- /demo-approval -->", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def transcript(tmp_path_factory: pytest.TempPathFactory) -> str:
+    ours, theirs = pty.openpty()
+    paths = os.pathsep.join(str(ROOT / folder) for folder in (".", "callbacks", "guards"))
+    demo = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "orchestrator.examples.approval_demo"],
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error", "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    with demo, os.fdopen(ours, "rb", buffering=0) as terminal:
+        shown = b""
+        while more := _read(terminal.fileno()):
+            shown += more
+    text = shown.decode().replace("\r\n", "\n")
+    assert demo.returncode == 0, text
+    return text
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:  # how Linux says that nobody holds the other end any more
+        return b""
+
+
+def test_the_readme_shows_what_the_demonstration_prints(transcript: str) -> None:
+    assert normal(in_readme()) == normal(transcript)
+
+
+def test_the_story_has_one_kill_one_answer_that_counts_and_one_effect(transcript: str) -> None:
+    steps = re.findall(r"^\$ (kill|cat|orchestrator(?: runs)? \w+)", transcript, re.MULTILINE)
+    assert steps == [
+        "orchestrator run",
+        "kill",
+        "orchestrator runs list",
+        "orchestrator runs show",
+        "cat",
+        "orchestrator runs approve",
+        "orchestrator runs resume",
+        "cat",
+        "orchestrator runs approve",
+        "orchestrator runs resume",
+        "cat",
+    ]
+    paid = transcript.split("$ cat payments.txt\n")[1:]
+    assert [part.splitlines()[0] for part in paid] == [
+        "cat: payments.txt: No such file or directory",
+        "invoice 17: 120 EUR",
+        "invoice 17: 120 EUR",
+    ]
+    assert transcript.count("tool pay: ok") == 1
+    assert "\x1b" not in transcript
+
+
+def test_no_line_names_a_place_of_this_machine(transcript: str) -> None:
+    assert str(ROOT) not in transcript
+    assert "/tmp" not in transcript  # noqa: S108
+
+
+def test_make_runs_the_demonstration() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "demo-approval"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "-m orchestrator.examples.approval_demo" in done.stdout
