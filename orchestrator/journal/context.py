@@ -31,6 +31,8 @@ class _Saved:
 
     items: list[Any]
     count: int
+    last: Any
+    """The last of these: another in its place means that somebody put something in between."""
     fields: dict[str, Any]
 
 
@@ -69,7 +71,8 @@ class ContextCodec(Generic[C]):
     def adopt(self, run: Run[Any, Any]) -> None:
         """Take the context as it is for what the journal has: after a restore."""
         items = getattr(run.ctx, self._growing)
-        run.saved = _Saved(items, len(items), {name: _stored(getattr(run.ctx, name)) for name in self._names})
+        stored = {name: _stored(getattr(run.ctx, name)) for name in self._names}
+        run.saved = _Saved(items, len(items), items[-1] if items else None, stored)
 
     def changes(self, run: Run[Any, Any]) -> Mapping[str, Any]:
         """Return what is other than at the last call."""
@@ -110,11 +113,12 @@ class ContextCodec(Generic[C]):
     def _grown(self, ctx: C, saved: _Saved) -> dict[str, Any] | None:
         items = getattr(ctx, self._growing)
         kept = saved.count
-        if items is not saved.items or len(items) < kept:
+        moved = len(items) < kept or (kept and items[kept - 1] is not saved.last)
+        if items is not saved.items or moved:
             kept = _common(items, saved.items, kept)
         new = items[kept:]
         cut = kept < saved.count
-        saved.items, saved.count = items, len(items)
+        saved.items, saved.count, saved.last = items, len(items), items[-1] if items else None
         if not (new or cut):
             return None
         grown: dict[str, Any] = {"add": self._item(ctx, new)}

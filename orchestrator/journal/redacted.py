@@ -46,6 +46,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "control": _whole("id", "key", "kind", "by", "why", "at", "number", "refused"),
         "claimed": _whole("at", "by"),
         "reserved": _whole("usage"),
+        "unparked": _whole("at"),
         "parked": _whole("reason", "at", "t", "calls", "by", "why"),
         "resumed": {**_whole("at", "by", "limits", "charged"), "context": _CONTEXT},
         "migrated": {**_whole("from", "to", "at", "by", "state", "next"), "context": _CONTEXT},

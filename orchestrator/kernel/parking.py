@@ -71,7 +71,9 @@ class Parking:
         finally:
             self._pass_over(run, self._clock.monotonic() - began)
         at = self._clock.time()
-        run.note("resumed", {"at": at})  # else a crash after this finds it parked, and charges no lost answer
+        run.note(
+            "unparked", {"at": at}
+        )  # else a crash after this finds it parked, and charges no lost answer
         await self._closer.settle(run)
         self._report.started(run, "resumed", at)
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.crash.lives import Lives
 from tests.crash.nursery import Nursery
 
 HERE = Path(__file__).parent
@@ -50,6 +51,23 @@ def nursery(
     )
     with process:
         yield Nursery(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def begin(environment: dict[str, str]) -> Iterator[Callable[[Path], Lives]]:
+    """`begin(folder)` is a run of the loop that processes drive, one after the other."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.loop_worker"],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield lambda folder: Lives(process, folder)
         assert process.stdin is not None
         process.stdin.close()
 

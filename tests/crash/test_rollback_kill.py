@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from orchestrator.journal.change import Change
 from orchestrator.journal.rollback import RollbackStack
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
+from tests.crash.effect_invariants import check_effects, check_files
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY = Path("/dev/shm")  # noqa: S108  only a parent of temporary folders
@@ -132,8 +132,10 @@ class World:
         except RunUnknown:
             lease, records = await journal.create(RUN, "first", BODY), []
         await life(self, RollbackStack.recover(records, journal, lease, self.root, hook=hook))
-        keys = Counter((record.body.get("key"), record.kind) for record in await journal.load(RUN))
-        assert all(count == 1 for (key, _), count in keys.items() if key)
+        records = await journal.load(RUN)
+        check_effects(RUN, records, rest=False)
+        if life in {carry_out, settle, undo_all}:  # the others meet a file that somebody else edited
+            check_files(self.root, records, at_rest=life is not carry_out)
         await journal.close()
 
 

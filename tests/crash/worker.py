@@ -122,6 +122,10 @@ def child(order: dict[str, Any], shim: Any) -> None:
 
 
 def forked(work: Callable[[], None]) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(started(work), 0)[1])
+
+
+def started(work: Callable[[], None]) -> int:
     process = os.fork()
     if not process:
         status = 1
@@ -130,7 +134,7 @@ def forked(work: Callable[[], None]) -> int:
             status = 0
         finally:
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return process
 
 
 def nursery() -> None:

@@ -1,0 +1,105 @@
+"""T19: runs that released versions left in a journal are told, or gone on with, for ever; newer ones are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+
+from orchestrator.errors import TooNew
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import RECORD_SCHEMA
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.recovery import Migration
+from orchestrator.runtime.result import Result
+from orchestrator.testing.clock import FakeClock
+from tests.crash.golden import KINDS, Writer, main
+from tests.crash.invariants import check_run
+from tests.crash.outside import CALLS, Outside, agent, said_by
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "journal"
+GOLDEN = ("loop_v1",)
+TOLD = [said_by(tool, turn) for turn, tools in CALLS.items() for tool in tools]
+WILL = {
+    "approval": "waits for a person: may pay run? (call 4:0); goes on in process_tools",
+    "midturn": "takes book back and runs it again (compensable)",
+    "migrated": "waits for a person: may pay run? (call 4:0); goes on in process_tools",
+    "paused": "goes on in process_tools",
+}
+
+
+@pytest.mark.parametrize("golden", GOLDEN)
+async def test_runs_of_an_older_version_are_as_they_were_and_go_on(golden: str, tmp_path: Path) -> None:
+    expected = orjson.loads((DATA / f"{golden}.json").read_bytes())
+    shutil.copyfile(DATA / f"{golden}.db", tmp_path / "journal.db")
+    outside, clock = Outside(), FakeClock()
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        assert (await journal.check()).ok
+        made = {head.run_id: head async for head in journal.runs()}
+        found = {
+            run: [head.status, head.reason, head.fingerprint, (await journal.load(run))[-1].hash]
+            for run, head in made.items()
+        }
+        assert found == {run: told[:4] for run, told in expected.items()}
+        kinds = {kind for told in expected.values() for kind in told[4]}
+        assert kinds == KINDS
+
+        # What a later version changes in the context has a default, or a migration of its own here.
+        others = {head.fingerprint for head in made.values()} - {LLM_LOOP.fingerprint}
+        ways = [Migration(one, lambda stored: stored) for one in others]
+        one = agent(outside, journal, clock=clock, migrations=ways)
+        plans = {plan.run_id: plan.will for plan in await one.open_runs()}
+        assert plans.keys() == WILL.keys()
+        assert all(will in plans[run] for run, will in WILL.items()), plans
+        for run in made:
+            result = await gone_on(one, run)
+            assert result.outcome is Outcome.COMPLETED, run
+            assert [message.text for message in result.messages if message.role == "tool"] == TOLD, run
+            assert result.output.total == 7, run
+            if run in WILL:
+                await check_run(journal, run, outside.history, agent=one)
+
+
+async def gone_on(one: Orchestrator, run: str) -> Result:
+    """Resume, and approve what is asked."""
+    going = asyncio.create_task(one.resume(run))
+    while not going.done():
+        await asyncio.sleep(0.001)
+        for question in [] if one._live.find(run) is None else await one.pending(run):
+            one.approve(run, question.key, by="ann")
+            await asyncio.sleep(0.001)
+    return await going
+
+
+async def test_what_is_written_today_has_every_kind_of_record(tmp_path: Path) -> None:
+    await main(tmp_path)
+    told, expected = (orjson.loads((at / "loop_v1.json").read_bytes()) for at in (tmp_path, DATA))
+    assert {run: [*one[:2], one[4]] for run, one in told.items()} == {
+        run: [*one[:2], one[4]] for run, one in expected.items()
+    }, "the kinds of records and their order changed: that is a new version, with a golden journal of its own"
+
+
+async def test_a_run_of_a_newer_version_is_refused_in_one_sentence_and_stays_as_it_is(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        await Writer(journal).left("known", Writer(journal).agent())
+        newer = {
+            "schema": RECORD_SCHEMA + 1,
+            "graph": "llm_loop",
+            "fingerprint": LLM_LOOP.fingerprint,
+            "at": 1.0,
+        }
+        await journal.release(await journal.create("newer", "tomorrow", newer))
+        one = agent(Outside(), journal)
+        before = await journal.head("newer")
+        with pytest.raises(TooNew) as refused:
+            await one.resume("newer")
+        assert str(refused.value) == "run 'newer' has records of version 2; this version reads up to 1"
+        assert await journal.head("newer") == before
+        plans = {plan.run_id: plan.will for plan in await one.open_runs()}
+        assert plans["newer"] == f"nothing: {refused.value}"
+        assert plans["known"].startswith("waits for a person")
