@@ -27,7 +27,7 @@ NEWER = LLM_LOOP.extend(edges=[Edge("budget_exceeded", ("handle_completion",), "
 RUNS = ("approval", "ended", "midturn", "migrated", "paused", "rolled")
 KINDS = {
     *("created", "transition", "context", "answer", "intent", "done", "rolled_back", "asked", "approval"),
-    *("control", "parked", "resumed", "migrated", "memory", "ended"),
+    *("control", "parked", "unparked", "resumed", "migrated", "memory", "ended"),
 }
 
 
