@@ -68,11 +68,13 @@ async def test_runs_of_an_older_version_are_as_they_were_and_go_on(golden: str, 
 async def gone_on(one: Orchestrator, run: str) -> Result:
     """Resume, and approve what is asked."""
     going = asyncio.create_task(one.resume(run))
+    answered: set[str] = set()
     while not going.done():
         await asyncio.sleep(0.001)
         for question in [] if one._live.find(run) is None else await one.pending(run):
-            one.approve(run, question.key, by="ann")
-            await asyncio.sleep(0.001)
+            if question.digest not in answered:
+                answered.add(question.digest)
+                one.approve(run, question.key, by="ann")
     return await going
 
 
