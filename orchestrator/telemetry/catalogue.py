@@ -5,60 +5,57 @@ Names and labels are a contract with alerts and dashboards: rows are added, neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Mapping
 
 from orchestrator.errors import ERROR_KINDS
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
     FAILURES,
     OPERATIONS,
+    RECOVERIES,
+    REJECTIONS,
+    ROLLBACKS,
     Attempt,
     BudgetChecked,
     EventFailed,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    RolledBack,
+    RunAdmitted,
     RunCompleted,
+    RunParked,
+    RunRecovered,
+    RunRejected,
     RunStarted,
     ToolCall,
     Transition,
 )
+from orchestrator.telemetry.metric import PREFIX, Kind, Made, Metric, counter, gauge, histogram
+from orchestrator.telemetry.scraped import PARKINGS, PUSHED, SCRAPED
 
-PREFIX = "orchestrator_"
-
-
-class Kind(StrEnum):
-    """The Prometheus type of a metric."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One row. `name` is without PREFIX."""
-
-    name: str
-    kind: Kind
-    labels: tuple[str, ...]
-    help: str
-    fed_by: tuple[type, ...]
-    """The facts it is made from; none where code counts directly."""
-    buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram, without +Inf."""
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Label -> its closed values, for labels that no graph, tool list or model name defines."""
-    zero: bool = True
-    """The series of every combination of declared values exist, at 0, from the declaration on."""
-
+__all__ = [
+    "BACKENDS",
+    "BUDGETS",
+    "BUDGET_OF",
+    "CATALOGUE",
+    "NO_BUDGETS",
+    "PREFIX",
+    "RETRY_REASONS",
+    "ROWS",
+    "Kind",
+    "Made",
+    "Metric",
+]
 
 _RUN = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _STATE = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOOL = (0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _LLM = (0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
+_WAIT = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600)
+_OVERHEAD = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01)
+_FIRST_TOKEN = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24)
+_LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _JOURNAL = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
 
 _OUTCOMES = tuple(Outcome)
@@ -72,53 +69,16 @@ BACKENDS = ("memory", "sqlite", "postgres")
 _DIRECTIONS = ("input", "output")
 
 
-def _counter(
-    name: str, labels: str, text: str, *fed_by: type, zero: bool = True, **values: Iterable[str]
-) -> Metric:
-    found = {label: tuple(str(value) for value in closed) for label, closed in values.items()}
-    return Metric(
-        name=name,
-        kind=Kind.COUNTER,
-        labels=tuple(labels.split()),
-        help=text,
-        fed_by=fed_by,
-        values=found,
-        zero=zero,
-    )
-
-
-def _gauge(name: str, labels: str, text: str, *fed_by: type) -> Metric:
-    # a timestamp that starts at 0 would read as "half a century ago" and page somebody
-    return Metric(
-        name=name, kind=Kind.GAUGE, labels=tuple(labels.split()), help=text, fed_by=fed_by, zero=False
-    )
-
-
-def _histogram(
-    name: str, labels: str, buckets: tuple[float, ...], text: str, *fed_by: type, **values: Iterable[str]
-) -> Metric:
-    found = {label: tuple(str(value) for value in closed) for label, closed in values.items()}
-    return Metric(
-        name=name,
-        kind=Kind.HISTOGRAM,
-        labels=tuple(labels.split()),
-        help=text,
-        fed_by=fed_by,
-        buckets=buckets,
-        values=found,
-    )
-
-
-CATALOGUE: tuple[Metric, ...] = (
+_OBSERVED: tuple[Metric, ...] = (
     # ---- runs ----
-    _counter(
+    counter(
         "runs_started_total",
         "machine origin",
         "Runs that entered their graph.",
         RunStarted,
         origin=("new", "resumed"),
     ),
-    _counter(
+    counter(
         "runs_completed_total",
         "machine outcome reason",
         "Runs that reached a terminal state; the outcome determines which reasons are possible.",
@@ -127,7 +87,42 @@ CATALOGUE: tuple[Metric, ...] = (
         outcome=_OUTCOMES,
         reason=sorted(set().union(*REASONS.values())),
     ),
-    _histogram(
+    counter(
+        "runs_suspended_total",
+        "machine reason",
+        "Runs that left a process's hands without having ended: they wait for somebody, or to be resumed.",
+        RunParked,
+        reason=PARKINGS,
+    ),
+    counter(
+        "runs_rejected_total",
+        "machine reason",
+        "Runs that an engine did not take in.",
+        RunRejected,
+        reason=REJECTIONS,
+    ),
+    histogram(
+        "run_queue_wait_seconds",
+        "machine",
+        _WAIT,
+        "Time from submitting a run to an engine until it begins.",
+        RunAdmitted,
+    ),
+    counter(
+        "recoveries_total",
+        "machine outcome",
+        "Runs that their last owner had left open, by what became of them when they were found.",
+        RunRecovered,
+        outcome=RECOVERIES,
+    ),
+    counter(
+        "rollbacks_total",
+        "machine outcome",
+        "Effects that were to be taken back.",
+        RolledBack,
+        outcome=ROLLBACKS,
+    ),
+    histogram(
         "run_duration_seconds",
         "machine outcome",
         _RUN,
@@ -135,16 +130,23 @@ CATALOGUE: tuple[Metric, ...] = (
         RunCompleted,
         outcome=_OUTCOMES,
     ),
-    _histogram("run_iterations", "machine", (1, 2, 3, 5, 8, 13, 21, 34, 55), "Loops per run.", RunCompleted),
-    _histogram(
+    histogram("run_iterations", "machine", (1, 2, 3, 5, 8, 13, 21, 34, 55), "Loops per run.", RunCompleted),
+    histogram(
         "iteration_duration_seconds",
         "machine",
         _RUN,
         "Time of one loop: from entering its first state until that is entered again or the run ends well.",
         Transition,
     ),
-    _counter("restarts_total", "machine", "Times a loop was started over, counted at run end.", RunCompleted),
-    _counter(
+    histogram(
+        "context_used_ratio",
+        "machine",
+        (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1),
+        "Share of the model's context that a request and its answer filled.",
+        LLMCall,
+    ),
+    counter("restarts_total", "machine", "Times a loop was started over, counted at run end.", RunCompleted),
+    counter(
         "compactions_total",
         "machine outcome",
         "Times older messages were replaced by a summary.",
@@ -152,20 +154,20 @@ CATALOGUE: tuple[Metric, ...] = (
         outcome=("ok", "error"),
     ),
     # ---- states and transitions ----
-    _gauge(
+    gauge(
         "last_transition_timestamp_seconds",
         "machine",
         "Unix time of the last committed transition.",
         Transition,
     ),
-    _counter(
+    counter(
         "transitions_total",
         "machine from_state event to_state",
         "Committed transitions.",
         Transition,
         zero=False,  # not every combination: only the edges of the graph
     ),
-    _counter(
+    counter(
         "transition_failures_total",
         "machine from_state event reason",
         "Events that did not commit, and hooks that raised.",
@@ -173,15 +175,22 @@ CATALOGUE: tuple[Metric, ...] = (
         zero=False,  # the likely ones exist at 0, undeclared edges appear when they happen
         reason=FAILURES,
     ),
-    _histogram(
+    histogram(
         "state_duration_seconds",
         "machine state",
         _STATE,
         "Time in a state, observed on leaving it.",
         Transition,
     ),
-    _counter("state_entries_total", "machine state", "Times a state was entered.", Transition, RunStarted),
-    _counter(
+    histogram(
+        "transition_overhead_seconds",
+        "machine",
+        _OVERHEAD,
+        "Time the kernel itself took for a transition, without hooks and journal.",
+        Transition,
+    ),
+    counter("state_entries_total", "machine state", "Times a state was entered.", Transition, RunStarted),
+    counter(
         "guard_evaluations_total",
         "machine guard result",
         "Guards asked.",
@@ -190,7 +199,7 @@ CATALOGUE: tuple[Metric, ...] = (
         result=("allow", "deny", "error"),
     ),
     # ---- retries and budgets ----
-    _counter(
+    counter(
         "attempts_total",
         "machine operation",
         "Tries of operations that may be tried again, first tries included.",
@@ -199,7 +208,7 @@ CATALOGUE: tuple[Metric, ...] = (
         Attempt,
         operation=OPERATIONS,
     ),
-    _counter(
+    counter(
         "retries_total",
         "machine operation reason",
         "Further tries, by what went wrong before them.",
@@ -207,14 +216,14 @@ CATALOGUE: tuple[Metric, ...] = (
         operation=OPERATIONS,
         reason=RETRY_REASONS,
     ),
-    _counter(
+    counter(
         "retries_exhausted_total",
         "machine operation",
         "Operations given up after their last try.",
         Attempt,
         operation=OPERATIONS,
     ),
-    _histogram(
+    histogram(
         "budget_consumed_ratio",
         "machine budget",
         (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1, 1.25),
@@ -222,7 +231,7 @@ CATALOGUE: tuple[Metric, ...] = (
         RunCompleted,
         budget=BUDGETS,
     ),
-    _counter(
+    counter(
         "budget_exceeded_total",
         "machine budget",
         "Checks that found a budget used up.",
@@ -231,56 +240,63 @@ CATALOGUE: tuple[Metric, ...] = (
         budget=BUDGETS,
     ),
     # ---- models and tools ----
-    _counter(
+    counter(
         "llm_requests_total",
         "provider model outcome",
         "Requests to a model, each try counted.",
         LLMCall,
         outcome=("ok", "cancelled", *sorted(ERROR_KINDS)),
     ),
-    _histogram(
+    histogram(
         "llm_request_duration_seconds",
         "provider model",
         _LLM,
         "Time of one request to a model.",
         LLMCall,
     ),
-    _counter(
+    histogram(
+        "llm_time_to_first_token_seconds",
+        "provider model",
+        _FIRST_TOKEN,
+        "Time until the first token of a streamed answer.",
+        LLMCall,
+    ),
+    counter(
         "llm_tokens_total",
         "machine provider model direction",
         "Billable tokens.",
         LLMCall,
         direction=_DIRECTIONS,
     ),
-    _counter(
+    counter(
         "llm_cached_input_tokens_total",
         "provider model",
         "Input tokens read from the provider's cache; a part of llm_tokens_total.",
         LLMCall,
     ),
-    _counter(
+    counter(
         "llm_reasoning_output_tokens_total",
         "provider model",
         "Output tokens of hidden reasoning; a part of llm_tokens_total.",
         LLMCall,
     ),
-    _counter(
+    counter(
         "state_tokens_total",
         "machine state direction",
         "Tokens by the state that spent them.",
         LLMCall,
         direction=_DIRECTIONS,
     ),
-    _counter(
+    counter(
         "tool_calls_total",
         "tool outcome",
         "Tool calls; `_unregistered` is a name that the model made up.",
         ToolCall,
         outcome=("ok", "error", "timeout", "denied", "invalid_args", "cancelled"),
     ),
-    _histogram("tool_call_duration_seconds", "tool", _TOOL, "Time of one tool call.", ToolCall),
+    histogram("tool_call_duration_seconds", "tool", _TOOL, "Time of one tool call.", ToolCall),
     # ---- journal ----
-    _histogram(
+    histogram(
         "journal_write_duration_seconds",
         "backend operation",
         _JOURNAL,
@@ -288,33 +304,47 @@ CATALOGUE: tuple[Metric, ...] = (
         JournalWrite,
         operation=("append", "snapshot"),
     ),
-    _counter(
+    counter(
         "journal_write_failures_total",
         "backend reason",
         "Records that could not be made durable.",
         JournalWrite,
         reason=("io", "locked", "full", "corrupt", "other"),
     ),
-    _gauge(
+    gauge(
         "journal_last_success_timestamp_seconds",
         "backend",
         "Unix time of the last durable record.",
         JournalWrite,
     ),
+    # ---- the process ----
+    histogram(
+        "event_loop_lag_seconds",
+        "",
+        _LAG,
+        "How much later than asked a task of the watchdog woke up.",
+    ),
+    counter(
+        "event_loop_blocked_total",
+        "",
+        "Times the event loop did nothing for so long that the watchdog printed all stacks.",
+    ),
     # ---- telemetry itself ----
-    _counter(
+    counter(
         "telemetry_errors_total",
         "component",
         "Exceptions inside telemetry; none of them failed a run.",
         component=("metrics", "logs", "tracing", "collector"),
     ),
-    _counter(
+    counter(
         "label_overflow_total",
         "metric label",
         "Label values folded into `_other` to keep the number of series bounded.",
         zero=False,  # pairs, not every combination: labels.FOLDED
     ),
 )
+
+CATALOGUE: tuple[Metric, ...] = (*_OBSERVED, *SCRAPED, *PUSHED)
 
 ROWS: Mapping[str, Metric] = {metric.name: metric for metric in CATALOGUE}
 """The same rows by name."""

@@ -1,14 +1,20 @@
-"""The instruments of one registry and the label values they may have. Knows no metrics library."""
+"""The instruments of one registry, the label values they may have, and what its live gauges are made from.
+
+Knows no metrics library.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from weakref import WeakSet
 
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, Kind, Metric
+from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, Kind, Made, Metric
+from orchestrator.telemetry.engine import Engine
 from orchestrator.telemetry.labels import (
     CAPS,
     FOLDED,
@@ -20,6 +26,8 @@ from orchestrator.telemetry.labels import (
     guard_names,
     likely_failures,
 )
+from orchestrator.telemetry.live import Live
+from orchestrator.telemetry.tally import Tally
 
 
 class Counter(Protocol):
@@ -37,7 +45,7 @@ class Gauge(Protocol):
 class Histogram(Protocol):
     """What is called on a histogram."""
 
-    def observe(self, amount: float) -> None: ...
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None: ...
 
 
 M = TypeVar("M")
@@ -53,10 +61,15 @@ class Children(dict[tuple[str, ...], M], Generic[M]):
 
     def __init__(self, kind: Kind, make: Maker) -> None:
         super().__init__()
-        self._parents = {metric.name: make(metric) for metric in CATALOGUE if metric.kind is kind}
+        self._parents = {
+            metric.name: make(metric)
+            for metric in CATALOGUE
+            if metric.kind is kind and metric.made is Made.OBSERVED
+        }
 
     def __missing__(self, key: tuple[str, ...]) -> M:
-        child: M = self._parents[key[0]].labels(*key[1:])
+        parent = self._parents[key[0]]
+        child: M = parent.labels(*key[1:]) if key[1:] else parent
         self[key] = child
         return child
 
@@ -66,13 +79,15 @@ class EdgeMeters(NamedTuple):
 
     increment: Callable[[], None]
     set_time: Callable[[float], None]
-    stay: Callable[[float], None]
+    stay: Callable[..., None]
+    """(seconds, exemplar or nothing)"""
     enter: Callable[[], None]
     begins: bool
     """The edge leaves the state in which loops begin."""
     ends: bool
     """The edge comes back to that state, or ends the run well."""
     lap: Callable[[float], None]
+    overhead: Callable[[float], None]
 
 
 class Instruments:
@@ -89,6 +104,13 @@ class Instruments:
         self._machines: dict[str, MachineNames] = {}
         self._stranger = MachineNames(OTHER, self._guards(0))
         self._providers: dict[str, str] = {}
+        self.live = Live()
+        self._engines: WeakSet[Engine] = WeakSet()
+        self._lock = threading.Lock()
+        self.tallies: list[Tally] = []
+        """Counts of the logs and writers that are watched. Kept when these are gone: a counter never goes back."""
+        self.stores: dict[tuple[str, str], Callable[[], int]] = {}
+        """(backend, which store) -> its size in bytes."""
         for backend in BACKENDS:
             self._backends.declare(backend)
         for label, metric in FOLDED.items():
@@ -106,6 +128,29 @@ class Instruments:
             self.fold("machine")
             return self._stranger
         return found
+
+    def known(self, name: str) -> MachineNames:
+        """Return the same without counting a fold: for scrapes, which say nothing new."""
+        return self._machines.get(name, self._stranger)
+
+    def watch(self, engine: Engine) -> None:
+        """Ask an engine at each scrape from now on."""
+        with self._lock:
+            self._engines.add(engine)
+
+    def unwatch(self, engine: Engine) -> None:
+        """Ask it no more."""
+        with self._lock:
+            self._engines.discard(engine)
+
+    def watched(self) -> list[Engine]:
+        """Return the engines that are asked."""
+        with self._lock:
+            return list(self._engines)
+
+    def machines(self) -> list[MachineNames]:
+        """Return what was declared, in the order of declaration."""
+        return list(self._machines.values())
 
     def tool(self, name: str) -> str:
         """Return the label value of a tool."""
@@ -134,6 +179,7 @@ class Instruments:
             source == names.head,
             dest == names.head or (dest in names.terminal and (source, event) not in names.failures),
             self.histograms["iteration_duration_seconds", name].observe,
+            self.histograms["transition_overhead_seconds", name].observe,
         )
         if source != UNKNOWN:
             self.edges[machine, source, event, dest] = meters
@@ -146,6 +192,8 @@ class Instruments:
         models: Iterable[tuple[str, str]],
         guards: Iterable[str],
         backends: Iterable[str],
+        *,
+        run_seconds: float | None = None,
     ) -> None:
         """Make every series of these names exist at 0. `models` are (provider, model)."""
         names = self._machines.get(graph.name)
@@ -154,7 +202,7 @@ class Instruments:
                 self.fold("machine")
                 return
             names = self._machines[graph.name] = MachineNames(graph.name, self._guards(CAPS["guard"]))
-        names.learn(graph)
+        names.learn(graph, run_seconds)
         self.edges.clear()
         known = {
             "machine": [names.name],
@@ -175,7 +223,7 @@ class Instruments:
     def _precreate(self, known: dict[str, list[str]]) -> None:
         """Create the children of every row whose labels are all known here or closed in the row itself."""
         for metric in CATALOGUE:
-            if not metric.zero:
+            if not metric.zero or metric.made is not Made.OBSERVED:
                 continue
             axes = [metric.values.get(label) or tuple(known.get(label, ())) for label in metric.labels]
             family: Children[Any] = self.counters if metric.kind is Kind.COUNTER else self.histograms

@@ -21,8 +21,12 @@ FOLDED = {
     "backend": "journal_write_duration_seconds",
     "budget": "budget_exceeded_total",
     "outcome": "runs_completed_total",
+    "reason": "runs_suspended_total",
 }
 """Label -> the metric under which its folding is counted: one count a fact, not one a series."""
+
+MOST_DEFINITIONS = 4
+"""Graphs of one name that are told apart in machine_info."""
 
 _LONGEST = 120
 
@@ -90,9 +94,20 @@ class MachineNames:
     initial: str | None = None
     head: str | None = None
     """The state in which loops begin."""
+    dwell: dict[str, float] = field(default_factory=dict)
+    """State -> seconds that it may last."""
+    run_seconds: float | None = None
+    """Seconds that a run may last, where there is a limit."""
+    definitions: list[str] = field(default_factory=list)
+    """Short fingerprints of the graphs of this name, at most MOST_DEFINITIONS, the newest last."""
 
-    def learn(self, graph: Graph) -> None:
-        """Take over what a graph declares."""
+    def learn(self, graph: Graph, run_seconds: float | None = None) -> None:
+        """Take over what a graph declares; of limits, what was said last counts."""
+        self.run_seconds = run_seconds or self.run_seconds
+        self.dwell |= {state.value: limit[0] for state in graph.states if (limit := graph.dwell_of(state))}
+        definition = graph.fingerprint[:12]
+        self.definitions = [one for one in self.definitions if one != definition][1 - MOST_DEFINITIONS :]
+        self.definitions.append(definition)
         self.states |= {state.value for state in graph.states}
         self.events |= {event.value for event in graph.events}
         self.edges |= {(source.value, event.value, dest.value) for source, event, dest, _ in graph.rows}
@@ -102,6 +117,11 @@ class MachineNames:
         }
         self.initial = graph.initial.value
         self.head = loop_head(graph)
+
+    @property
+    def working(self) -> list[str]:
+        """The states a run can be under way in, sorted: all but the terminal ones."""
+        return sorted(self.states - self.terminal)
 
     def state(self, name: str) -> str:
         """Return the label value of a state."""

@@ -7,11 +7,10 @@ BytesLogger keeps every stream alive for good. A line is one write and a flush: 
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 import structlog
@@ -19,6 +18,8 @@ from structlog.typing import FilteringBoundLogger
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.redaction import REDACTED
+from orchestrator.telemetry.sink import Stream, writer_to
+from orchestrator.telemetry.tally import Tally
 
 SCHEMA = "orchestrator.log/1"
 
@@ -30,6 +31,7 @@ KEYS = frozenset(
     model finish_reason tokens_in tokens_out tokens_cached tokens_reasoning cost tool position tool_calls
     result_chars cut operation attempt retry_in_s retries restarts compactions budget_used backend records
     error_type error_code error_fingerprint
+    agent task_id trace_id span_id overhead_s provider tool_call_id replayed logger stack
     """.split()  # noqa: SIM905 - sixty quoted words are no easier to read
 )
 """Every key a line may have, as in log_schema.json. Any other comes out as "[redacted]"."""
@@ -54,17 +56,17 @@ def level_number(level: str) -> int:
     return number
 
 
-def build(stream: IO[str] | IO[bytes] | None, level: int) -> FilteringBoundLogger:
-    """Return a logger of JSON lines from `level` up, to `stream` or to what sys.stdout is at each line."""
+def build(writer: LineWriter, level: int) -> FilteringBoundLogger:
+    """Return a logger of JSON lines from `level` up."""
     wrapped: FilteringBoundLogger = structlog.wrap_logger(
-        LineWriter(stream),
+        writer,
         processors=[_complete, _allow, _render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
     )
     return wrapped.bind(**_FRAME)
 
 
-_second = (0, "")
+_second = (-1, "")
 
 
 def stamp(at: float) -> str:
@@ -128,6 +130,11 @@ def _allow(_logger: object, _method: str, line: Line) -> Line:
 
 def _render(_logger: object, _method: str, line: Line) -> bytes:
     line["msg"] = line.pop("event", "")
+    return rendered(line)
+
+
+def rendered(line: Line) -> bytes:
+    """Return a complete line as JSON. For lines whose keys are known to be in the schema."""
     return orjson.dumps(line, default=_opaque, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -136,51 +143,31 @@ def _opaque(value: object) -> str:
     return f"[{type(value).__name__}]"
 
 
-class LineWriter:
-    """Writes finished lines to a stream, text or binary; the innermost logger of the chain."""
-
-    __slots__ = ("_follows", "_stream", "_write")
-
-    def __init__(self, stream: IO[str] | IO[bytes] | None = None) -> None:
-        self._follows = stream is None
-        self._stream: Any = stream
-        self._write: Callable[[bytes], None] = _writer(stream)
-
-    def info(self, line: bytes) -> None:
+def _at(level: str) -> Callable[[LineWriter, bytes], None]:
+    def write(self: LineWriter, line: bytes) -> None:
         """Write one line, whole, and hand it to the operating system."""
-        if self._follows and self._stream is not sys.stdout:
-            self._stream = sys.stdout
-            self._write = _writer(self._stream)
-        self._write(line)
+        if self.follows and self.stream is not sys.stdout:
+            self.stream = sys.stdout
+            self.write = writer_to(self.stream)
+        self.write(line)
+        self.tally.lines[level] += 1
 
-    debug = warning = error = critical = info
-
-
-def _writer(stream: Any) -> Callable[[bytes], None]:
-    """Return what writes bytes to a stream at once. None, no standard output, swallows them."""
-    if stream is None:
-        return lambda _line: None
-    if isinstance(stream, io.RawIOBase):
-        return lambda line: _whole(stream, line)
-    binary: Any = stream if isinstance(stream, io.BufferedIOBase) else getattr(stream, "buffer", None)
-    flush = stream.flush
-
-    def to_binary(line: bytes) -> None:
-        flush()  # what the host printed before comes before
-        binary.write(line)
-        flush()
-
-    def to_text(line: bytes) -> None:
-        stream.write(line.decode())
-        flush()
-
-    return to_text if binary is None else to_binary
+    return write
 
 
-def _whole(stream: io.RawIOBase, line: bytes) -> None:
-    """Write all of a line to an unbuffered file, which may take less than it is given."""
-    while line:
-        written = stream.write(line)
-        if written is None:
-            raise BlockingIOError("the log stream takes no more")
-        line = line[written:]
+class LineWriter:
+    """Writes finished lines to a stream, text or binary, and counts them; the innermost logger of the chain."""
+
+    __slots__ = ("follows", "stream", "tally", "write")
+
+    def __init__(self, stream: Stream | None = None) -> None:
+        self.tally = Tally()
+        self.follows = stream is None
+        self.stream: Any = stream
+        self.write: Callable[[bytes], None] = writer_to(stream)
+
+    debug = _at("debug")
+    info = _at("info")
+    warning = _at("warning")
+    error = _at("error")
+    critical = _at("critical")

@@ -1,4 +1,4 @@
-"""Facts become Prometheus counters and histograms. The only importer of prometheus_client.
+"""Facts become Prometheus counters and histograms. With collector.py the only importer of prometheus_client.
 
 Nothing is created at import. Instruments exist once for each registry, however many Metrics are on it, and
 series exist at 0 from `declare` on: a counter born with its first increment hides it from increase().
@@ -28,8 +28,12 @@ from orchestrator.kernel.record import (
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    RolledBack,
+    RunAdmitted,
     RunCompleted,
     RunParked,
+    RunRecovered,
+    RunRejected,
     RunStarted,
     ToolCall,
     Transition,
@@ -44,11 +48,13 @@ from orchestrator.telemetry.catalogue import (
     Kind,
     Metric,
 )
+from orchestrator.telemetry.collector import LiveCollector
+from orchestrator.telemetry.engine import Engine
 from orchestrator.telemetry.instrument import Instruments
 from orchestrator.telemetry.labels import OTHER, UNKNOWN
-
-_MOST_LAPS = 20_000
-"""Runs whose present loop is timed. Events fired by hand never tell that a run is over: the oldest go."""
+from orchestrator.telemetry.scraped import PARKINGS
+from orchestrator.telemetry.span import Trace, span_of
+from orchestrator.telemetry.tally import Tally
 
 _instruments: WeakKeyDictionary[CollectorRegistry, Instruments] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -57,29 +63,30 @@ _lock = threading.Lock()
 def _instruments_of(registry: CollectorRegistry) -> Instruments:
     def make(metric: Metric) -> Any:
         name, text = PREFIX + metric.name, metric.help
-        match metric.kind:
-            case Kind.COUNTER:
-                return prometheus_client.Counter(name, text, metric.labels, registry=registry)
-            case Kind.GAUGE:
-                return prometheus_client.Gauge(
-                    name, text, metric.labels, registry=registry, multiprocess_mode="mostrecent"
-                )
-            case Kind.HISTOGRAM:
-                return prometheus_client.Histogram(
-                    name, text, metric.labels, registry=registry, buckets=metric.buckets
-                )
+        if metric.kind is Kind.COUNTER:
+            return prometheus_client.Counter(name, text, metric.labels, registry=registry)
+        if metric.kind is Kind.GAUGE:
+            return prometheus_client.Gauge(
+                name, text, metric.labels, registry=registry, multiprocess_mode="mostrecent"
+            )
+        return prometheus_client.Histogram(
+            name, text, metric.labels, registry=registry, buckets=metric.buckets
+        )
 
     with _lock:
         found = _instruments.get(registry)
         if found is None:
             found = _instruments[registry] = Instruments(make)
+            registry.register(LiveCollector(found))
         return found
 
 
 class Metrics:
     """Counts facts on a registry; None is the default one. Any number of these may share a registry.
 
-    What was not declared is counted under `_other`, `_unknown` or `_unregistered`.
+    What was not declared is counted under `_other`, `_unknown` or `_unregistered`. `exemplar` returns trace_id and
+    span_id of the present span where it is sampled, else None; the durations of states, runs, requests and tools
+    carry it.
 
     Example:
         >>> registry = CollectorRegistry()
@@ -89,13 +96,15 @@ class Metrics:
         1.0
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None, *, exemplar: Trace | None = None) -> None:
         self.registry = registry if registry is not None else prometheus_client.REGISTRY
         self._use = _instruments_of(self.registry)
+        self.live = self._use.live
+        """Where the runs of this process stand, those of other Metrics on this registry among them."""
+        self._exemplar = exemplar
         self._count = self._use.counters
         self._edges = self._use.edges
-        self._laps: dict[tuple[str, str], float] = {}
-        """(machine, run) -> seconds of its present loop."""
+        self._runs = self.live.runs
         self._by_type: dict[type[Any], Callable[[Any], None]] = {
             Transition: self._transition,
             GuardEvaluated: self._guard,
@@ -108,6 +117,10 @@ class Metrics:
             RunStarted: self._started,
             RunParked: self._parked,
             RunCompleted: self._completed,
+            RunAdmitted: self._admitted,
+            RunRejected: self._rejected,
+            RunRecovered: self._recovered,
+            RolledBack: self._rolled_back,
         }
 
     def declare(
@@ -120,17 +133,45 @@ class Metrics:
         models: Mapping[str, str] | None = None,
         guards: Iterable[str] = (),
         backends: Iterable[str] = (),
+        run_seconds: float | None = None,
     ) -> None:
         """Name what facts will name, so that every series exists at 0.
 
         `models` is model -> provider, for more than one; `guards` are names that verdicts carry, beside those
-        of the graph's edges. May be called again to add. Names beyond `labels.CAPS` become `_other`.
+        of the graph's edges; `run_seconds` is how long a run may last. May be called again to add. Names beyond
+        `labels.CAPS` become `_other`.
         """
         pairs = [(other, name) for name, other in (models or {}).items()]
         if model:
             pairs.append((provider, model))
         with _lock:
-            self._use.declare(graph, tools, pairs, guards, backends)
+            self._use.declare(graph, tools, pairs, guards, backends, run_seconds=run_seconds)
+
+    def watch(self, engine: Engine) -> None:
+        """Show the load of an engine at each scrape, until `unwatch` or until it is gone."""
+        self._use.watch(engine)
+
+    def unwatch(self, engine: Engine) -> None:
+        """Show it no more."""
+        self._use.unwatch(engine)
+
+    def count_lines(self, *tallies: Tally) -> None:
+        """Show the counts of a log (`TransitionLog.tallies`) at each scrape, each once however often it is given."""
+        for tally in tallies:
+            if not any(tally is known for known in self._use.tallies):
+                self._use.tallies.append(tally)
+
+    def measure_store(self, backend: str, name: str, size: Callable[[], int]) -> None:
+        """Show the bytes that `size` returns at each scrape; a store that is named again is not counted twice."""
+        self._use.stores[self._use.backend(backend), name] = size
+
+    def loop_lag(self, seconds: float) -> None:
+        """Note how late the event loop was. For the watchdog."""
+        self._use.histograms["event_loop_lag_seconds",].observe(seconds)
+
+    def loop_blocked(self) -> None:
+        """Count a blocked event loop. For the watchdog."""
+        self._count["event_loop_blocked_total",].inc()
 
     def observe(self, fact: Fact, /) -> None:
         """Count a fact. What goes wrong here is counted too, then raised for the driver to name."""
@@ -151,27 +192,36 @@ class Metrics:
     def _transition(self, fact: Transition) -> None:
         edge = (fact.graph, fact.source, fact.event, fact.dest)
         meters = self._edges.get(edge) or self._use.edge(*edge)
-        increment, set_time, stay, enter, begins, ends, lap = meters
+        increment, set_time, stay, enter, begins, ends, lap, overhead = meters
+        at = fact.at
         increment()
-        set_time(fact.at)
+        set_time(at)
+        if fact.overhead is not None:
+            overhead(fact.overhead)
         if fact.internal:
             return
         dwell = fact.dwell
-        stay(dwell)
+        if self._exemplar is None:
+            stay(dwell)
+        else:
+            stay(dwell, span_of(self._exemplar))
         enter()
-        run = (fact.graph, fact.run_id)
-        seconds = 0.0 if begins else self._laps.get(run)
-        if seconds is None:
+        key = (fact.graph, fact.run_id)
+        run = self._runs.get(key)
+        if run is None:  # it is over
             return
-        if ends:
-            self._laps.pop(run, None)
-            lap(seconds + dwell)
-            return
-        if begins and len(self._laps) >= _MOST_LAPS:
-            del self._laps[next(iter(self._laps))]
-        self._laps[run] = seconds + dwell
+        _, _, started_at, seconds = run
+        if begins:
+            seconds = dwell
+        elif seconds is not None:
+            seconds += dwell
+        if ends and seconds is not None:
+            lap(seconds)
+            seconds = None
+        self._runs[key] = (fact.dest, at, started_at, seconds)
 
     def _started(self, fact: RunStarted) -> None:
+        self.live.started(fact)
         names = self._use.machine(fact.graph)
         resumed = fact.origin == "resumed"
         self._count["runs_started_total", names.name, "resumed" if resumed else "new"].inc()
@@ -179,20 +229,48 @@ class Metrics:
             self._count["state_entries_total", names.name, names.initial].inc()
 
     def _parked(self, fact: RunParked) -> None:
-        self._laps.pop((fact.graph, fact.run_id), None)
+        self.live.parked(fact)
+        reason = closed(fact.reason, PARKINGS, OTHER)
+        if reason == OTHER:
+            self._use.fold("reason")
+        self._count["runs_suspended_total", self._use.machine(fact.graph).name, reason].inc()
 
     def _completed(self, fact: RunCompleted) -> None:
-        self._laps.pop((fact.graph, fact.run_id), None)
+        self.live.ended(fact)
         machine = self._use.machine(fact.graph).name
         outcome = closed(fact.outcome, REASONS, OTHER)
         reason = closed(fact.reason, REASONS.get(Outcome(outcome), ()) if outcome != OTHER else (), OTHER)
         if reason == OTHER:
             self._use.fold("outcome")
         self._count["runs_completed_total", machine, outcome, reason].inc()
-        self._use.histograms["run_duration_seconds", machine, outcome].observe(fact.seconds)
+        self._observe("run_duration_seconds", machine, outcome, value=fact.seconds)
         self._use.histograms["run_iterations", machine].observe(fact.iterations)
         if isinstance(fact.summary, Mapping):
             self._totals(machine, fact.summary)
+
+    def _admitted(self, fact: RunAdmitted) -> None:
+        self._use.histograms["run_queue_wait_seconds", self._use.machine(fact.graph).name].observe(
+            fact.waited
+        )
+
+    def _rejected(self, fact: RunRejected) -> None:
+        self._by_reason("runs_rejected_total", fact.graph, fact.reason)
+
+    def _recovered(self, fact: RunRecovered) -> None:
+        self._by_reason("recoveries_total", fact.graph, fact.outcome)
+
+    def _rolled_back(self, fact: RolledBack) -> None:
+        self._by_reason("rollbacks_total", fact.graph, fact.outcome)
+
+    def _by_reason(self, metric: str, graph: str, word: str) -> None:
+        """Count in a metric of a machine and one closed label."""
+        (allowed,) = ROWS[metric].values.values()
+        self._count[metric, self._use.machine(graph).name, closed(word, allowed, OTHER)].inc()
+
+    def _observe(self, metric: str, *labels: str, value: float) -> None:
+        """Observe a duration, with the present span where there is one."""
+        exemplar = None if self._exemplar is None else span_of(self._exemplar)
+        self._use.histograms[metric, *labels].observe(value, exemplar)
 
     def _totals(self, machine: str, summary: Mapping[str, Any]) -> None:
         restarts = summary.get("restarts")
@@ -263,7 +341,11 @@ class Metrics:
         outcome = closed(fact.outcome, ROWS["llm_requests_total"].values["outcome"], "other")
         count["attempts_total", names.name, "llm"].inc()
         count["llm_requests_total", *model, outcome].inc()
-        self._use.histograms["llm_request_duration_seconds", *model].observe(fact.seconds)
+        self._observe("llm_request_duration_seconds", *model, value=fact.seconds)
+        if fact.first_token is not None:
+            self._use.histograms["llm_time_to_first_token_seconds", *model].observe(fact.first_token)
+        if fact.context_used is not None:
+            self._use.histograms["context_used_ratio", names.name].observe(fact.context_used)
         state = names.state(fact.state)
         for direction, tokens in (("input", fact.input_tokens), ("output", fact.output_tokens)):
             if tokens:
@@ -280,7 +362,7 @@ class Metrics:
         self._count["attempts_total", self._use.machine(fact.graph).name, "tool"].inc()
         self._count["tool_calls_total", tool, outcome].inc()
         if outcome not in ("denied", "invalid_args"):  # those never ran
-            self._use.histograms["tool_call_duration_seconds", tool].observe(fact.seconds)
+            self._observe("tool_call_duration_seconds", tool, value=fact.seconds)
 
     def _journal(self, fact: JournalWrite) -> None:
         backend = self._use.backend(fact.backend)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import durable, peers, report
+from tests.benchmarks import durable, peers, report, trigger
 from tests.benchmarks.contestant import Contestant, NotMeasured
 from tests.benchmarks.measure import Case, Figures, run_case
 
@@ -39,6 +39,10 @@ def main() -> None:
     loops = [case for case in CASES if options.only in case.name]
     journalled = [case for case in durable.CASES if options.only in case.name]
     figures: list[Any] = [asdict(one) for one in (_loops(loops) if loops else ())]
+    if options.only in f"{trigger.NAME}, all telemetry":
+        told = trigger.measure()
+        print("", *trigger.rows(told), sep="\n", flush=True)
+        figures.append(asdict(told))
     if journalled:
         figures += [asdict(one) for one in _journalled(journalled, options.peers)]
     if options.json:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.benchmarks import trigger
 from tests.benchmarks.measure import Case, run_case
 
 
@@ -13,3 +14,12 @@ def test_every_contestant_does_the_whole_workload_and_is_measured(tools: int) ->
     assert figures.spread[0] <= figures.full_ratio <= figures.spread[1]
     assert figures.hand_p50_ms >= 1
     assert figures.full_p95_ms >= figures.full_p50_ms
+
+
+def test_telemetry_is_measured_on_a_trigger_that_does_the_turns_of_the_loop() -> None:
+    assert [row[0] for row in trigger.turn_of_the_loop()] == list(trigger.TURN)
+
+    figures = trigger.measure(turns=20, rounds=3)
+
+    assert 0 < figures.bare_us < figures.full_us
+    assert figures.spread[0] <= figures.ratio <= figures.spread[1]

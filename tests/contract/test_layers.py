@@ -57,7 +57,12 @@ ANYTHING = ("orchestrator",)
 # Library -> the only modules or folders that may import it.
 DOORS: dict[str, tuple[str, ...]] = {
     "apsw": ("orchestrator.journal.sqlite",),
-    "prometheus_client": ("orchestrator.telemetry.metrics",),
+    "opentelemetry": ("orchestrator.telemetry.otel", "orchestrator.telemetry.traceparent"),
+    "prometheus_client": (
+        "orchestrator.telemetry.metrics",
+        "orchestrator.telemetry.collector",
+        "orchestrator.telemetry.exposition",
+    ),
     "structlog": ("orchestrator.telemetry", "orchestrator.scope"),
     "tenacity": ("orchestrator.retry",),
     "transitions": ("orchestrator.kernel.machine",),
@@ -259,7 +264,7 @@ PLANTED = [
     ("orchestrator/kernel/graph.py", "import transitions", "only orchestrator.kernel.machine may import"),
     ("orchestrator/kernel/graph.py", "import pydantic", "pydantic is not imported here"),
     ("orchestrator/runtime/llm_loop.py", "from tenacity import retry", "only orchestrator.retry may"),
-    ("orchestrator/telemetry/log.py", "import prometheus_client", "only orchestrator.telemetry.metrics may"),
+    ("orchestrator/telemetry/log.py", "import prometheus_client", "only orchestrator.telemetry.metrics and"),
     ("orchestrator/journal/postgres.py", "import apsw", "only orchestrator.journal.sqlite may import"),
     ("orchestrator/journal/memory.py", "import structlog", "only orchestrator.telemetry and"),
     ("orchestrator/utils.py", "", "orchestrator.utils stands in no row"),

@@ -364,7 +364,7 @@ def test_runs_that_never_end_do_not_pile_up_loggers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("orchestrator.telemetry.log._MOST_RUNS", 10)
     log = TransitionLog(io.BytesIO())
     for number in range(100):
-        log.observe(edge(run_id=str(number)))
+        log.bound(str(number), "loop")
     assert [run_id for _, run_id in log._runs] == [str(number) for number in range(90, 100)]
 
 

@@ -1,0 +1,49 @@
+"""What the span of a call says about it: counts and closed words, no content."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from orchestrator.kernel.record import LLMCall, ToolCall
+from orchestrator.telemetry import semconv as ours
+from orchestrator.telemetry.redaction import plain
+from orchestrator.telemetry.semconv import Conventions
+
+Attributes: TypeAlias = dict[str, Any]
+
+
+def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> Attributes:
+    """Return what is known of a request to a model; numbers that nobody counted are left out."""
+    optional = {
+        names.provider: provider,
+        names.input_tokens: fact.input_tokens or None,
+        names.output_tokens: fact.output_tokens or None,
+        names.cached_tokens: fact.cached_input_tokens or None,
+        names.reasoning_tokens: fact.reasoning_tokens or None,
+        names.first_chunk: fact.first_token,
+        ours.TOOL_CALLS: fact.tool_calls or None,
+        ours.COST: fact.cost,
+    }
+    finish = plain(fact.finish_reason)  # the provider's word, so anything might stand there
+    return {
+        names.operation: names.llm,
+        names.model: fact.model,
+        ours.STATE: fact.state,
+        ours.ITERATION: fact.iteration,
+        **{name: value for name, value in optional.items() if value is not None},
+        **({} if finish is None else {names.finish_reasons: (finish,)}),
+    }
+
+
+def tool_attributes(fact: ToolCall, names: Conventions) -> Attributes:
+    """Return what is known of a tool call."""
+    return {
+        names.operation: names.tool,
+        names.tool_name: fact.tool,
+        names.tool_type: "function",
+        ours.ITERATION: fact.iteration,
+        ours.POSITION: fact.position,
+        ours.RESULT_CHARS: fact.result_chars,
+        **({ours.QUEUED: fact.queued} if fact.queued else {}),
+        **({ours.CUT: True} if fact.cut else {}),
+    }

@@ -1,0 +1,157 @@
+"""The gauges that are made at a scrape, from what stands then: no pair of increments that an exception can part.
+
+With metrics.py the only importer of prometheus_client.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import Any, TypeAlias
+
+from prometheus_client import core
+
+from orchestrator.telemetry.catalogue import PREFIX, ROWS, Kind
+from orchestrator.telemetry.engine import Load, phase
+from orchestrator.telemetry.instrument import Instruments
+from orchestrator.telemetry.labels import OTHER
+from orchestrator.telemetry.scraped import LEVELS, PARKINGS, PHASES, SCRAPED
+
+Values: TypeAlias = dict[tuple[str, ...], float]
+"""Label values -> value."""
+
+
+class LiveCollector:
+    """Reads the live runs, engines, stores and logs of one registry's Metrics, in the thread that scrapes."""
+
+    def __init__(self, use: Instruments) -> None:
+        self._use = use
+        self._version = _version()
+
+    def describe(self) -> Iterator[core.Metric]:
+        """Yield every metric without its values, for the registry to know the names."""
+        for row in SCRAPED:
+            yield _family(row.name, {})
+
+    def collect(self) -> Iterator[core.Metric]:
+        """Yield every metric as it is now. What one section raises is counted, and the others are there."""
+        began = time.perf_counter()
+        for section in (self._runs, self._engines, self._declared, self._stores, self._logs):
+            yield from self._guarded(section)
+        yield _family("collector_duration_seconds", {(): time.perf_counter() - began})
+
+    def _guarded(self, section: Callable[[], dict[str, Values]]) -> Iterable[core.Metric]:
+        try:
+            return [_family(name, values) for name, values in section().items()]
+        except Exception:  # noqa: BLE001 - one store that cannot be asked must not cost the whole scrape
+            self._use.counters["telemetry_errors_total", "collector"].inc()
+            return ()
+
+    def _runs(self) -> dict[str, Values]:
+        use = self._use
+        active: Values = {}
+        parked: Values = {}
+        for names in use.machines():
+            active |= dict.fromkeys(((names.name, state) for state in names.working), 0)
+            parked |= dict.fromkeys(((names.name, reason) for reason in PARKINGS), 0)
+        entered, began, waiting = _Least(), _Least(), _Least()
+        for (machine, _), (state, entered_at, started_at, _) in use.live.runs.copy().items():
+            names = use.known(machine)
+            place = (names.name, names.state(state))
+            active[place] = active.get(place, 0) + 1
+            entered.take(place, entered_at)
+            began.take((names.name,), started_at)
+        for run in use.live.parkings.copy().values():
+            place = (use.known(run.machine).name, run.parked if run.parked in PARKINGS else OTHER)
+            parked[place] = parked.get(place, 0) + 1
+            waiting.take(place, run.entered_at)
+        return {
+            "runs_active": active,
+            "oldest_run_state_entered_timestamp_seconds": entered.values,
+            "oldest_run_started_timestamp_seconds": began.values,
+            "runs_parked": parked,
+            "oldest_parked_timestamp_seconds": waiting.values,
+        }
+
+    def _engines(self) -> dict[str, Values]:
+        use = self._use
+        loads: list[Load] = [engine.load() for engine in use.watched()]
+        queued: Values = {(names.name,): 0 for names in use.machines()}
+        slots: Values = {}
+        for load in loads:
+            for machine in {use.known(name).name for name in load.machines}:
+                slots[machine,] = slots.get((machine,), 0) + load.slots
+            for name, number in load.queued.items():
+                machine = use.known(name).name
+                queued[machine,] = queued.get((machine,), 0) + number
+        now = phase(loads)
+        return {
+            "runs_queued": queued,
+            "run_slots": slots,
+            "runtime_state": {(each,): float(each == now) for each in PHASES},
+        }
+
+    def _declared(self) -> dict[str, Values]:
+        machines = self._use.machines()
+        whole: Values = {(names.name,): names.run_seconds for names in machines if names.run_seconds}
+        limits: Values = {}
+        definitions: Values = {}
+        build: Values = {(self._version, platform.python_version()): 1}
+        for names in machines:
+            limits |= {(names.name, state): seconds for state, seconds in sorted(names.dwell.items())}
+            definitions |= {(names.name, self._version, one): 1 for one in names.definitions}
+        return {
+            "state_timeout_seconds": limits,
+            "run_timeout_seconds": whole,
+            "build_info": build,
+            "machine_info": definitions,
+        }
+
+    def _stores(self) -> dict[str, Values]:
+        sizes: Counter[tuple[str, ...]] = Counter()
+        for (backend, _), size in list(self._use.stores.items()):
+            sizes[backend,] += size()
+        return {"journal_bytes": dict(sizes)}
+
+    def _logs(self) -> dict[str, Values]:
+        tallies = list(self._use.tallies)
+        lines: Values = {(level,): float(sum(tally.lines[level] for tally in tallies)) for level in LEVELS}
+        return {
+            "log_records_total": lines,
+            "log_records_dropped_total": {(): float(sum(tally.dropped for tally in tallies))},
+        }
+
+
+class _Least:
+    """The least value of each place."""
+
+    def __init__(self) -> None:
+        self.values: Values = {}
+
+    def take(self, place: tuple[str, ...], value: float) -> None:
+        self.values[place] = min(value, self.values.get(place, value))
+
+
+def _family(name: str, values: Values) -> core.Metric:
+    row = ROWS[name]
+    if row.kind is Kind.INFO:
+        info = core.InfoMetricFamily(PREFIX + name.removesuffix("_info"), row.help, labels=())
+        for labels in values:
+            info.add_metric((), dict(zip(row.labels, labels, strict=True)))
+        return info
+    make: Any = core.CounterMetricFamily if row.kind is Kind.COUNTER else core.GaugeMetricFamily
+    family: core.Metric = make(PREFIX + name, row.help, labels=row.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)  # type: ignore[attr-defined]
+    return family
+
+
+def _version() -> str:
+    try:
+        return version_of("fsm-orchestrator")
+    except PackageNotFoundError:  # run from source, not installed
+        return "unknown"

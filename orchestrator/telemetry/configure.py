@@ -1,0 +1,101 @@
+"""Logging set up for a whole process. For applications: a library never calls this.
+
+log = configure_logging()
+agent = Orchestrator(llm, observers=[log, Metrics()])
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Any
+
+from orchestrator.telemetry.line import KEYS, level_number, stamp
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.redaction import error_fields, scrub
+from orchestrator.telemetry.sink import Stream
+from orchestrator.telemetry.span import Trace
+
+MOST_FRAMES = 10
+_LONGEST = 1_000
+_OURS = frozenset(("ts", "level", "msg", "schema", "logger", "stack", "event"))
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure_logging(
+    stream: Stream | None = None, *, level: str = "info", trace: Trace | None = None
+) -> TransitionLog:
+    """Send everything that the standard library's logging gets to `stream`, as lines of the same schema as ours.
+
+    Return the observer that writes there too. Other handlers of the root logger stay; calling it again replaces what
+    it had set up. Options as for TransitionLog. Raises ConfigError for an unknown level.
+    """
+    log = TransitionLog(stream, level=level, trace=trace)
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, LineHandler)]:
+        root.removeHandler(handler)
+    root.addHandler(LineHandler(log))
+    root.setLevel(level_number(level))
+    return log
+
+
+class LineHandler(logging.Handler):
+    """Writes records as JSON lines. The text is scrubbed; of an error come type, code, fingerprint and frames.
+
+    Fields given as `extra` are kept where the schema has them and come out as "[redacted]" where it has not.
+    """
+
+    def __init__(self, log: TransitionLog) -> None:
+        super().__init__()
+        self._logger = log.logger
+        self._tallies = log.tallies
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record. One that cannot be written is counted as dropped."""
+        try:
+            getattr(self._logger, level_of(record.levelno))(
+                _text(record), ts=stamp(record.created), logger=record.name, **_fields(record)
+            )
+        except Exception:  # noqa: BLE001 - logging must not fail whoever logs
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - logging's name
+        """Count it. What logging would print here has the arguments in it."""
+        for tally in self._tallies[-1:]:
+            tally.dropped += 1
+
+
+def level_of(number: int) -> str:
+    """Return the name of our level for one of logging's numbers."""
+    for least, name in ((50, "critical"), (40, "error"), (30, "warning"), (20, "info")):
+        if number >= least:
+            return name
+    return "debug"
+
+
+def frames_of(trace: TracebackType | None) -> list[str]:
+    """Return file, line and function of the innermost frames, innermost last."""
+    found: list[str] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        found.append(f"{code.co_filename}:{trace.tb_lineno} {code.co_qualname}")
+        trace = trace.tb_next
+    return found[-MOST_FRAMES:]
+
+
+def _text(record: logging.LogRecord) -> str:
+    try:
+        return scrub(record.getMessage())[:_LONGEST]
+    except Exception:  # noqa: BLE001 - arguments that do not fit, or cannot be printed
+        return f"[a line of {record.name} that cannot be put together]"
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    extra = {key: value for key, value in vars(record).items() if key not in _STANDARD and key not in _OURS}
+    fields = {
+        key: scrub(value) if isinstance(value, str) and key in KEYS else value for key, value in extra.items()
+    }
+    if record.exc_info and record.exc_info[1] is not None:
+        fields |= error_fields(record.exc_info[1])
+        fields["stack"] = frames_of(record.exc_info[2])
+    return fields

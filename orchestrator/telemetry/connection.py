@@ -1,0 +1,29 @@
+"""What observers of one agent show of each other, and of its journal: said once, where the agent is put together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.telemetry.store import file_bytes
+
+
+def connect(observers: Iterable[object], journal: object = None) -> None:
+    """Let each Metrics among `observers` count the lines of the logs among them, and measure the agent's journal.
+
+    A journal has a size here when it has a `path`: a file, with what lies beside it. Doing it again changes nothing.
+    """
+    known = list(observers)
+    path = getattr(journal, "path", None)
+    for metrics in known:
+        if not isinstance(metrics, Metrics):
+            continue
+        for log in known:
+            if isinstance(log, TransitionLog):
+                metrics.count_lines(*log.tallies)
+        if isinstance(path, Path):
+            backend = str(getattr(journal, "backend", "other"))
+            metrics.measure_store(backend, str(path), functools.partial(file_bytes, path))

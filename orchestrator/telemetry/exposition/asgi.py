@@ -1,0 +1,98 @@
+"""The pages as an ASGI application. Rendering takes milliseconds, so threads of its own do it, not the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+from prometheus_client import CollectorRegistry
+
+from orchestrator.telemetry.exposition.debug import LiveSource
+from orchestrator.telemetry.exposition.health import Check, Heartbeat
+from orchestrator.telemetry.exposition.page import Pages, Request
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_THREADS = 4
+
+
+def asgi_app(
+    registry: CollectorRegistry | None = None,
+    *,
+    token: str | None = None,
+    live: LiveSource | None = None,
+    heartbeat: Heartbeat | None = None,
+    ready: Mapping[str, Check] | None = None,
+) -> App:
+    """Return an application with the pages of the package; arguments as for `Pages`. Raises ConfigError.
+
+    It can be mounted below any path, or stand alone. Its threads start with the first request.
+    """
+    return _App(Pages(registry, token=token, live=live, heartbeat=heartbeat, ready=ready))
+
+
+class _App:
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._threads: ThreadPoolExecutor | None = None
+        self._making = threading.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(_request(scope), send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        if self._pages.is_quick(request.path):
+            answer = self._pages.answer(request)
+        else:
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(self._pool(), self._pages.answer, request)
+        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
+        await send({"type": "http.response.start", "status": answer.status.value, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._making:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="orchestrator metrics")
+            return self._threads
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Go along with a server that says when it starts and stops."""
+    while (message := await receive())["type"] != "lifespan.shutdown":
+        await send({"type": f"{message['type']}.complete"})
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def _request(scope: Scope) -> Request:
+    path, root = str(scope["path"]), str(scope.get("root_path") or "").rstrip("/")
+    if root and (
+        path == root or path.startswith(f"{root}/")
+    ):  # servers differ in whether a mount's path is in it
+        path = path[len(root) :]
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1")
+        headers[key] = f"{headers[key]},{text}" if key in headers else text
+    client = scope.get("client")
+    return Request(
+        scope["method"],
+        path,
+        scope["query_string"].decode("latin-1"),
+        headers,
+        str(client[0]) if client else "",
+        asyncio.get_running_loop(),
+    )

@@ -1,0 +1,141 @@
+"""What a batch job leaves behind: when it last went well, and how long it last took.
+
+A job that ends before anybody scrapes it cannot serve its metrics. These two outlive it: in a file that node_exporter's
+textfile collector reads, in a Pushgateway, or both.
+
+    with Batch("nightly-report", textfile="/var/lib/node_exporter/nightly-report.prom") as batch:
+        result = agent.run_sync(prompt)
+        batch.failed = result.outcome != "completed"
+
+The series carry the label `batch`, because node_exporter refuses two files with one series. Only these two are sent,
+never the counters of runs: what is pushed stays for ever, and has no `up` that would tell its end. `forget` removes a
+retired job from the gateway.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.parser import text_string_to_metric_families
+
+from orchestrator.errors import ConfigError
+from orchestrator.telemetry.catalogue import PREFIX
+
+SUCCESS = f"{PREFIX}batch_last_success_timestamp_seconds"
+DURATION = f"{PREFIX}batch_last_duration_seconds"
+
+_TIMEOUT = 10.0
+
+
+class Batch:
+    """One job, measured in a `with` block. An exception in the block is a failure, and so is setting `failed`.
+
+    `name` is the label value; `textfile` a file to write (its name must end in .prom), `gateway` the address of a
+    Pushgateway. A failed job keeps the time of its last success. That something could not be written or pushed is
+    logged and never fails the job; it is in `problems`. Raises ConfigError for a name or a place that cannot be.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        textfile: str | Path | None = None,
+        gateway: str | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        if not name.strip():
+            raise ConfigError("a batch job needs a name: it tells its series from those of others")
+        if textfile is not None and Path(textfile).suffix != ".prom":
+            raise ConfigError(f"{str(textfile)!r} must end in .prom, or node_exporter does not read it")
+        if gateway is not None and not urlsplit(gateway if "://" in gateway else f"http://{gateway}").netloc:
+            raise ConfigError(f"{gateway!r} is no address of a Pushgateway; it is like http://127.0.0.1:9091")
+        self.name = name
+        self.failed = False
+        self.problems: list[str] = []
+        """What went wrong while telling, one sentence each."""
+        self._textfile = None if textfile is None else Path(textfile)
+        self._gateway = gateway
+        self._clock = clock
+        self._now = now
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        self._began = self._clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = self._clock() - self._began
+        success = None if self.failed or kind is not None else self._now()
+        if self._textfile is not None:
+            self._tell(lambda file: write(file, self.name, seconds, success), self._textfile)
+        if self._gateway is not None:
+            self._tell(lambda gateway: push(gateway, self.name, seconds, success), self._gateway)
+
+    def _tell(self, tell: Callable[[Any], None], place: object) -> None:
+        try:
+            tell(place)
+        except Exception as error:  # noqa: BLE001 - the job is done, whatever becomes of its figures
+            why = getattr(error, "strerror", None) or getattr(error, "reason", None) or type(error).__name__
+            self._complain(f"batch {self.name}: {place} does not have the figures: {why}")
+
+    def _complain(self, problem: str) -> None:
+        self.problems.append(problem)
+        logging.getLogger("orchestrator").error("%s", problem)
+
+
+def write(textfile: str | Path, name: str, seconds: float, success: float | None) -> None:
+    """Write the figures of a job to a file, all or nothing: a reader finds the old file or the new one.
+
+    `success` is when the job went well (epoch seconds), None when it did not: then the time in the file stays. The
+    file can be read by everybody, since node_exporter is another user. Raises OSError.
+    """
+    file = Path(textfile)
+    kept = success if success is not None else _last_success(file, name)
+    prometheus_client.write_to_textfile(str(file), _figures(name, seconds, kept))
+    file.chmod(0o644)
+
+
+def push(gateway: str, name: str, seconds: float, success: float | None) -> None:
+    """Push the figures of a job to a Pushgateway, in the group of the job's name. Raises OSError.
+
+    A success replaces the group; after a failure only the duration is replaced, the last success stays.
+    """
+    send = prometheus_client.pushadd_to_gateway if success is None else prometheus_client.push_to_gateway
+    send(gateway, job=name, registry=_figures(name, seconds, success), timeout=_TIMEOUT)
+
+
+def forget(gateway: str, name: str) -> None:
+    """Remove the group of a job that is retired. Raises OSError."""
+    prometheus_client.delete_from_gateway(gateway, job=name, timeout=_TIMEOUT)
+
+
+def _figures(name: str, seconds: float, success: float | None) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    took = "Seconds that the batch job took when it last ran, whether it went well or not."
+    Gauge(DURATION, took, ["batch"], registry=registry).labels(name).set(seconds)
+    if success is not None:  # never 0: "half a century ago" would page somebody
+        went_well = "Unix time at which the batch job last went well."
+        Gauge(SUCCESS, went_well, ["batch"], registry=registry).labels(name).set(success)
+    return registry
+
+
+def _last_success(file: Path, name: str) -> float | None:
+    """Return what the file says; None where there is none, or it is no such file."""
+    with suppress(OSError, ValueError):
+        for family in text_string_to_metric_families(file.read_text(encoding="utf-8")):
+            for sample in family.samples:
+                if sample.name == SUCCESS and sample.labels.get("batch") == name:
+                    return float(sample.value)
+    return None

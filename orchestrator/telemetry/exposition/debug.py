@@ -1,0 +1,45 @@
+"""What an operator asks of a live process: which runs, in which state, since when; and where the code stands.
+
+Nothing here shows a prompt, an argument, a result or the value of a variable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from orchestrator.telemetry.live import LiveRun
+from orchestrator.telemetry.stack import stacks
+
+__all__ = ["MOST_RUNS", "LiveSource", "runs", "stacks"]
+
+MOST_RUNS = 1_000
+"""Runs that a page lists; the counts are those of all."""
+
+LiveSource: TypeAlias = Callable[[], Iterable[LiveRun]]
+"""Returns the runs of this process now, as `telemetry.live.Live.standing` does. Called from any thread."""
+
+
+def runs(source: LiveSource | None, now: float) -> dict[str, Any]:
+    """Return the live runs as plain data, those longest in their state first."""
+    if source is None:
+        return {"known": False, "count": 0, "parked": {}, "runs": []}
+    found = sorted(source(), key=lambda run: run.entered_at)
+    return {
+        "known": True,
+        "count": len(found),
+        "parked": Counter(run.parked for run in found if run.parked is not None),
+        "runs": [_plain(run, now) for run in found[:MOST_RUNS]],
+    }
+
+
+def _plain(run: LiveRun, now: float) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "machine": run.machine,
+        "state": run.state,
+        "age_seconds": round(max(now - run.entered_at, 0.0), 3),
+        "run_age_seconds": round(max(now - run.started_at, 0.0), 3),
+        "parked": run.parked,
+    }

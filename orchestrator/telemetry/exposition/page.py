@@ -1,0 +1,217 @@
+"""The pages, without a transport: a request in, an answer out. May block, so it belongs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+from prometheus_client import CollectorRegistry
+
+from orchestrator.errors import ConfigError
+from orchestrator.telemetry.exposition import debug
+from orchestrator.telemetry.exposition.debug import LiveSource
+from orchestrator.telemetry.exposition.health import Check, Health, Heartbeat
+from orchestrator.telemetry.exposition.render import rendered
+
+_PATIENCE = 10.0
+"""Seconds a scrape waits for the one before it. One at a time: side by side they only slow each other down, and a
+collector that hangs must not take a thread for each scrape."""
+
+_PASSED_ON = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+"""Headers of proxies: then the address is the proxy's and says nothing about who asks."""
+
+_JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked. `headers` by lower-case name; `client` is the address of the other side, or empty."""
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    client: str = ""
+    loop: asyncio.AbstractEventLoop | None = None
+    """The event loop that took the request, where one did."""
+
+
+class Answer(NamedTuple):
+    """What is answered. A body stands here also for HEAD; the transport leaves it out."""
+
+    status: HTTPStatus
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class Pages:
+    """What all ways of serving have in common.
+
+    `token` is what bearers must show for the metrics, and what opens the debug pages from elsewhere. `live` returns
+    the live runs, `heartbeat` the age of the event loop's last sign of life, `ready` has the checks of readiness by
+    name; `loop` is the event loop whose tasks /debug/stacks shows. Raises ConfigError for an empty token.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        token: str | None = None,
+        live: LiveSource | None = None,
+        heartbeat: Heartbeat | None = None,
+        ready: Mapping[str, Check] | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        if token is not None and not token.strip():
+            raise ConfigError("the token is empty: give one that cannot be guessed, or None for no token")
+        self._registry = registry
+        self._token = None if token is None else token.encode()
+        self._live = live
+        self._health = Health(heartbeat, ready)
+        self._loop = loop
+        self._now = now
+        self._rendering = threading.Lock()
+        self._pages: dict[str, tuple[Callable[[Request], HTTPStatus | None], Callable[[Request], Answer]]] = {
+            "": (self._scraper, self._metrics),
+            "/metrics": (self._scraper, self._metrics),
+            "/healthz": (_anybody, self._alive),
+            "/readyz": (_anybody, self._ready),
+            "/debug/runs": (self._operator, self._runs),
+            "/debug/stacks": (self._operator, self._stacks),
+        }
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a request; what goes wrong inside is a 500 that quotes nothing."""
+        page = self._pages.get(request.path.rstrip("/"))
+        if page is None:
+            return _sentence(HTTPStatus.NOT_FOUND, f"there are: {', '.join(sorted(self._pages)[1:])}")
+        if request.method not in {"GET", "HEAD"}:
+            return _sentence(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD only", ("Allow", "GET, HEAD"))
+        admits, gives = page
+        refused = admits(request)
+        if refused is HTTPStatus.UNAUTHORIZED:
+            return _sentence(
+                refused, "a bearer token is needed", ("WWW-Authenticate", 'Bearer realm="metrics"')
+            )
+        if refused is not None:
+            return _sentence(refused, "only from this machine, or with a token that the server was given")
+        try:
+            return gives(request)
+        except Exception as error:  # noqa: BLE001 - a collector or a source may raise anything
+            return _broken(request.path, error)
+
+    @staticmethod
+    def is_quick(path: str) -> bool:
+        """Whether a page is answered from memory at once, so that an event loop may do it itself."""
+        return path.rstrip("/") == "/healthz"
+
+    # ---- who may ----
+
+    def _scraper(self, request: Request) -> HTTPStatus | None:
+        return None if self._token is None or self._bears_token(request) else HTTPStatus.UNAUTHORIZED
+
+    def _operator(self, request: Request) -> HTTPStatus | None:
+        if _is_local(request) or self._bears_token(request):
+            return None
+        return HTTPStatus.FORBIDDEN if self._token is None else HTTPStatus.UNAUTHORIZED
+
+    def _bears_token(self, request: Request) -> bool:
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        if self._token is None or scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(shown.strip().encode(errors="replace"), self._token)
+
+    # ---- pages ----
+
+    def _metrics(self, request: Request) -> Answer:
+        names = parse_qs(request.query).get("name[]", ())
+        if not self._rendering.acquire(timeout=_PATIENCE):
+            return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "the scrapes before this one have not come back")
+        try:
+            headers = request.headers
+            found = rendered(
+                self._registry, headers.get("accept", ""), headers.get("accept-encoding", ""), list(names)
+            )
+        finally:
+            self._rendering.release()
+        zipped = (("Content-Encoding", "gzip"),) if found.zipped else ()
+        return _answer(
+            HTTPStatus.OK, found.content_type, found.body, *zipped, ("Vary", "Accept, Accept-Encoding")
+        )
+
+    def _alive(self, _: Request) -> Answer:
+        return _data(*self._health.alive())
+
+    def _ready(self, _: Request) -> Answer:
+        return _data(*self._health.ready())
+
+    def _runs(self, _: Request) -> Answer:
+        return _data(True, debug.runs(self._live, self._now()))  # noqa: FBT003
+
+    def _stacks(self, request: Request) -> Answer:
+        return _answer(HTTPStatus.OK, _TEXT, debug.stacks(request.loop or self._loop).encode())
+
+
+def _broken(path: str, error: Exception) -> Answer:
+    """Answer for a page that failed; its text may quote anything, so only its type is told."""
+    logging.getLogger("orchestrator").error("%s failed: %s", path, type(error).__name__)
+    return _sentence(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__} inside")
+
+
+def _anybody(_: Request) -> HTTPStatus | None:
+    return None
+
+
+def _is_local(request: Request) -> bool:
+    """Tell whether somebody on this machine asks, and not through a proxy or a name that leads here by a trick.
+
+    A web page can be made to ask a loopback port under a name of its own (DNS rebinding); then Host tells.
+    """
+    if any(name in request.headers for name in _PASSED_ON):
+        return False
+    return _is_loopback(request.client) and _named_locally(request.headers.get("host", ""))
+
+
+def _named_locally(host: str) -> bool:
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
+    return not host or name.lower() == "localhost" or _is_loopback(name)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return found.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+def _data(well: bool, data: Mapping[str, Any]) -> Answer:  # noqa: FBT001
+    status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+    return _answer(status, _JSON, json.dumps(data).encode() + b"\n")
+
+
+def _sentence(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Answer:
+    return _answer(status, _TEXT, f"{status.value} {status.phrase}: {text}\n".encode(), *headers)
+
+
+def _answer(status: HTTPStatus, kind: str, body: bytes, *headers: tuple[str, str]) -> Answer:
+    always = (
+        ("Content-Type", kind),
+        ("Content-Length", str(len(body))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+    )
+    return Answer(status, (*always, *headers), body)

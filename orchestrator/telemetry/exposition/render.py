@@ -1,0 +1,60 @@
+"""A registry as bytes, in the format a scraper asks for."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import prometheus_client
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+
+_HEADER = re.compile(r"[\w.*/+;=,:\" -]{0,1000}", re.ASCII)
+"""What a header that chooses a format looks like; parts of it come back in the answer's content type."""
+
+
+class Rendered(NamedTuple):
+    """A scrape. `zipped`: the body is compressed by gzip."""
+
+    body: bytes
+    content_type: str
+    zipped: bool
+
+
+def rendered(
+    registry: CollectorRegistry | None, accept: str = "", encoding: str = "", names: Sequence[str] = ()
+) -> Rendered:
+    """Render a registry; None is the default one, or in multiprocess mode that of all processes.
+
+    `accept` and `encoding` are the headers of those names; `names` are the samples wanted, none for all. Raises what a
+    collector raises.
+    """
+    source = registry if registry is not None else _default()
+    encode, content_type = _encoder(accept)
+    body: bytes = encode(source.restricted_registry(names) if names else source)
+    if gzip_accepted(encoding):
+        return Rendered(gzip.compress(body, compresslevel=5), content_type, zipped=True)
+    return Rendered(body, content_type, zipped=False)
+
+
+def _encoder(accept: str) -> tuple[Callable[[Any], bytes], str]:
+    try:
+        return choose_encoder(accept if _HEADER.fullmatch(accept) else "")
+    except (TypeError, ValueError):  # a version that is none
+        return choose_encoder("")
+
+
+def _default() -> CollectorRegistry:
+    if not os.environ.get(MULTIPROCESS):
+        return prometheus_client.REGISTRY
+    from prometheus_client import multiprocess
+
+    # A fresh one for each scrape: its collector reads the files of all processes.
+    shared = CollectorRegistry(support_collectors_without_names=True)
+    multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+    return shared

@@ -1,0 +1,249 @@
+"""A small HTTP server for the pages, in threads of its own, for a process that has none.
+
+It survives clients that connect and say nothing, or say it a byte at a time: a connection lives ten seconds at most,
+there are never more than 32, and one more is turned away. It listens on this machine only unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry
+
+from orchestrator.errors import ConfigError
+from orchestrator.telemetry.exposition.debug import LiveSource
+from orchestrator.telemetry.exposition.health import Check, Heartbeat
+from orchestrator.telemetry.exposition.page import Pages, Request
+
+PORT = 9464
+"""What OpenTelemetry's Prometheus exporters use, too: registered for this."""
+
+MOST = 32
+"""Connections at once."""
+LONGEST = 10.0
+"""Seconds a connection may last until its request is read."""
+
+_HIGHEST = 65535
+_BUSY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_POLL = 0.25
+_GOODBYE = 2.0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = LONGEST
+    server: _Server
+
+    def do_GET(self) -> None:
+        self.server.heard(self.connection)
+        url = urlsplit(self.path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = Request(
+            self.command, url.path, url.query, headers, str(self.client_address[0]).partition("%")[0]
+        )
+        status, named, body = self.server.pages.answer(request)
+        self.send_response(status)
+        for name, value in named:
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET  # noqa: N815
+
+    def version_string(self) -> str:
+        return "orchestrator"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the standard library's
+        """Say nothing: a scrape every few seconds is no news."""
+
+
+class _Talk(NamedTuple):
+    thread: threading.Thread
+    since: float
+
+
+class _Server(TCPServer):
+    allow_reuse_address = True
+    request_queue_size = MOST
+
+    def __init__(self, address: tuple[str, int], family: socket.AddressFamily, pages: Pages) -> None:
+        self.address_family = family
+        self.pages = pages
+        self._talks: dict[socket.socket, _Talk] = {}
+        self._unheard: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            full = len(self._talks) >= MOST
+            if not full:
+                thread = threading.Thread(
+                    target=self._talk,
+                    args=(request, client_address),
+                    name="orchestrator metrics request",
+                    daemon=True,
+                )
+                self._talks[request] = _Talk(thread, time.monotonic())
+                self._unheard[request] = time.monotonic()
+        if full:
+            with contextlib.suppress(OSError):
+                request.settimeout(0)
+                request.send(_BUSY)
+            self.shutdown_request(request)
+        else:
+            thread.start()
+
+    def heard(self, request: socket.socket) -> None:
+        """Take note that a request was read: how long its answer takes is no fault of the client's."""
+        with self._lock:
+            self._unheard.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Hang up on whoever has not said what he wants. Called by the loop several times a second."""
+        before = time.monotonic() - LONGEST
+        with self._lock:
+            late = [request for request, since in self._unheard.items() if since < before]
+        for request in late:
+            _hang_up(request)
+
+    def finish_talks(self) -> None:
+        """Hang up on everybody and wait, not for ever, until their threads are gone."""
+        with self._lock:
+            talks = dict(self._talks)
+            silent = list(self._unheard)
+        for request in silent:
+            _hang_up(request)
+        until = time.monotonic() + _GOODBYE
+        for talk in talks.values():
+            talk.thread.join(max(0.0, until - time.monotonic()))
+        for request in talks:
+            _hang_up(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that go away in the middle; the pages report their own faults."""
+
+    def _talk(self, request: socket.socket, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except Exception:  # noqa: BLE001 - whatever the other side does, the server goes on
+            self.handle_error(request, client_address)
+        finally:
+            with self._lock:
+                self._talks.pop(request, None)
+                self._unheard.pop(request, None)
+            self.shutdown_request(request)
+
+
+def _hang_up(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
+class MetricsServer:
+    """A running server. Leaving its `with` block, or `close()`, ends it with every thread it made."""
+
+    def __init__(self, server: _Server, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._server: _Server | None = server
+        self._thread = threading.Thread(
+            target=server.serve_forever, args=(_POLL,), name="orchestrator metrics", daemon=True
+        )
+        _running.add(self)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where the metrics are."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stop listening and end the threads; a second call does nothing."""
+        server, self._server = self._server, None
+        _running.discard(self)
+        if server is None:
+            return
+        server.shutdown()
+        self._thread.join()
+        server.server_close()
+        server.finish_talks()
+
+    def abandon(self) -> None:
+        """Let go of the port. In a forked child: the threads stayed with the parent."""
+        if self._server is not None:
+            self._server.socket.close()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def serve_metrics(
+    registry: CollectorRegistry | None = None,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    token: str | None = None,
+    *,
+    live: LiveSource | None = None,
+    heartbeat: Heartbeat | None = None,
+    ready: Mapping[str, Check] | None = None,
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> MetricsServer:
+    """Serve the pages of the package over plain HTTP until the returned server is closed.
+
+    `port` 0 picks a free one (`server.port`). `loop` is the event loop whose tasks /debug/stacks shows: by default
+    the one this is called in, if any. The others are as for `Pages`. Raises ConfigError when it cannot listen.
+    """
+    pages = Pages(
+        registry, token=token, live=live, heartbeat=heartbeat, ready=ready, loop=loop or _running_loop()
+    )
+    if not 0 <= port <= _HIGHEST:
+        raise ConfigError(f"port is {port}; it must be from 0 (any free one) to {_HIGHEST}")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        server = _Server((str(address[0]), int(address[1])), family, pages)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another host or port (0 picks one)"
+        ) from error
+    return MetricsServer(server, host, int(server.server_address[1]))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+_running: set[MetricsServer] = set()
+
+
+def _let_go_in_child() -> None:
+    """A child that kept the socket would keep the port, and connections that nobody answers."""
+    for server in tuple(_running):
+        server.abandon()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

@@ -1,0 +1,215 @@
+"""What a journal tells, as metrics: for runs whose own processes are too short to be scraped.
+
+The names are those of live processes, so that alerts and dashboards hold; what begins with
+`journal_` is only here. Serve a journal under a job of its own, and not beside a process that serves the same runs
+itself: both would count them.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import Any
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from orchestrator.telemetry.catalogue import PREFIX
+
+RUNNING = "running"
+ORPHANED = "orphaned"
+PARKED = "parked"
+"""Of a run that has not ended: somebody alive holds it; nobody does, so it waits for `runs resume`; it waits for
+a person or an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run that has not ended. Times are epoch seconds."""
+
+    machine: str
+    status: str
+    """RUNNING, ORPHANED or PARKED."""
+    state: str
+    entered_at: float
+    started_at: float
+    reason: str = ""
+    """Why it parked."""
+    written_at: float = 0.0
+    """When its last record was written: for a parked run, since when it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A journal at one moment."""
+
+    read_at: float
+    seconds: float
+    """How long reading took."""
+    bytes: int
+    standing: tuple[Standing, ...] = ()
+    ended: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """(machine, outcome, reason) -> runs in the journal that ended so."""
+    completed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """The same, of those that ended since we look; never less than before."""
+    unreadable: int = 0
+
+
+class JournalCollector(Collector):
+    """Serves the last picture of a journal; nothing of it before there is one.
+
+    `limits` is how many seconds states may last: (machine, state) -> seconds.
+    """
+
+    def __init__(
+        self, limits: Mapping[tuple[str, str], float] | None = None, backend: str = "sqlite"
+    ) -> None:
+        self._limits = dict(limits or {})
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._picture: Picture | None = None
+        self._failures = 0
+
+    def show(self, picture: Picture) -> None:
+        """Put a newer picture in place of the last."""
+        with self._lock:
+            self._picture = picture
+
+    def failed(self) -> None:
+        """Count a look that failed; the last picture stays, and its age tells."""
+        with self._lock:
+            self._failures += 1
+
+    def describe(self) -> Iterator[Metric]:
+        """Name everything, so that a registry can refuse duplicates."""
+        yield from _families(Picture(0.0, 0.0, 0), self._backend)
+        yield _failures(0)
+        yield from self._constant()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        with self._lock:
+            picture, failures = self._picture, self._failures
+        yield _failures(failures)
+        yield from self._constant()
+        if picture is not None:
+            yield from _families(picture, self._backend)
+
+    def _constant(self) -> Iterator[Metric]:
+        text = "How long a state may last before its event fires."
+        yield _gauge("state_timeout_seconds", "machine state", text, self._limits)
+        info = InfoMetricFamily(f"{PREFIX}build", "What runs here; always 1.")
+        info.add_metric((), {"version": _version(), "python": platform.python_version()})
+        yield info
+
+
+def registry_of(collector: JournalCollector) -> CollectorRegistry:
+    """Return a registry with a journal's figures and those of this process."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def _version() -> str:
+    try:
+        return version_of("fsm-orchestrator")
+    except PackageNotFoundError:  # run from source, not installed
+        return "unknown"
+
+
+def _failures(count: int) -> Metric:
+    text = "Looks at the journal that failed; the figures are those of the look before."
+    found = CounterMetricFamily(f"{PREFIX}journal_read_failures_total", text)
+    found.add_metric((), count)
+    return found
+
+
+def _families(picture: Picture, backend: str) -> Iterator[Metric]:
+    standing = picture.standing
+    parked = [run for run in standing if run.status == PARKED]
+    moving = [run for run in standing if run.status != PARKED]
+    yield _gauge(
+        "runs_active",
+        "machine state",
+        "Runs that have not ended and are not parked.",
+        Counter((run.machine, run.state) for run in moving),
+    )
+    yield _gauge(
+        "oldest_run_state_entered_timestamp_seconds",
+        "machine state",
+        "Unix time at which the run longest in its state came into it.",
+        _oldest(((run.machine, run.state), run.entered_at) for run in moving),
+    )
+    yield _gauge(
+        "oldest_run_started_timestamp_seconds",
+        "machine",
+        "Unix time at which the oldest run that is not parked began.",
+        _oldest(((run.machine,), run.started_at) for run in moving),
+    )
+    yield _gauge(
+        "runs_parked",
+        "machine reason",
+        "Runs that wait for a person or an event.",
+        Counter((run.machine, run.reason) for run in parked),
+    )
+    yield _gauge(
+        "oldest_parked_timestamp_seconds",
+        "machine reason",
+        "Unix time since which the run that is parked longest waits.",
+        _oldest(((run.machine, run.reason), run.written_at) for run in parked),
+    )
+    yield _completed(picture.completed)
+    yield from _of_the_journal(picture, backend)
+
+
+def _of_the_journal(picture: Picture, backend: str) -> Iterator[Metric]:
+    yield _gauge(
+        "journal_runs",
+        "machine status",
+        "Runs in the journal that have not ended; orphaned: nobody alive holds them.",
+        Counter((run.machine, run.status) for run in picture.standing),
+    )
+    yield _gauge(
+        "journal_ended_runs",
+        "machine outcome reason",
+        "Runs in the journal that have ended; pruning lowers it.",
+        picture.ended,
+    )
+    yield _gauge("journal_bytes", "backend", "Size of the journal.", {(backend,): picture.bytes})
+    yield _gauge("journal_unreadable_runs", "", "Runs that could not be read.", {(): picture.unreadable})
+    last = "Unix time of the last look at the journal."
+    yield _gauge("journal_last_read_timestamp_seconds", "", last, {(): picture.read_at})
+    took = "Time that the last look at the journal took."
+    yield _gauge("journal_read_duration_seconds", "", took, {(): picture.seconds})
+
+
+def _completed(counts: Counter[tuple[str, str, str]]) -> Metric:
+    text = "Runs that reached a terminal state since the journal is watched."
+    found = CounterMetricFamily(
+        f"{PREFIX}runs_completed_total", text, labels=("machine", "outcome", "reason")
+    )
+    for labels, count in sorted(counts.items()):
+        found.add_metric(labels, count)
+    return found
+
+
+def _gauge(name: str, labels: str, text: str, values: Mapping[Any, float]) -> Metric:
+    found = GaugeMetricFamily(PREFIX + name, text, labels=labels.split())
+    for key, value in sorted(values.items()):
+        found.add_metric(key, value)
+    return found
+
+
+def _oldest(times: Iterable[tuple[tuple[str, ...], float]]) -> dict[tuple[str, ...], float]:
+    found: dict[tuple[str, ...], float] = {}
+    for key, at in times:
+        found[key] = min(at, found.get(key, at))
+    return found

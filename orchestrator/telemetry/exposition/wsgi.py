@@ -1,0 +1,47 @@
+"""The pages as a WSGI application, for hosts under gunicorn and its like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from orchestrator.telemetry.exposition.debug import LiveSource
+from orchestrator.telemetry.exposition.health import Check, Heartbeat
+from orchestrator.telemetry.exposition.page import Pages, Request
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+def wsgi_app(
+    registry: CollectorRegistry | None = None,
+    *,
+    token: str | None = None,
+    live: LiveSource | None = None,
+    heartbeat: Heartbeat | None = None,
+    ready: Mapping[str, Check] | None = None,
+) -> WSGIApplication:
+    """Return an application with the pages of the package; arguments as for `Pages`. Raises ConfigError."""
+    pages = Pages(registry, token=token, live=live, heartbeat=heartbeat, ready=ready)
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        request = _request(environ)
+        status, headers, body = pages.answer(request)
+        start_response(f"{status.value} {status.phrase}", list(headers))
+        return [] if request.method == "HEAD" else [body]
+
+    return app
+
+
+def _request(environ: WSGIEnvironment) -> Request:
+    text: Callable[[str], str] = lambda name: str(environ.get(name) or "")  # noqa: E731
+    headers = {
+        name[5:].replace("_", "-").lower(): str(value)
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    }
+    return Request(
+        text("REQUEST_METHOD"), text("PATH_INFO"), text("QUERY_STRING"), headers, text("REMOTE_ADDR")
+    )

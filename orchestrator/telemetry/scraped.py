@@ -1,0 +1,101 @@
+"""The rows of the catalogue that no fact feeds: what stands at a scrape, and what batch jobs push."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from orchestrator.telemetry.metric import Kind, Made, Metric, counter, gauge
+
+PARKINGS = (
+    "approval",
+    "unknown_effect",
+    "undo_failed",
+    "paused",
+    "waiting",
+    "interrupted",
+    "shutdown",
+    "poison",
+)
+"""Why runs are parked: the closed label set of `runs_parked{reason}`; anything else is `_other`."""
+
+PHASES = ("starting", "running", "draining", "stopped")
+"""States of a process, or of one engine in it."""
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+_gauge = partial(gauge, made=Made.SCRAPED)
+
+SCRAPED: tuple[Metric, ...] = (
+    # ---- runs of this process ----
+    _gauge("runs_active", "machine state", "Runs under way, by the state they are in.", zero=True),
+    _gauge(
+        "oldest_run_state_entered_timestamp_seconds",
+        "machine state",
+        "Unix time at which the run that is in a state for the longest time entered it; absent without a run.",
+    ),
+    _gauge(
+        "oldest_run_started_timestamp_seconds",
+        "machine",
+        "Unix time at which the oldest run under way began, its waiting left out; absent without a run.",
+    ),
+    _gauge(
+        "runs_parked",
+        "machine reason",
+        "Runs that this process parked and that did not go on in it.",
+        zero=True,
+        reason=PARKINGS,
+    ),
+    _gauge(
+        "oldest_parked_timestamp_seconds",
+        "machine reason",
+        "Unix time at which the run that is parked for the longest time was parked; absent without a run.",
+        reason=PARKINGS,
+    ),
+    # ---- engines of this process ----
+    _gauge("runs_queued", "machine", "Runs that wait in a queue to begin.", zero=True),
+    _gauge("run_slots", "machine", "How many runs may go on at once; absent without an engine."),
+    _gauge("runtime_state", "state", "1 for the state the process is in, 0 for the others.", state=PHASES),
+    # ---- what was declared ----
+    _gauge(
+        "state_timeout_seconds",
+        "machine state",
+        "How long a state may last before its event fires; absent where it may last.",
+    ),
+    _gauge("run_timeout_seconds", "machine", "How long a run may last; absent where it may last."),
+    Metric(
+        name="build_info",
+        kind=Kind.INFO,
+        labels=("version", "python"),
+        help="What runs here; always 1.",
+        zero=False,
+        made=Made.SCRAPED,
+    ),
+    Metric(
+        name="machine_info",
+        kind=Kind.INFO,
+        labels=("machine", "version", "definition"),
+        help="Which definition of a machine runs here, as the beginning of its fingerprint; always 1.",
+        zero=False,
+        made=Made.SCRAPED,
+    ),
+    # ---- stores and telemetry itself ----
+    _gauge("journal_bytes", "backend", "Size of the files of the journals that are open here."),
+    counter("log_records_total", "level", "Lines written to the log.", made=Made.SCRAPED, level=LEVELS),
+    counter(
+        "log_records_dropped_total",
+        "",
+        "Lines that a bounded writer had no room for.",
+        made=Made.SCRAPED,
+    ),
+    _gauge("collector_duration_seconds", "", "Time it took to find out what the live gauges say.", zero=True),
+)
+
+PUSHED: tuple[Metric, ...] = (
+    gauge(
+        "batch_last_success_timestamp_seconds",
+        "",
+        "Unix time at which a batch job last ended well.",
+        made=Made.PUSHED,
+    ),
+    gauge("batch_last_duration_seconds", "", "How long a batch job took.", made=Made.PUSHED),
+)

@@ -1,0 +1,84 @@
+"""What spans and their attributes are called: one table, by the version of OpenTelemetry's GenAI conventions.
+
+The conventions are in development and move; their names are copied here, so that a new version is a new row and no
+dependency. Names of ours begin with `orchestrator.` and stay. Attributes that carry content (prompts, arguments,
+results) are not in the table, so nothing can set them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conventions:
+    """Names of one version."""
+
+    schema_url: str
+    run: str = "invoke_workflow"
+    """Operation of a run's span; a span is called after its operation and what it is about."""
+    llm: str = "chat"
+    tool: str = "execute_tool"
+    operation: str = "gen_ai.operation.name"
+    workflow: str = "gen_ai.workflow.name"
+    provider: str = "gen_ai.provider.name"
+    model: str = "gen_ai.request.model"
+    tool_name: str = "gen_ai.tool.name"
+    tool_type: str = "gen_ai.tool.type"
+    input_tokens: str = "gen_ai.usage.input_tokens"
+    output_tokens: str = "gen_ai.usage.output_tokens"
+    cached_tokens: str = "gen_ai.usage.cache_read.input_tokens"
+    reasoning_tokens: str = "gen_ai.usage.reasoning.output_tokens"
+    finish_reasons: str = "gen_ai.response.finish_reasons"
+    first_chunk: str = "gen_ai.response.time_to_first_chunk"
+    error: str = "error.type"
+
+
+VERSIONS: Mapping[str, Conventions] = {
+    "1.41": Conventions(schema_url="https://opentelemetry.io/schemas/1.41.0"),
+}
+"""Version -> names. 1.41 is the last in OpenTelemetry's main repository; its successor, a repository of its own, calls
+everything that is used here the same."""
+
+LATEST = "1.41"
+
+# ---- ours ----
+
+RUN_ID = "orchestrator.run_id"
+PARENT_RUN_ID = "orchestrator.parent_run_id"
+ORIGIN = "orchestrator.origin"
+"""`new` or `resumed`."""
+MACHINE = "orchestrator.machine"
+STATE = "orchestrator.state"
+OUTCOME = "orchestrator.outcome"
+REASON = "orchestrator.reason"
+PARKED = "orchestrator.parked"
+"""Why the run was parked where its span ends."""
+ABANDONED = "orchestrator.abandoned"
+"""The span was ended without the run: it never told its end, or was resumed elsewhere meanwhile."""
+TRANSITIONS = "orchestrator.transitions"
+ITERATIONS = "orchestrator.iterations"
+ITERATION = "orchestrator.iteration"
+POSITION = "orchestrator.position"
+"""Of a tool call among those of its answer, from 0."""
+TOOL_CALLS = "orchestrator.tool_calls"
+"""How many a model's answer asks for."""
+COST = "orchestrator.cost"
+QUEUED = "orchestrator.queued_seconds"
+RESULT_CHARS = "orchestrator.result_chars"
+CUT = "orchestrator.cut"
+SEQ = "orchestrator.seq"
+FROM_STATE = "orchestrator.from_state"
+EVENT = "orchestrator.event"
+TO_STATE = "orchestrator.to_state"
+GUARD = "orchestrator.guard"
+HOOK = "orchestrator.hook"
+OPERATION = "orchestrator.operation"
+DELAY = "orchestrator.delay_seconds"
+LINKED = "orchestrator.link"
+"""Of a span link: `resumed`, from a run's span to its span before."""
+
+TRANSITION_EVENT = "orchestrator.transition"
+FAILED_EVENT = "orchestrator.event_failed"
+RETRY_EVENT = "orchestrator.retry"

@@ -1,0 +1,145 @@
+"""Where finished lines go: straight to a stream, or through a thread with a bounded queue."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import IO, Any, TypeAlias
+
+from orchestrator.errors import ConfigError
+from orchestrator.telemetry.tally import Tally
+
+_BATCH = 1_000
+"""Lines written at once."""
+_LOOK = 0.005
+
+
+class BoundedWriter:
+    """Takes lines at once and writes them from a thread, so that nobody waits for whoever reads the log.
+
+        log = TransitionLog(BoundedWriter())
+
+    `stream` as for TransitionLog. Where `most` lines wait, further ones are dropped and counted in `tally`, and so
+    are those that the stream refuses. What waits is written at `close` and when the process ends; a killed process
+    loses it, which writing directly does not. The thread starts with the first line.
+    """
+
+    def __init__(self, stream: IO[str] | IO[bytes] | None = None, *, most: int = 10_000) -> None:
+        if most < 1:
+            raise ConfigError(f"most is {most!r}; a bounded writer needs room for 1 line or more")
+        self.tally = Tally()
+        self._follows = stream is None
+        self._stream: Any = stream
+        self._put = writer_to(stream)
+        self._most = most
+        self._lines: deque[bytes] = deque()
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._idle = True
+        self._pid = 0
+
+    def write(self, line: bytes) -> None:
+        """Queue one line, or drop it."""
+        if len(self._lines) >= self._most:
+            self.tally.dropped += 1
+            return
+        if self._thread is None or not self._thread.is_alive():
+            self._start()
+        self._lines.append(line)
+        if not self._news.is_set():
+            self._news.set()
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Wait until everything queued so far is written; False when that takes longer than `timeout` seconds."""
+        until = time.monotonic() + timeout
+        while (self._lines or not self._idle) and self._thread is not None and self._thread.is_alive():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK)
+        return not self._lines
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Write what is queued and end the thread; what takes longer than `timeout` seconds is dropped."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._pid != os.getpid():
+            return
+        self._closing = True
+        self._news.set()
+        thread.join(timeout)
+        if thread.is_alive():  # whoever reads has stopped reading
+            self.tally.dropped += len(self._lines)
+            self._lines.clear()
+        atexit.unregister(self.close)
+
+    def _start(self) -> None:
+        if self._pid != os.getpid():  # a child after a fork: what waits is the parent's
+            self._lines.clear()
+            self._pid = os.getpid()
+        self._closing, self._news = False, threading.Event()
+        self._thread = threading.Thread(target=self._deliver, name="orchestrator log", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def _deliver(self) -> None:
+        while True:
+            self._news.wait()
+            self._news.clear()
+            self._idle = False
+            while self._lines:
+                self._write_some()
+            self._idle = True
+            if self._closing:
+                return
+
+    def _write_some(self) -> None:
+        batch = [self._lines.popleft() for _ in range(min(len(self._lines), _BATCH))]
+        try:
+            if self._follows and self._stream is not sys.stdout:
+                self._stream = sys.stdout
+                self._put = writer_to(self._stream)
+            self._put(b"".join(batch))
+        except Exception:  # noqa: BLE001 - a full disk, a closed stream: counted, and later lines are tried
+            self.tally.dropped += len(batch)
+
+
+Stream: TypeAlias = IO[str] | IO[bytes] | BoundedWriter
+"""Where a log can go."""
+
+
+def writer_to(stream: Any) -> Callable[[bytes], None]:
+    """Return what writes bytes to a stream at once. None, no standard output, swallows them."""
+    if stream is None:
+        return lambda _line: None
+    if isinstance(stream, BoundedWriter):
+        return stream.write
+    if isinstance(stream, io.RawIOBase):
+        return lambda line: _whole(stream, line)
+    binary: Any = stream if isinstance(stream, io.BufferedIOBase) else getattr(stream, "buffer", None)
+    flush = stream.flush
+
+    def to_binary(line: bytes) -> None:
+        flush()  # what the host printed before comes before
+        binary.write(line)
+        flush()
+
+    def to_text(line: bytes) -> None:
+        stream.write(line.decode())
+        flush()
+
+    return to_text if binary is None else to_binary
+
+
+def _whole(stream: io.RawIOBase, line: bytes) -> None:
+    """Write all of a line to an unbuffered file, which may take less than it is given."""
+    while line:
+        written = stream.write(line)
+        if written is None:
+            raise BlockingIOError("the log stream takes no more")
+        line = line[written:]

@@ -1,0 +1,92 @@
+"""Where the code of a live process stands: threads, and the tasks of an event loop. No values, no source."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+_DEEPEST = 60
+"""Frames shown of one stack."""
+_NAMED = 5
+"""Tasks named that stand at one place."""
+_TRIES = 10
+
+
+def stacks(loop: asyncio.AbstractEventLoop | None) -> str:
+    """Return where each thread stands, and each task of an event loop, outermost call first.
+
+    Tasks at one place are listed together. File, line and function: no values of variables, no source.
+    """
+    blocks = [f"stacks at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}", *_threads()]
+    blocks += ["tasks: no event loop is known here"] if loop is None else _tasks(loop)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _threads() -> Iterator[str]:
+    frames = sys._current_frames()  # noqa: SLF001 - documented, and there is no other way
+    for thread in sorted(threading.enumerate(), key=lambda one: one.name):
+        lines = _called(frames[thread.ident]) if thread.ident in frames else []
+        yield "\n".join([f"thread {thread.name!r}{' (daemon)' if thread.daemon else ''}", *lines])
+
+
+def _called(frame: FrameType | None) -> list[str]:
+    lines: list[str] = []
+    while frame is not None and len(lines) < _DEEPEST:
+        lines.append(_line(frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return lines[::-1]
+
+
+def _tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
+    places: dict[tuple[str, ...], list[str]] = {}
+    for task in _all_tasks(loop):
+        places.setdefault(tuple(_awaited(task.get_coro())), []).append(task.get_name())
+    return ["\n".join([_heading(names), *place]) for place, names in sorted(places.items(), key=_most)]
+
+
+def _most(group: tuple[tuple[str, ...], list[str]]) -> int:
+    return -len(group[1])
+
+
+def _all_tasks(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
+    for _ in range(_TRIES):
+        try:
+            return asyncio.all_tasks(loop)
+        except RuntimeError:  # the loop's thread makes tasks while we count them
+            continue
+    return set()
+
+
+def _heading(names: list[str]) -> str:
+    shown = ", ".join(map(repr, sorted(names)[:_NAMED]))
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"task {shown}{more}" if len(names) == 1 else f"{len(names):,} tasks: {shown}{more}"
+
+
+def _awaited(waiting: object) -> list[str]:
+    """Follow a suspended coroutine to what it waits for."""
+    lines: list[str] = []
+    while waiting is not None and len(lines) < _DEEPEST:
+        frame, waiting = _suspended(waiting)
+        if frame is None:
+            break
+        lines.append(_line(frame.f_code, frame.f_lineno))
+    return lines or ["  (runs, or is over)"]
+
+
+def _suspended(waiting: object) -> tuple[FrameType | None, object]:
+    """Return the frame of a coroutine, generator or async generator, and what it waits for."""
+    for kind, inner in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
+        frame = getattr(waiting, f"{kind}_frame", None)
+        if frame is not None:
+            return frame, getattr(waiting, inner, None)
+    return None, None
+
+
+def _line(code: CodeType, number: int | None) -> str:
+    return f"  {code.co_filename}:{number} {code.co_qualname}"

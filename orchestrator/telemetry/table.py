@@ -1,0 +1,75 @@
+"""The catalogue as the table of the documentation, and how many series a definition can have at most."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from math import prod
+
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.outcome import REASONS
+from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, Kind, Made, Metric
+from orchestrator.telemetry.labels import CAPS, FOLDED, MOST_DEFINITIONS
+
+_HEAD = ("name", "type", "labels", "buckets", "meaning", "made from")
+
+
+def table() -> str:
+    """Return the catalogue as Markdown, one row for each metric, in its order."""
+    rows = [_HEAD, ("---",) * len(_HEAD), *map(_row, CATALOGUE)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n"
+
+
+def _row(row: Metric) -> tuple[str, ...]:
+    labels = ", ".join(
+        f"{label}{{{', '.join(row.values[label])}}}" if label in row.values else label for label in row.labels
+    )
+    facts = ", ".join(kind.__name__ for kind in row.fed_by)
+    made = {Made.OBSERVED: facts or "watchdog, telemetry", Made.SCRAPED: "scrape", Made.PUSHED: "batch push"}
+    buckets = " ".join(f"{bound:g}" for bound in row.buckets)
+    return f"`{PREFIX}{row.name}`", row.kind.value, labels, buckets, row.help, made[row.made]
+
+
+def most_series(
+    graph: Graph, *, tools: int = 0, models: int = 0, guards: int = CAPS["guard"], backends: int = 3
+) -> int:
+    """Return a number that the series of one machine never exceed, whatever facts name, `_created` left out.
+
+    `tools`, `models` and `backends` are how many are declared; `guards` how many there can be. Every label has one
+    value more than is known, for what folds; facts of machines that were not declared are counted as a second one.
+    """
+    sizes = {
+        "machine": 2,
+        "state": len(graph.states) + 1,
+        "from_state": len(graph.states) + 1,
+        "event": len(graph.events) + 1,
+        "guard": guards + 1,
+        "tool": tools + 2,
+        "provider": 1,  # a model has one
+        "model": models + 2,
+        "backend": backends + 1,
+        "version": 1,
+        "python": 1,
+        "definition": MOST_DEFINITIONS,
+    }
+    return sum(
+        _combinations(row, graph, sizes) * _samples(row) for row in CATALOGUE if row.made is not Made.PUSHED
+    )
+
+
+def _combinations(row: Metric, graph: Graph, sizes: dict[str, int]) -> int:
+    special: dict[str, int] = {
+        "transitions_total": len(graph.rows)
+        + 2,  # declared edges, one for all others, one of all other machines
+        "runs_completed_total": 2 * (sum(map(len, REASONS.values())) + len(REASONS) + 1),
+        "label_overflow_total": len(FOLDED),
+    }
+    return special.get(row.name) or prod(_axes(row.labels, row, sizes))
+
+
+def _axes(labels: Collection[str], row: Metric, sizes: dict[str, int]) -> Iterator[int]:
+    for label in labels:
+        yield len(row.values[label]) + 1 if label in row.values else sizes[label]
+
+
+def _samples(row: Metric) -> int:
+    return len(row.buckets) + 3 if row.kind is Kind.HISTOGRAM else 1

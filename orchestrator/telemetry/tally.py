@@ -1,0 +1,16 @@
+"""How many lines a log wrote, and how many it had to drop: counted where they are written, read at a scrape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.telemetry.scraped import LEVELS
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """Counts of one log, or of one writer."""
+
+    lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0))
+    """Level -> lines."""
+    dropped: int = 0

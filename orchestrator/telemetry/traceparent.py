@@ -1,0 +1,42 @@
+"""Where the span before is, for a run that goes on in a new trace: W3C `traceparent` by run id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
+
+class Recent(dict[str, str]):
+    """The default of `links`: the last runs of this process."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, run_id: str, traceparent: str) -> None:
+        """Remember a run, and forget the oldest one beyond the most."""
+        self.pop(run_id, None)
+        super().__setitem__(run_id, traceparent)
+        while len(self) > self._most:
+            self.pop(next(iter(self)), None)
+
+
+def written(context: SpanContext) -> str:
+    """Return a span context as a traceparent."""
+    flags = "01" if context.trace_flags.sampled else "00"
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags}"
+
+
+def parsed(traceparent: str | None, api: Any) -> SpanContext | None:
+    """Return the span context that a W3C traceparent names, or None. Raises ValueError for what is none."""
+    if traceparent is None:
+        return None
+    version, trace_id, span_id, flags = traceparent.split("-")
+    if version != "00":
+        return None
+    context: SpanContext = api.SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=api.TraceFlags(int(flags, 16))
+    )
+    return context if context.is_valid else None

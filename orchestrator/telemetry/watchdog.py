@@ -1,0 +1,218 @@
+"""Is the event loop alive? A task that beats, a thread that notices when it stops, and stacks for whoever looks.
+
+    async with Watchdog(metrics):
+        await engine.run_until_signal()
+
+A dump names files, lines and functions: no values of variables, no source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self, TextIO
+
+from orchestrator.errors import ConfigError
+from orchestrator.telemetry.live import Live, LiveRun
+from orchestrator.telemetry.stack import stacks
+
+_LOOKS = 10
+"""Looks of the thread within `blocked_after` seconds."""
+_DEEPEST = 10
+"""Frames in a log line; the dump has more."""
+
+
+class Meters(Protocol):
+    """What a watchdog counts with; Metrics is one."""
+
+    def loop_lag(self, seconds: float) -> None: ...
+
+    def loop_blocked(self) -> None: ...
+
+
+class Critical(Protocol):
+    """The logger a watchdog writes a line to: `TransitionLog.logger` is one."""
+
+    def critical(self, event: str, *args: Any, **kw: Any) -> Any: ...
+
+
+class Watchdog:
+    """Watches the event loop that it is started on.
+
+    Every `interval` seconds its task wakes up and notes how late it was. When it has not for `blocked_after` seconds,
+    its thread prints all stacks, once for each incident, to `stream` (None: what sys.stderr is then), writes one line
+    to `logger`, and counts. Raises ConfigError for times that are none.
+    """
+
+    def __init__(
+        self,
+        meters: Meters | None = None,
+        *,
+        interval: float = 0.1,
+        blocked_after: float = 5.0,
+        stream: TextIO | None = None,
+        logger: Critical | None = None,
+    ) -> None:
+        if not 0 < interval < blocked_after:
+            raise ConfigError(
+                f"interval is {interval!r} and blocked_after {blocked_after!r}; the first must be above 0 "
+                "and below the second"
+            )
+        self.incidents = 0
+        """How often the loop was found blocked."""
+        self._meters = meters
+        self._interval = interval
+        self._blocked_after = blocked_after
+        self._stream = stream
+        self._logger = logger
+        self._last: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ident = 0
+        self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    def age(self) -> float | None:
+        """Return the seconds since the event loop last moved; None while nobody watches. From any thread."""
+        last = self._last
+        return None if last is None else time.monotonic() - last
+
+    def start(self) -> None:
+        """Begin to watch the running loop. Raises ConfigError when it watches already."""
+        if self._task is not None:
+            raise ConfigError("this watchdog is at work already; make another one for another event loop")
+        self._loop = asyncio.get_running_loop()
+        self._ident = threading.get_ident()
+        self._last = time.monotonic()
+        self._stopping = threading.Event()
+        self._task = self._loop.create_task(self._beat(), name="orchestrator watchdog")
+        self._task.add_done_callback(self._dead)
+        self._thread = threading.Thread(target=self._watch, name="orchestrator watchdog", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Watch no more. Returns when task and thread have ended."""
+        task, self._task = self._task, None
+        thread, self._thread = self._thread, None
+        self._stopping.set()
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+        if thread is not None:
+            await asyncio.to_thread(thread.join)
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _beat(self) -> None:
+        while True:
+            self._last = began = time.monotonic()
+            await asyncio.sleep(self._interval)
+            lag = max(0.0, time.monotonic() - began - self._interval)
+            with contextlib.suppress(Exception):  # whoever counts must not stop the heart
+                if self._meters is not None:
+                    self._meters.loop_lag(lag)
+
+    def _dead(self, _task: asyncio.Task[None]) -> None:
+        self._last = None  # nobody beats any more: that is no blocked loop
+
+    def _watch(self) -> None:
+        told, looked = False, time.monotonic()
+        pause = self._blocked_after / _LOOKS
+        while not self._stopping.wait(pause):
+            asleep = time.monotonic() - looked > self._blocked_after / 2  # the whole process was stopped
+            looked, age = time.monotonic(), self.age()
+            blocked = age is not None and age > self._blocked_after
+            if blocked and not told and not asleep:
+                with contextlib.suppress(Exception):  # a thread that dies here would watch no longer
+                    self._tell(age or 0.0)
+            told = blocked and (told or not asleep)
+
+    def _tell(self, age: float) -> None:
+        self.incidents += 1
+        if self._meters is not None:
+            self._meters.loop_blocked()
+        put(f"the event loop has been blocked for {age:.1f} s\n{stacks(self._loop)}", self._stream)
+        if self._logger is not None:
+            self._logger.critical("loop.blocked", duration_s=round(age, 3), stack=_stack_of(self._ident))
+
+
+def dump(live: Iterable[LiveRun] = (), loop: asyncio.AbstractEventLoop | None = None) -> str:
+    """Return as text where runs, threads and tasks stand."""
+    now = time.time()
+    runs = [_told(run, now) for run in live]
+    return "\n".join([f"{len(runs)} live runs", *runs, "", stacks(loop)])
+
+
+@contextlib.contextmanager
+def on_signal(live: Live | Callable[[], Iterable[LiveRun]] | None = None) -> Iterator[None]:
+    """Within the block, SIGUSR1 prints where runs, threads and tasks stand to stderr.
+
+    For the main thread of a process of one's own. Does nothing on other threads, and where there is no such signal.
+    """
+    number = getattr(signal, "SIGUSR1", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    standing = live.standing if isinstance(live, Live) else live
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(Exception):  # whoever asks must not harm the run
+            put(dump(standing() if standing else (), _running_loop()), None)
+
+    before = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def put(text: str, stream: TextIO | None) -> None:
+    """Write text at once, past the buffers of stderr: its lock may be held by whoever is blocked."""
+    goal = sys.stderr if stream is None else stream
+    try:
+        number = goal.fileno()
+    except (AttributeError, OSError, ValueError):
+        if goal is not None:
+            goal.write(text)
+            goal.flush()
+        return
+    data = text.encode(errors="backslashreplace")
+    while data:
+        data = data[os.write(number, data) :]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _told(run: LiveRun, now: float) -> str:
+    waits = f", parked: {run.parked}" if run.parked else ""
+    times = f"{max(0.0, now - run.entered_at):.1f} s, run {max(0.0, now - run.started_at):.1f} s"
+    return f"  run {run.run_id} of {run.machine}: {run.state} for {times}{waits}"
+
+
+def _stack_of(thread: int) -> list[str]:
+    """Return where a thread stands, innermost last."""
+    frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way
+    found: list[str] = []
+    while frame is not None and len(found) < _DEEPEST:
+        found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}")
+        frame = frame.f_back
+    return found[::-1]

@@ -1,0 +1,240 @@
+"""Nothing is lost and nothing is counted twice: journal, log and metrics tell one story."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from prometheus_client import CollectorRegistry
+
+from orchestrator.errors import RunUnknown
+from orchestrator.journal.crashing import CrashingJournal
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.record import Fact, Observer
+from orchestrator.kernel.run import Run
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.telemetry.catalogue import PREFIX
+from orchestrator.telemetry.live import Live
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.testing.clock import FakeClock
+from tests.telemetry.maze import PLANS, Ctx, Deps, Plan, graph_of, journey, machine_of
+
+SCHEMA = Path(__file__).parents[2] / "orchestrator" / "telemetry" / "log_schema.json"
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+
+
+def total(registry: CollectorRegistry, name: str, **labels: str) -> float:
+    return sum(
+        sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == PREFIX + name and labels.items() <= sample.labels.items()
+    )
+
+
+class Story:
+    """What one journey left behind."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry)
+        self.stream = io.BytesIO()
+        self.live = Live()
+        self.facts: list[Fact] = []
+        self.commits: list[int] = []
+
+    def observe(self, fact: Fact) -> None:
+        self.facts.append(fact)
+
+    async def take(self, plan: Plan) -> Run[Ctx, Deps]:
+        graph = graph_of(plan)
+        self.metrics.declare(graph)
+        store = MemoryJournal()
+        journal: Any = CrashingJournal(store, at=plan.crash_at) if plan.crash_at else store
+        machine = machine_of(graph)
+        observers: list[Observer] = [TransitionLog(self.stream, level="debug"), self.metrics, self.live, self]
+        driver = Driver(machine, observers=observers, journal=journal, clock=FakeClock(auto=True))
+        run = Run(machine, "r1", Ctx(), Deps(list(plan.deeds)))
+        await journey(plan, run, driver, self.left)
+        assert not driver.observer_errors
+        records = await store.load("r1")
+        self.commits = [record.body["seq"] for record in records if record.kind == "transition"]
+        return run
+
+    def left(self, run: Run[Ctx, Deps]) -> None:
+        """Whenever a driver has returned, its run is over or suspended, and nothing is active."""
+
+        def count(name: str) -> float:
+            return total(self.registry, name)
+
+        assert count("runs_active") == 0
+        assert self.metrics.live.runs == self.live.runs == {}
+        assert count("runs_started_total") == count("runs_completed_total") + count("runs_suspended_total")
+        assert count("runs_parked") == (not run.ended)
+
+    def lines(self) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.stream.getvalue().splitlines()]
+        for line in found:
+            VALIDATOR.validate(line)
+        return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(PLANS)
+def test_whatever_happens_to_a_run_its_commits_lines_and_counts_are_one_number(plan: Plan) -> None:
+    story = Story()
+    run = asyncio.run(story.take(plan))
+    lines = [line["seq"] for line in story.lines() if line["msg"] == "fsm.transition"]
+    assert story.commits == list(range(1, len(story.commits) + 1))
+    assert lines == story.commits
+    assert total(story.registry, "transitions_total") == len(lines)
+    if not run.detached:
+        assert run.seq == len(lines)
+
+
+@settings(max_examples=100, deadline=None)
+@given(PLANS)
+def test_whatever_happens_to_a_run_it_is_never_active_after_its_driver_returned(plan: Plan) -> None:
+    story = Story()
+    run = asyncio.run(story.take(plan))
+
+    def count(name: str) -> float:
+        return total(story.registry, name)
+
+    assert count("runs_active") == 0
+    assert count("runs_started_total") == count("runs_completed_total") + count("runs_suspended_total")
+    assert count("runs_completed_total") == run.ended
+    assert count("runs_parked") == (not run.ended)
+    assert story.metrics.live.runs == story.live.runs == {}
+    assert count("state_entries_total") == count("state_duration_seconds_count") + 1
+    assert count("telemetry_errors_total") == 0
+
+
+def test_while_a_run_goes_on_it_is_active_in_the_state_it_is_in() -> None:
+    seen: list[tuple[float, float]] = []
+    plan = Plan(2, [(0, 0, 1, "none"), (1, 0, 0, "none")], frozenset(), ["left"] * 6, True, 0)
+    story = Story()
+
+    class Look:
+        def observe(self, fact: Fact) -> None:
+            started = total(story.registry, "runs_started_total")
+            gone = total(story.registry, "runs_completed_total") + total(
+                story.registry, "runs_suspended_total"
+            )
+            seen.append((started - gone, total(story.registry, "runs_active")))
+
+    async def go() -> None:
+        graph = graph_of(plan)
+        story.metrics.declare(graph)
+        machine = machine_of(graph)
+        driver = Driver(machine, observers=[story.metrics, Look()], clock=FakeClock(auto=True))
+        await driver.drive(Run(machine, "r1", Ctx(), Deps(list(plan.deeds))))
+
+    asyncio.run(go())
+    assert all(expected == active for expected, active in seen)
+    assert {active for _, active in seen} == {0, 1}
+
+
+# ---- processes that die ----
+
+WORKER = """
+import asyncio, json, sys
+from orchestrator import Orchestrator, tool
+from orchestrator.errors import RunUnknown
+from orchestrator.journal.crashing import CrashingJournal, kill
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.messages import Response, ToolCall, Usage
+from orchestrator.telemetry.log import TransitionLog
+
+path, log, at, when = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+
+@tool(effect="pure")
+async def look(number: int) -> str:
+    "Look."
+    return str(number)
+
+class Model:
+    model, double = "script", True
+    async def complete(self, request):
+        turn = sum(message.role == "assistant" for message in request.messages)
+        if turn >= 6:
+            return Response("done", usage=Usage(1, 1))
+        return Response(None, (ToolCall(f"c{turn}", "look", json.dumps({"number": turn})),), "tool_calls", Usage(1, 1))
+
+async def main():
+    async with SqliteJournal(path) as store:
+        journal = CrashingJournal(store, at=at, when=when, crash=kill)
+        with open(log, "ab", buffering=0) as stream:
+            agent = Orchestrator(Model(), tools=[look], journal=journal, observers=[TransitionLog(stream)])
+            try:
+                await store.head("r1")
+            except RunUnknown:
+                await agent.run("go", run_id="r1")
+            else:
+                await agent.resume("r1")
+
+asyncio.run(main())
+"""
+
+
+def folds() -> int:
+    """How many transitions one append of the loop holds at most: a chain of pure states, and the one after it."""
+    longest = 0
+    for state in LLM_LOOP.pure:
+        chain, at = {state}, [state]
+        while at:
+            here = at.pop()
+            ahead = {dest for source, _, dest, _ in LLM_LOOP.rows if source == here} & LLM_LOOP.pure - chain
+            chain |= ahead
+            at += ahead
+        longest = max(longest, len(chain))
+    return longest + 1
+
+
+def life(tmp_path: Path, at: int, when: str) -> int:
+    command = [sys.executable, "-c", WORKER, str(tmp_path / "j.db"), str(tmp_path / "log"), str(at), when]
+    return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_killed_process_may_owe_the_lines_of_its_last_append_and_no_other(
+    tmp_path: Path, when: str, seed: int, campaign: Callable[[int, int], int]
+) -> None:
+    chance = random.Random(seed)
+    kills = 0
+    while life(tmp_path, chance.randint(2, 7), when) < 0:
+        kills += 1
+        if kills >= campaign(4, 40):
+            assert life(tmp_path, 0, when) == 0
+            break
+    moves = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
+    told = [line["seq"] for line in moves if line["msg"] == "fsm.transition"]
+    commits = asyncio.run(committed(tmp_path / "j.db"))
+    assert commits == list(range(1, len(commits) + 1))
+    assert len(set(told)) == len(told)
+    assert set(told) <= set(commits)
+    owed = len(commits) - len(told)
+    assert kills >= 1
+    assert 0 <= owed <= (kills * folds() if when == "after" else 0)
+
+
+async def committed(path: Path) -> list[int]:
+    async with SqliteJournal(path) as journal:
+        try:
+            records = await journal.load("r1")
+        except RunUnknown:
+            return []
+        return [record.body["seq"] for record in records if record.kind == "transition"]
