@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
@@ -9,9 +10,11 @@ from orchestrator.engines.line import Line
 from orchestrator.engines.order import Standing
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.record import RunRejected
 from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.recovery import OpenRun
+from orchestrator.telemetry.engine import Load
 
 
 class Crew:
@@ -40,22 +43,36 @@ class Crew:
             raise ConfigError(f"agent must be one of {', '.join(self._agents)}; {given}")
         return name
 
-    def attach(self, line: Line, standing: Standing) -> None:
+    def attach(self, engine: object, line: Line, standing: Standing) -> None:
         """Let the engine decide about the agents' runs. Raises RunError, with none attached, if one has an engine."""
         attached: list[Hosting] = []
         try:
             for host in self.hosts:
                 host.attach(_Host(line, standing))
+                host.watched(engine, watch=True)
                 attached.append(host)
         except BaseException:
             for host in attached:
+                host.watched(engine, watch=False)
                 host.detach()
             raise
 
-    def detach(self) -> None:
+    def detach(self, engine: object) -> None:
         """Leave the agents to themselves."""
         for host in self.hosts:
+            host.watched(engine, watch=False)
             host.detach()
+
+    def refused(self, agent: str | None, run_id: str | None, reason: str) -> None:
+        """Tell the observers of an agent that a run of it was not taken in."""
+        host = self[self.chosen(agent)].hosting
+        host.tell(RunRejected(host.graph, run_id or "", reason, self.clock.time()))
+
+    def load(self, line: Line, phase: str) -> Load:
+        """Return how busy the agents are together."""
+        queued = Counter(job.hosting.graph for job in tuple(line.queued))
+        graphs = tuple(dict.fromkeys(host.graph for host in self.hosts))
+        return Load(graphs, line.slots.limit, queued, phase)
 
     def plain(self) -> dict[str, Any]:
         """Return who the agents are, as plain data."""

@@ -45,6 +45,8 @@ class Job:
     phase: Phase = Phase.QUEUED
     reason: str = ""
     """What it waits for."""
+    entered: float = 0.0
+    """When it was queued, by the clock of its agent (monotonic)."""
     seated: bool = False
     task: asyncio.Task[Result] | None = field(default=None, repr=False)
     cut: bool = False

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from orchestrator.engines.handle import Job, Phase
 from orchestrator.engines.slot import Slots
 from orchestrator.errors import ConfigError, Overloaded, RunExists, Suspended
+from orchestrator.kernel.record import RunAdmitted, RunRejected
 from orchestrator.runtime.result import Result
 
 
@@ -39,11 +40,14 @@ class Line:
         if self.find(job.run_id) is not None:
             raise RunExists(job.run_id)
         self._known[job.run_id] = job
+        job.entered = job.hosting.clock.monotonic()
         self.queued.append(job)
         self.slots.fill()
         if bounded and job.phase is Phase.QUEUED and len(self.queued) > self._most:
             self.queued.remove(job)
             del self._known[job.run_id]
+            clock = job.hosting.clock
+            job.hosting.tell(RunRejected(job.hosting.graph, job.run_id, "queue_full", clock.time()))
             raise Overloaded(self.name, self._most, self.slots.limit)
 
     def find(self, run_id: str) -> Job | None:
@@ -107,6 +111,8 @@ class Line:
         self.queued.remove(job)
         self.live[job.run_id] = job
         job.seated, job.phase = True, Phase.RUNNING
+        host, clock = job.hosting, job.hosting.clock
+        host.tell(RunAdmitted(host.graph, job.run_id, clock.monotonic() - job.entered, clock.time()))
         loop = asyncio.get_running_loop()
         job.task = loop.create_task(job.work(), name=f"run {job.run_id}", context=job.context)
         job.task.add_done_callback(functools.partial(self._finished, job))

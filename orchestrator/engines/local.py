@@ -47,6 +47,7 @@ from orchestrator.runtime.conversation import Prompt
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.recovery import OpenRun
 from orchestrator.runtime.result import Result
+from orchestrator.telemetry.engine import Load
 
 Recover: TypeAlias = Literal["list", "resume"]
 """What is done at start with runs that have not ended: only list them, or take up those that need no person."""
@@ -106,12 +107,12 @@ class LocalEngine:
         """
         if self._home is not None:
             raise ConfigError(f"engine {self.name!r} was started before; make another one")
-        self._crew.attach(self._line, self._standing)
+        self._crew.attach(self, self._line, self._standing)
         try:
             self.found = await self._crew.open_runs()
             await self._registration.begin(self._about())
         except BaseException:
-            self._crew.detach()
+            self._crew.detach(self)
             raise
         self._home = os.getpid(), asyncio.get_running_loop()
         if self._journal.shared:
@@ -155,7 +156,11 @@ class LocalEngine:
         `agent` names one of several. Raises NotAdmitting while no runs are admitted, Overloaded for a full queue,
         RunExists for a known run_id: the journal knows nothing of a run that was refused.
         """
-        self._refuse_closed()
+        try:
+            self._refuse_closed()
+        except NotAdmitting:
+            self._crew.refused(agent, run_id, "closed" if self._draining is None else "draining")
+            raise
         chosen = self._crew.chosen(agent)
         runner, host = self._crew[chosen], self._crew[chosen].hosting
         if run_id is not None and await host.knows(run_id):
@@ -194,6 +199,13 @@ class LocalEngine:
         job = self._resumption(run_id, chosen, head.conversation_id, limits, by)
         self._line.enter(job)
         return Handle(job)
+
+    def load(self) -> Load:
+        """Return how busy the engine is, for a scrape; may be called from any thread."""
+        phase = "starting" if self._home is None else "running"
+        if self._draining is not None:
+            phase = "stopped" if self._draining.done() else "draining"
+        return self._crew.load(self._line, phase)
 
     # ---- operators ----
 
@@ -356,7 +368,7 @@ class LocalEngine:
                 await self._registration.end(asdict(report))
             return report
         finally:
-            self._crew.detach()
+            self._crew.detach(self)
             if self._listening is not None:
                 self._listening.cancel()
                 await asyncio.wait((self._listening,))

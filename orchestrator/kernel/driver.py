@@ -35,7 +35,7 @@ from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.parking import Park, Parking, Seats
-from orchestrator.kernel.record import Observer
+from orchestrator.kernel.record import Fact, Observer
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.stepper import Stepper
@@ -160,6 +160,10 @@ class Driver:
             run.alarm = None
             run.mailbox.listen(None)
             run.driving = False
+
+    def tell(self, fact: Fact) -> None:
+        """Hand observers a fact that no driven run tells."""
+        self._report.tell(fact)
 
     async def announce(self, run: Run[Any, Any], kind: str, body: Mapping[str, Any]) -> None:
         """Append a record about a run that is not being driven. Raises what the journal raises."""

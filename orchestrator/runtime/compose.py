@@ -9,11 +9,15 @@ from orchestrator.completion import OutputSpec
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
+from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Observer
+from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.ports import LLM, Clock, SystemClock
 from orchestrator.retry import RetryPolicy
+from orchestrator.telemetry.connection import connect
 from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.metrics import Metrics
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolSpec
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
@@ -49,18 +53,23 @@ def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a defaul
     )
 
 
-def declare(observers: Sequence[Observer], bound: Machine, deps: LoopDeps, backend: str) -> None:
+def declare(
+    observers: Sequence[Observer], bound: Machine, deps: LoopDeps, journal: Journal, limits: Limits
+) -> None:
     """Tell observers what names will come, so that every series exists at 0 before the first run."""
+    about: dict[str, Any] = {
+        "tools": [spec.name for spec in deps.tools.offers],
+        "model": deps.model,
+        "provider": str(getattr(deps.llm, "provider", "_unknown")),
+        "backends": [journal.backend],
+    }
     for observer in observers:
         announce = getattr(observer, "declare", None)
-        if announce is not None:
-            announce(
-                bound.graph,
-                tools=[spec.name for spec in deps.tools.offers],
-                model=deps.model,
-                provider=str(getattr(deps.llm, "provider", "_unknown")),
-                backends=[backend],
-            )
+        if isinstance(observer, Metrics):
+            observer.declare(bound.graph, run_seconds=limits.max_seconds or None, **about)
+        elif announce is not None:
+            announce(bound.graph, **about)
+    connect(observers, journal)
 
 
 def logger_of(observers: Sequence[Observer], run: LoopRun) -> Any:

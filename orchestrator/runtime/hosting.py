@@ -11,6 +11,7 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.parking import Seats
+from orchestrator.kernel.record import Fact
 from orchestrator.kernel.run import Kind, Signal
 from orchestrator.machines.llm_loop.model import State
 from orchestrator.messages import Request, ToolCall
@@ -97,6 +98,17 @@ class Hosting:
         """Let nobody decide any more."""
         self._driver.seat(None)
         self._deps.points = self._own
+
+    def tell(self, fact: Fact) -> None:
+        """Hand a fact to the observers of the agent."""
+        self._driver.tell(fact)
+
+    def watched(self, engine: object, *, watch: bool) -> None:
+        """Let those observers that show the load of engines begin, or cease, to show this one."""
+        for observer in self._driver.observers:
+            show = getattr(observer, "watch" if watch else "unwatch", None)
+            if show is not None:
+                show(engine)
 
     def live(self, run_id: str) -> Live | None:
         """Return where a run of this process stands, or None where it is not under way here."""

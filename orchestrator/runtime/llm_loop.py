@@ -8,13 +8,21 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import ConfigError, DeadlineExceeded, Held, OrchestratorError, Suspended
+from orchestrator.errors import (
+    ConfigError,
+    Corrupt,
+    DeadlineExceeded,
+    Held,
+    OrchestratorError,
+    OtherGraph,
+    Suspended,
+)
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import Observer, Transition
+from orchestrator.kernel.journal import Journal, Lease, Record
+from orchestrator.kernel.record import Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run, Signal
 from orchestrator.machines.llm_loop.ending import ending
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -164,7 +172,7 @@ class Orchestrator:
         self, run_id: str, limits: Limits | None, by: str
     ) -> tuple[LoopRun, Iterable[Transition]]:
         """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
-        stored, records, lease = await self._recovery.claim(run_id)
+        stored, records, lease = await self._found(run_id)
         try:
             run = restored(stored, self._machine, self._deps, self._codec, lease)
             below = await subagent.recount(self, run, stored)
@@ -175,6 +183,21 @@ class Orchestrator:
             await self._journal.release(lease)
             raise
         return run, path_of(run_id, self._machine.graph.name, records)
+
+    async def _found(self, run_id: str) -> tuple[StoredRun, list[Record], Lease]:
+        """Claim a run, and tell observers what became of one that its last owner had left."""
+        try:
+            found = await self._recovery.claim(run_id)
+        except (Suspended, OtherGraph, Corrupt) as error:
+            self._tell_recovery(run_id, _NOT_RECOVERED[type(error)])
+            raise
+        if found[0].parked is None:
+            self._tell_recovery(run_id, "resumed")
+        return found
+
+    def _tell_recovery(self, run_id: str, outcome: str) -> None:
+        at = self._deps.clock.time()
+        self._driver.tell(RunRecovered(self._machine.graph.name, run_id, outcome, at))
 
     async def _carry(self, run: LoopRun, path: Iterable[Transition] = ()) -> Result:
         """Drive a run to its end."""
@@ -350,7 +373,7 @@ class Orchestrator:
 
     def _wired(self, *watching: Observer, owner: str | None = None) -> tuple[Driver, Recovery]:
         """Return the driver and the recovery of this agent's runs, in its journal."""
-        compose.declare(self._observers, self._machine, self._deps, self._journal.backend)
+        compose.declare(self._observers, self._machine, self._deps, self._journal, self._limits)
         driver = Driver(
             self._machine,
             observers=(self._live, *watching, *self._observers),
@@ -363,6 +386,9 @@ class Orchestrator:
         )
         graph, migrations = self._machine.graph, self._migrations
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations)
+
+
+_NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
 
 
 def _new_id() -> str:

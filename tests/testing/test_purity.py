@@ -85,7 +85,8 @@ def contexts(draw: st.DrawFn) -> LoopContext:
         max_restarts=draw(number),
         wrap_up_turns=draw(st.integers(0, 1)),
     )
-    spent = Spent(Usage(draw(number), draw(number), cost=draw(number)), draw(number), retries=draw(number))
+    usage = Usage(draw(number), draw(number), cost=draw(number))
+    spent = Spent(usage, seconds=draw(number), retries=draw(number))
     turn = guards.fingerprint([guards.CallSeen("read", "{}", "same")])
     turns, seen = deque([turn] * draw(number)), Progress({"read": draw(number)})
     return LoopContext(

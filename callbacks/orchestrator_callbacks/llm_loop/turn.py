@@ -160,8 +160,14 @@ def _report_call(run: LoopRun, outcome: str, seconds: float, response: Response 
             _cost(run, response) if response else None,
             response.finish_reason if response else None,
             len(response.tool_calls) if response else 0,
+            context_used=_filled(run, usage) if response else None,
         )
     )
+
+
+def _filled(run: LoopRun, usage: Usage) -> float | None:
+    limit = run.ctx.context.limit
+    return (usage.input_tokens + usage.output_tokens) / limit if limit else None
 
 
 def _cost(run: LoopRun, response: Response) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.kernel.record import RolledBack
 from orchestrator.kernel.record import ToolCall as ToolCalled
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.toolresult import ToolResult
@@ -97,11 +98,17 @@ async def _take_back(run: LoopRun, position: int) -> None:
     try:
         await run.deps.tools.take_back(call, position, lambda _, at: context(run, at))
     except Exception:  # noqa: BLE001 - whatever it is: a person has to look
+        _tell_rollback(run, "failed")
         put_question(run, position, "undo_failed")
         return
+    _tell_rollback(run, "undone")
     run.note("rolled_back", {"effect": "tool", "key": key_of(ctx, position)})
     note_intent(run, [position])
     await run.settle()
+
+
+def _tell_rollback(run: LoopRun, outcome: str) -> None:
+    run.emit(RolledBack(run.graph.name, run.run_id, outcome, run.deps.clock.time()))
 
 
 def context(run: LoopRun, position: int) -> ToolContext:

@@ -1,0 +1,46 @@
+"""What a scrape shows of an engine, and of what it takes up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from orchestrator.engines.local import LocalEngine
+from orchestrator.errors import NotAdmitting, Overloaded
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.messages import Request
+from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.telemetry.metrics import Metrics
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(f"orchestrator_{name}", labels)
+
+
+async def test_slots_queue_waiting_time_and_refusals_are_seen() -> None:
+    registry, go = CollectorRegistry(), asyncio.Event()
+
+    async def model(request: Request) -> str:
+        await go.wait()
+        return "done"
+
+    agent = Orchestrator(FunctionLLM(model), journal=MemoryJournal(), observers=[Metrics(registry)])
+    engine = LocalEngine(agent, slots=1, queue=1)
+    async with engine:
+        first, second = [await engine.submit("go") for _ in range(2)]
+        with pytest.raises(Overloaded):
+            await engine.submit("one too many")
+        assert value(registry, "run_slots", machine="llm_loop") == 1
+        assert value(registry, "runs_queued", machine="llm_loop") == 1
+        assert value(registry, "runs_rejected_total", machine="llm_loop", reason="queue_full") == 1
+        assert value(registry, "runtime_state", state="running") == 1
+        go.set()
+        await asyncio.gather(first, second)
+        assert value(registry, "run_queue_wait_seconds_count", machine="llm_loop") == 2
+    with pytest.raises(NotAdmitting):
+        await engine.submit("too late")
+    assert value(registry, "runs_rejected_total", machine="llm_loop", reason="draining") == 1
+    assert value(registry, "runs_queued", machine="llm_loop") in {0, None}
