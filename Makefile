@@ -18,13 +18,16 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run setup test check coverage bench soak lock clean
+.PHONY: help run demo-approval setup test check coverage dashboards bench soak lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 run: $(READY) ## set-up, then recorded conversations replayed through the state machine
 	@$(RUN) $(ARGS)
+
+demo-approval: $(READY) ## a run that waits for a person is killed, approved elsewhere and resumed
+	@$(PY) -m orchestrator.examples.approval_demo
 
 setup: $(READY) ## virtual environment with the locked dependencies, nothing else
 
@@ -46,6 +49,10 @@ coverage: $(READY) ## branch coverage of the kernel, the heart and the guards
 	@$(PY) -c 'import json; t = json.load(open(".coverage.json"))["totals"]; \
 	percent = 100 * t["covered_branches"] / (t["num_branches"] or 1); \
 	print(f"branches alone: {percent:.1f} %"); raise SystemExit(percent < 95)'
+
+dashboards: $(READY) ## dashboards/ written anew, and its pictures taken from the live test
+	@$(PY) -m orchestrator ops export dashboards
+	@ORCHESTRATOR_PICTURES="$(CURDIR)/dashboards" $(PY) -m pytest -q -n 0 -s tests/dashboards/test_live.py $(ARGS)
 
 bench: $(READY) ## measured figures, as ratios to a hand-written loop, and journalled turns beside LangGraph
 	$(PY) -m tests.benchmarks --peers $(VENV)/peers $(ARGS)

@@ -1,0 +1,205 @@
+"""Alerts about runs: they fail, hang, wait, or are cut off."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from orchestrator.ops.rule import Alert, Severity
+
+_RATIO = "machine:orchestrator_runs_failed_per_runs:ratio_rate"
+
+
+class Burn(NamedTuple):
+    """One pair of windows. A burn of 1 uses up the error budget of 30 days in 30 days."""
+
+    severity: Severity
+    long: str
+    short: str
+    factor: float
+    wait: str
+
+
+BURNS = (
+    Burn(Severity.CRITICAL, "1h", "5m", 14.4, "2m"),  # 2 % of the budget in an hour
+    Burn(Severity.CRITICAL, "6h", "30m", 6, "15m"),  # 5 % in six hours
+    Burn(Severity.WARNING, "1d", "2h", 3, "1h"),  # 10 % in a day
+    Burn(Severity.WARNING, "3d", "6h", 1, "3h"),  # 10 % in three days
+)
+
+
+def _burn(burn: Burn) -> Alert:
+    limit = f"({burn.factor:g} * <error_budget>)"
+    return Alert(
+        name="RunErrorBudgetBurn",
+        severity=burn.severity,
+        expr=(
+            f"({_RATIO}{burn.long} > {limit}\n"
+            f"  and {_RATIO}{burn.short} > {limit})\n"
+            "and sum without (instance, outcome, reason)"
+            f' (increase(orchestrator_runs_completed_total{{outcome!~"cancelled|rejected"}}[{burn.long}]))'
+            " >= <least_runs>"
+        ),
+        wait=burn.wait,
+        summary="Runs of {{ $labels.machine }} fail faster than the objective allows.",
+        description=(
+            f"{{{{ $value | humanizePercentage }}}} of the runs of {{{{ $labels.machine }}}} failed within"
+            f" {burn.long}: {burn.factor:g} times what the error budget allows."
+        ),
+        labels={"long": burn.long, "short": burn.short},
+    )
+
+
+RUN_ALERTS = (
+    *(_burn(burn) for burn in BURNS),
+    Alert(
+        name="RunStuck",
+        severity=Severity.CRITICAL,
+        expr=(
+            "(time() - orchestrator_oldest_run_state_entered_timestamp_seconds)\n"
+            "> on (job, instance, machine, state) (<stuck_factor> * orchestrator_state_timeout_seconds)"
+        ),
+        wait="1m",
+        keep="5m",
+        summary="A run of {{ $labels.machine }} is stuck in {{ $labels.state }}.",
+        description=(
+            "The oldest run in {{ $labels.state }} on {{ $labels.instance }} has been there for"
+            " {{ $value | humanizeDuration }}: longer than the state's own limit, which should have ended it."
+        ),
+    ),
+    Alert(
+        name="RunAgingWithoutTimeout",
+        severity=Severity.WARNING,
+        expr=(
+            "(time() - orchestrator_oldest_run_state_entered_timestamp_seconds > <run_age_s>)\n"
+            "unless on (job, instance, machine, state) orchestrator_state_timeout_seconds"
+        ),
+        wait="5m",
+        summary="A run of {{ $labels.machine }} grows old in {{ $labels.state }}, which has no limit.",
+        description=(
+            "The oldest run in {{ $labels.state }} on {{ $labels.instance }} has been there for"
+            " {{ $value | humanizeDuration }}, and the state declares no limit that would end it."
+        ),
+    ),
+    Alert(
+        name="RunOverdue",
+        severity=Severity.WARNING,
+        expr=(
+            "(time() - orchestrator_oldest_run_started_timestamp_seconds)\n"
+            "> on (job, instance, machine) (<overdue_factor> * orchestrator_run_timeout_seconds)"
+        ),
+        wait="2m",
+        summary="A run of {{ $labels.machine }} goes on past its deadline.",
+        description=(
+            "The oldest run on {{ $labels.instance }} began {{ $value | humanizeDuration }} ago; its deadline"
+            " has passed and did not end it."
+        ),
+    ),
+    Alert(
+        name="EngineStalled",
+        severity=Severity.CRITICAL,
+        expr=(
+            "((time() - orchestrator_last_transition_timestamp_seconds)\n"
+            "  > on (job, instance, machine)"
+            " (<stalled_factor> * max without (state) (orchestrator_state_timeout_seconds)))\n"
+            "and on (job, instance, machine) sum without (state) (orchestrator_runs_active) > 0"
+        ),
+        wait="2m",
+        summary="{{ $labels.machine }} on {{ $labels.instance }} has runs and makes no transitions.",
+        description=(
+            "Runs are active on {{ $labels.instance }}, and the last transition of any of them was"
+            " {{ $value | humanizeDuration }} ago."
+        ),
+    ),
+    Alert(
+        name="ApprovalWaiting",
+        severity=Severity.WARNING,
+        expr=(
+            "time() - min without (instance)"
+            ' (orchestrator_oldest_parked_timestamp_seconds{reason=~"approval|unknown_effect|undo_failed"})\n'
+            "> <approval_age_s>"
+        ),
+        wait="5m",
+        summary="A run of {{ $labels.machine }} waits for a person.",
+        description=(
+            "The oldest question ({{ $labels.reason }}) has been open for {{ $value | humanizeDuration }}."
+            " Nothing happens in that run until somebody answers."
+        ),
+    ),
+    Alert(
+        name="RecoveryLoop",
+        severity=Severity.WARNING,
+        # Not increase(recoveries): a process recovers before its first scrape, and one deployment recovers everything.
+        expr=(
+            "(sum without (outcome) (orchestrator_recoveries_total) > 0\n"
+            "  and on (job, instance) changes(process_start_time_seconds[1h]) >= <restarts>)\n"
+            'or sum without (instance, reason) (orchestrator_runs_parked{reason="poison"}) > 0'
+        ),
+        wait="1m",
+        keep="10m",
+        summary="Runs of {{ $labels.machine }} are taken up again and again.",
+        description=(
+            "Either the process has started several times within an hour and took up runs each time, or runs were"
+            " parked because taking them up never got them a step further ({{ $value | humanize }} now)."
+        ),
+    ),
+    Alert(
+        name="RollbackFailed",
+        severity=Severity.CRITICAL,
+        expr='sum without (instance) (increase(orchestrator_rollbacks_total{outcome="failed"}[15m])) > 0',
+        keep="15m",
+        summary="A rollback of {{ $labels.machine }} failed.",
+        description=(
+            "What a run of {{ $labels.machine }} had done could not be undone: files are as the run left them,"
+            " or half way back."
+        ),
+    ),
+    Alert(
+        name="BudgetExceededHigh",
+        severity=Severity.WARNING,
+        expr=(
+            "(sum without (instance, outcome, reason)"
+            ' (rate(orchestrator_runs_completed_total{outcome="budget_exceeded"}[30m]))\n'
+            "  / sum without (instance, outcome, reason)"
+            ' (rate(orchestrator_runs_completed_total{outcome!~"cancelled|rejected"}[30m]))) > <cut_off>\n'
+            "and sum without (instance, outcome, reason)"
+            " (increase(orchestrator_runs_completed_total[30m])) >= <least_runs>"
+        ),
+        wait="10m",
+        summary="Limits cut off runs of {{ $labels.machine }}.",
+        description=(
+            "{{ $value | humanizePercentage }} of the runs of {{ $labels.machine }} ended because a budget was"
+            " used up, without an answer."
+        ),
+    ),
+    Alert(
+        name="BudgetHeadroomLow",
+        severity=Severity.INFO,
+        expr=(
+            "(1 - sum without (instance, le)"
+            ' (rate(orchestrator_budget_consumed_ratio_bucket{le="0.9"}[1h]))\n'
+            "  / sum without (instance) (rate(orchestrator_budget_consumed_ratio_count[1h]))) > <near_limit>\n"
+            "and sum without (instance) (increase(orchestrator_budget_consumed_ratio_count[1h])) >= <least_runs>"
+        ),
+        wait="30m",
+        summary="Runs of {{ $labels.machine }} come near their {{ $labels.budget }} limit.",
+        description=(
+            "{{ $value | humanizePercentage }} of the runs of {{ $labels.machine }} used more than 90 % of"
+            " {{ $labels.budget }}."
+        ),
+    ),
+    Alert(
+        name="TokenBurnAnomaly",
+        severity=Severity.WARNING,
+        expr=(
+            "machine:orchestrator_llm_tokens:rate15m > <least_tokens>\n"
+            "and machine:orchestrator_llm_tokens:rate15m\n"
+            "  > <token_rise> * avg_over_time(machine:orchestrator_llm_tokens:rate15m[1d] offset 1h)"
+        ),
+        wait="15m",
+        summary="{{ $labels.machine }} uses far more tokens than yesterday.",
+        description=(
+            "{{ $value | humanize }} tokens a second by {{ $labels.machine }}: several times the mean of the"
+            " day before."
+        ),
+    ),
+)

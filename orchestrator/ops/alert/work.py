@@ -1,0 +1,138 @@
+"""Alerts about what runs are made of: transitions, guards, retries, models, tools."""
+
+from __future__ import annotations
+
+from orchestrator.ops.rule import Alert, Severity
+
+_FAILED = (
+    "sum without (instance, from_state, event, reason)"
+    ' (rate(orchestrator_transition_failures_total{reason!~"refused|cancelled"}[5m]))'
+)
+_DONE = "sum without (instance, from_state, event, to_state) (rate(orchestrator_transitions_total[5m]))"
+_UNDECLARED = 'orchestrator_transition_failures_total{reason=~"undeclared_edge|unknown_event"}'
+
+WORK_ALERTS = (
+    Alert(
+        name="TransitionFailureRatioHigh",
+        severity=Severity.WARNING,
+        expr=(
+            f"({_FAILED}\n  / ({_FAILED}\n    + {_DONE})) > <failed_events>\n"
+            f"and ({_FAILED} + {_DONE}) > <least_rate>"
+        ),
+        wait="5m",
+        summary="Events of {{ $labels.machine }} fail.",
+        description=(
+            "{{ $value | humanizePercentage }} of the events of {{ $labels.machine }} did not commit, or a hook of"
+            " theirs raised."
+        ),
+    ),
+    Alert(
+        name="UndeclaredTransition",
+        severity=Severity.WARNING,
+        # Such a series appears with its first event, and increase() does not see a first value: hence the second arm.
+        expr=(f"increase({_UNDECLARED}[15m]) > 0\nor ({_UNDECLARED} > 0\n  unless {_UNDECLARED} offset 15m)"),
+        keep="15m",
+        summary="{{ $labels.machine }} was sent an event that its table does not have.",
+        description=(
+            "Event {{ $labels.event }} in {{ $labels.from_state }} of {{ $labels.machine }}: {{ $labels.reason }}."
+            " Code and table disagree."
+        ),
+    ),
+    Alert(
+        name="GuardErrors",
+        severity=Severity.WARNING,
+        expr='sum without (instance) (increase(orchestrator_guard_evaluations_total{result="error"}[10m])) > 0',
+        keep="10m",
+        summary="Guard {{ $labels.guard }} of {{ $labels.machine }} raised.",
+        description=(
+            "Guard {{ $labels.guard }} raised instead of answering. The event counted as refused and the run took"
+            " its failure edge."
+        ),
+    ),
+    Alert(
+        name="RetryStorm",
+        severity=Severity.WARNING,
+        expr=(
+            "(sum without (instance, reason) (rate(orchestrator_retries_total[5m]))\n"
+            "  / sum without (instance) (rate(orchestrator_attempts_total[5m]))) > <retries>\n"
+            "and sum without (instance) (rate(orchestrator_attempts_total[5m])) > <least_rate>"
+        ),
+        wait="5m",
+        keep="5m",
+        summary="{{ $labels.operation }} calls of {{ $labels.machine }} are mostly retries.",
+        description="{{ $value | humanizePercentage }} of the {{ $labels.operation }} attempts are further tries.",
+    ),
+    Alert(
+        name="RetriesExhausted",
+        severity=Severity.WARNING,
+        expr=(
+            "(sum without (instance) (rate(orchestrator_retries_exhausted_total[10m]))\n"
+            "  / sum without (instance) (rate(orchestrator_attempts_total[10m]))) > <given_up>\n"
+            "and sum without (instance) (rate(orchestrator_attempts_total[10m])) > <least_rate>"
+        ),
+        wait="5m",
+        summary="{{ $labels.operation }} calls of {{ $labels.machine }} are given up.",
+        description=(
+            "{{ $value | humanizePercentage }} of the {{ $labels.operation }} attempts were the last of their call,"
+            " and failed."
+        ),
+    ),
+    Alert(
+        name="ToolErrorRatioHigh",
+        severity=Severity.WARNING,
+        expr=(
+            '(sum without (instance, outcome) (rate(orchestrator_tool_calls_total{outcome=~"error|timeout"}[10m]))\n'
+            "  / sum without (instance, outcome)"
+            ' (rate(orchestrator_tool_calls_total{outcome!="cancelled"}[10m]))) > <tool_errors>\n'
+            "and sum without (instance, outcome) (rate(orchestrator_tool_calls_total[10m])) > <least_rate>"
+        ),
+        wait="5m",
+        summary="Tool {{ $labels.tool }} fails.",
+        description="{{ $value | humanizePercentage }} of the calls of {{ $labels.tool }} failed or ran out of time.",
+    ),
+    Alert(
+        name="UnregisteredToolCalls",
+        severity=Severity.WARNING,
+        expr=(
+            "(sum without (instance, outcome, tool)"
+            ' (rate(orchestrator_tool_calls_total{tool="_unregistered"}[15m]))\n'
+            "  / sum without (instance, outcome, tool) (rate(orchestrator_tool_calls_total[15m])))"
+            " > <invented_tools>\n"
+            "and sum without (instance, outcome, tool) (rate(orchestrator_tool_calls_total[15m])) > <least_rate>"
+        ),
+        wait="15m",
+        summary="The model calls tools that do not exist.",
+        description="{{ $value | humanizePercentage }} of the tool calls name a tool that nobody registered.",
+    ),
+    Alert(
+        name="LLMErrorRatioHigh",
+        severity=Severity.WARNING,
+        expr=(
+            "(sum without (instance, outcome)"
+            ' (rate(orchestrator_llm_requests_total{outcome!~"ok|cancelled"}[5m]))\n'
+            "  / sum without (instance, outcome)"
+            ' (rate(orchestrator_llm_requests_total{outcome!="cancelled"}[5m]))) > <llm_errors>\n'
+            "and sum without (instance, outcome) (rate(orchestrator_llm_requests_total[5m])) > <least_rate>"
+        ),
+        wait="5m",
+        keep="5m",
+        summary="Requests to {{ $labels.model }} fail.",
+        description=(
+            "{{ $value | humanizePercentage }} of the requests to {{ $labels.model }} ({{ $labels.provider }}) failed."
+        ),
+    ),
+    Alert(
+        name="LLMLatencyHigh",
+        severity=Severity.WARNING,
+        expr=(
+            "histogram_quantile(0.95,"
+            " sum without (instance) (rate(orchestrator_llm_request_duration_seconds_bucket[10m])))"
+            " > <llm_latency_s>"
+        ),
+        wait="10m",
+        summary="{{ $labels.model }} answers slowly.",
+        description=(
+            "One request in twenty to {{ $labels.model }} takes {{ $value | humanizeDuration }} or longer."
+        ),
+    ),
+)

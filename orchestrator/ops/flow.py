@@ -1,0 +1,62 @@
+"""What a table says about the way of a run: which edges go forward, which go back, where people are waited for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from orchestrator.kernel.graph import Graph
+
+
+class Step(NamedTuple):
+    """One row of a table that changes the state."""
+
+    source: str
+    event: str
+    dest: str
+
+
+def depth(graph: Graph) -> dict[str, int]:
+    """Return for each state how few steps from the initial one lead to it, failures left out."""
+    found = {graph.initial.value: 0}
+    ahead = [graph.initial.value]
+    while ahead:
+        state = ahead.pop(0)
+        for step in steps(graph):
+            if step.source == state and step.dest not in found:
+                found[step.dest] = found[state] + 1
+                ahead.append(step.dest)
+    return found
+
+
+def steps(graph: Graph) -> list[Step]:
+    """Return the edges that change the state and are no failure, in the order of the table."""
+    return [
+        Step(source.value, event.value, dest.value)
+        for source, event, dest, edge in graph.rows
+        if not edge.internal_in(source) and graph.failure_event(source) != event
+    ]
+
+
+def returns(graph: Graph) -> list[Step]:
+    """Return the edges that go back to a state a run must have been in, or stay at that distance: laps and rework."""
+    far = depth(graph)
+    return [
+        step
+        for step in steps(graph)
+        if step.source in far and far[step.dest] <= far[step.source] and step.dest not in graph.terminal
+    ]
+
+
+def waits(graph: Graph) -> list[str]:
+    """Return the states that park a run until somebody answers."""
+    return [state.value for state in graph.states if state in graph.waiting]
+
+
+def in_order(graph: Graph) -> list[str]:
+    """Return the states as a run comes to them, terminal ones last."""
+    far = depth(graph)
+    last = len(graph.states)
+    return sorted(
+        (state.value for state in graph.states),
+        key=lambda name: (name in graph.terminal, far.get(name, last)),
+    )

@@ -1,0 +1,92 @@
+"""Recorded expressions: what alerts over days and several panels share, and what seed 002 asks about a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.kernel.graph import Graph
+from orchestrator.ops.flow import returns, waits
+from orchestrator.ops.rule import Recording
+
+BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+
+_FAILED = 'sum without (instance, outcome, reason) (rate(orchestrator_runs_completed_total{{outcome="failed"}}[{0}]))'
+_COUNTED = (
+    "sum without (instance, outcome, reason)"
+    ' (rate(orchestrator_runs_completed_total{{outcome!~"cancelled|rejected"}}[{0}]))'
+)
+
+SLO = tuple(
+    Recording(
+        f"machine:orchestrator_runs_failed_per_runs:ratio_rate{window}",
+        f"{_FAILED.format(window)}\n/\n{_COUNTED.format(window)}",
+    )
+    for window in BURN_WINDOWS
+)
+"""Share of finished runs that failed. What people stopped (cancelled, rejected) says nothing about us."""
+
+SHARED = (
+    Recording(
+        "machine:orchestrator_llm_tokens:rate15m",
+        "sum without (instance, provider, model, direction) (rate(orchestrator_llm_tokens_total[15m]))",
+    ),
+    Recording(
+        "machine_state:orchestrator_state_duration_seconds:p95_rate5m",
+        "histogram_quantile(0.95, sum without (instance) (rate(orchestrator_state_duration_seconds_bucket[5m])))",
+    ),
+    Recording(
+        "machine:orchestrator_transitions:rate5m",
+        "sum without (instance, from_state, event, to_state) (rate(orchestrator_transitions_total[5m]))",
+    ),
+    Recording(
+        "machine:orchestrator_runs_completed_per_runs:ratio_rate1h",
+        "sum without (instance, outcome, reason)"
+        ' (rate(orchestrator_runs_completed_total{outcome=~"completed|partial"}[1h]))\n/\n'
+        "sum without (instance, outcome, reason) (rate(orchestrator_runs_completed_total[1h]))",
+    ),
+    Recording(
+        "machine:orchestrator_run_duration_seconds:mean_rate1h",
+        "sum without (instance, outcome) (rate(orchestrator_run_duration_seconds_sum[1h]))\n/\n"
+        "sum without (instance, outcome) (rate(orchestrator_run_duration_seconds_count[1h]))",
+    ),
+)
+
+
+def of_graph(graph: Graph) -> tuple[Recording, ...]:
+    """Return how often runs of one graph go back over a state they were in, and how often they wait for people.
+
+    Per finished run. Which edges go back is read off the table, so a graph without such has no such series.
+    """
+    found = []
+    finished = (
+        "sum without (instance, outcome, reason)"
+        f' (rate(orchestrator_runs_completed_total{{machine="{graph.name}"}}[1h]))'
+    )
+    if edges := returns(graph):
+        rates = (
+            f'rate(orchestrator_transitions_total{{machine="{graph.name}", from_state="{edge.source}", '
+            f'event="{edge.event}"}}[1h])'
+            for edge in edges
+        )
+        went = "\n  or ".join(rates)
+        found.append(
+            Recording(
+                "machine:orchestrator_returns_per_runs:ratio_rate1h",
+                f"sum without (instance, from_state, event, to_state) (\n  {went}\n)\n/\n{finished}",
+            )
+        )
+    if states := waits(graph):
+        selector = f'machine="{graph.name}", state=~"{"|".join(states)}"'
+        found.append(
+            Recording(
+                "machine:orchestrator_waits_per_runs:ratio_rate1h",
+                f"sum without (instance, state) (rate(orchestrator_state_entries_total{{{selector}}}[1h]))\n/\n"
+                f"{finished}",
+            )
+        )
+    return tuple(found)
+
+
+def of_graphs(graphs: Iterable[Graph]) -> tuple[Recording, ...]:
+    """Return the recorded expressions of all these graphs."""
+    return tuple(rule for graph in graphs for rule in of_graph(graph))

@@ -1,0 +1,110 @@
+"""Rules as values, and as the data of a rule file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from orchestrator.ops.threshold import Thresholds, shortened, shortened_windows
+
+ALERT_PREFIX = "Orchestrator"
+DASHBOARD = "/d/orchestrator-operations"
+
+
+class Severity(StrEnum):
+    """Who hears of it."""
+
+    CRITICAL = "critical"
+    """A page: users lose something now."""
+    WARNING = "warning"
+    """A ticket: somebody looks within a working day."""
+    INFO = "info"
+    """Seen on the dashboard only."""
+    NONE = "none"
+    """The watchdog, whose silence is the alarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One recorded expression; `name` is level:metric:operations."""
+
+    name: str
+    expr: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One alert rule. `<name>` in `expr` is a member of Thresholds; several rules may share a name."""
+
+    name: str
+    """Without ALERT_PREFIX."""
+    severity: Severity
+    expr: str
+    summary: str
+    description: str
+    wait: str | None = None
+    """`for`. None: the fact cannot be noise."""
+    keep: str | None = None
+    """`keep_firing_for`."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def full_name(self) -> str:
+        """The name that Prometheus knows."""
+        return ALERT_PREFIX + self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """How rules are written out: their numbers, their time scale, and where runbooks lie."""
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    time_scale: float = 1
+    """Every duration is divided by it: 1 for use, more to see alerts fire within a test."""
+    interval: str = "30s"
+    runbooks: str = "runbooks"
+    """A folder or an address; `/<AlertName>.md` is added."""
+
+    def expression(self, expr: str) -> str:
+        """Return an expression as it is written out."""
+        numbers = self.thresholds if self.time_scale == 1 else self.thresholds.scaled(self.time_scale)
+        return numbers.put_into(shortened_windows(expr, self.time_scale))
+
+
+def smoke(time_scale: float = 30) -> Profile:
+    """Return the profile of the live test: the same expressions, every duration shorter."""
+    return Profile(time_scale=time_scale, interval="1s")
+
+
+def recording_data(rule: Recording, profile: Profile) -> dict[str, Any]:
+    """Return one entry of a rule file."""
+    return {"record": rule.name, "expr": profile.expression(rule.expr)}
+
+
+def alert_data(alert: Alert, profile: Profile) -> dict[str, Any]:
+    """Return one entry of a rule file."""
+    entry: dict[str, Any] = {"alert": alert.full_name, "expr": profile.expression(alert.expr)}
+    if alert.wait:
+        entry["for"] = shortened(alert.wait, profile.time_scale)
+    if alert.keep:
+        entry["keep_firing_for"] = shortened(alert.keep, profile.time_scale)
+    entry["labels"] = {"severity": alert.severity.value, "component": "orchestrator", **alert.labels}
+    entry["annotations"] = said_by(alert, profile)
+    return entry
+
+
+def said_by(alert: Alert, profile: Profile) -> dict[str, str]:
+    """Return what a person reads with an alert."""
+    return {
+        "summary": alert.summary,
+        "description": alert.description,
+        "runbook_url": f"{profile.runbooks}/{alert.full_name}.md",
+        "dashboard": DASHBOARD,
+    }
+
+
+def group(name: str, rules: Iterable[Mapping[str, Any]], interval: str) -> dict[str, Any]:
+    """Return a group of a rule file."""
+    return {"name": name, "interval": interval, "rules": [dict(rule) for rule in rules]}

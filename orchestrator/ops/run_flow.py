@@ -1,0 +1,181 @@
+"""The dashboard of whoever changes a graph: how runs move through each of them. Made from the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.kernel.graph import Graph, guard_name
+from orchestrator.ops.flow import in_order, returns, waits
+from orchestrator.ops.panel import Dashboard, Kind, Panel, Query, Row, Unit, text
+
+
+def run_flow(graphs: Iterable[Graph]) -> Dashboard:
+    """Return one row for each graph."""
+    return Dashboard(
+        uid="orchestrator-run-flow",
+        title="Orchestrator / Run flow",
+        description="For whoever changes a graph: which edges are taken, how often runs go back, what states cost.",
+        rows=tuple(_row(graph) for graph in graphs),
+        links={"Operations": "orchestrator-operations"},
+    )
+
+
+def _row(graph: Graph) -> Row:
+    here = f'job=~"$job", instance=~"$instance", machine="{graph.name}"'
+    return Row(
+        f"How do runs move through {graph.name}?",
+        (
+            text(f"The table of {graph.name}", _table(graph), 8),
+            _edges(here),
+            _entries(graph, here),
+            *_returns(graph),
+            *_waits(graph),
+            _success(graph),
+            _dwell(here),
+            _tokens(here),
+            _budgets(here),
+            _loops(here),
+        ),
+    )
+
+
+def _table(graph: Graph) -> str:
+    lines = ["| from | event | to | only when |", "|---|---|---|---|"]
+    lines += [
+        f"| {source.value} | {event.value} | {dest.value} | {guard_name(edge.when) or ''} |"
+        for source, event, dest, edge in graph.rows
+    ]
+    states = " → ".join(f"**{name}**" if name in graph.terminal else name for name in in_order(graph))
+    return f"{states}\n\n" + "\n".join(lines)
+
+
+def _edges(here: str) -> Panel:
+    return Panel(
+        title="Edges taken within an hour",
+        description="The matrix of states and events; an edge that is never taken is dead, or a defect.",
+        queries=(
+            Query(
+                f"sum by (from_state, event, to_state) (increase(orchestrator_transitions_total{{{here}}}[1h]))",
+                "{{from_state}} · {{event}} · {{to_state}}",
+            ),
+        ),
+        kind=Kind.TABLE,
+        width=8,
+    )
+
+
+def _entries(graph: Graph, here: str) -> Panel:
+    return Panel(
+        title="Visits of states",
+        description=f"In the order of the table: {', '.join(in_order(graph))}.",
+        queries=(
+            Query(
+                f"sum by (state) (rate(orchestrator_state_entries_total{{{here}}}[$__rate_interval]))",
+                "{{state}}",
+            ),
+        ),
+        unit=Unit.RATE,
+    )
+
+
+def _returns(graph: Graph) -> Iterable[Panel]:
+    if edges := returns(graph):
+        named = ", ".join(f"{edge.event} ({edge.source} to {edge.dest})" for edge in edges)
+        yield Panel(
+            title="Ways back, per run",
+            description=f"Laps and rework: {named}.",
+            queries=(
+                Query(
+                    'machine:orchestrator_returns_per_runs:ratio_rate1h{job=~"$job", '
+                    f'machine="{graph.name}"}}',
+                    "ways back",
+                ),
+            ),
+        )
+
+
+def _waits(graph: Graph) -> Iterable[Panel]:
+    if states := waits(graph):
+        yield Panel(
+            title="Questions to people, per run",
+            description=f"Entries into the states that wait: {', '.join(states)}. The Q&A cycles of seed 002.",
+            queries=(
+                Query(
+                    'machine:orchestrator_waits_per_runs:ratio_rate1h{job=~"$job", '
+                    f'machine="{graph.name}"}}',
+                    "questions",
+                ),
+            ),
+        )
+
+
+def _success(graph: Graph) -> Panel:
+    where = f'{{job=~"$job", machine="{graph.name}"}}'
+    return Panel(
+        title="Runs with an answer",
+        description="Share of finished runs that ended as completed or partial: the task success of seed 002.",
+        queries=(
+            Query(f"machine:orchestrator_runs_completed_per_runs:ratio_rate1h{where}", "with an answer"),
+            Query(f"machine:orchestrator_transitions:rate5m{where}", "transitions per second"),
+        ),
+    )
+
+
+def _dwell(here: str) -> Panel:
+    return Panel(
+        title="Mean time in a state",
+        description="For each visit.",
+        queries=(
+            Query(
+                f"sum by (state) (rate(orchestrator_state_duration_seconds_sum{{{here}}}[$__rate_interval]))"
+                f" / sum by (state) (rate(orchestrator_state_duration_seconds_count{{{here}}}[$__rate_interval]))",
+                "{{state}}",
+            ),
+        ),
+        unit=Unit.SECONDS,
+    )
+
+
+def _tokens(here: str) -> Panel:
+    return Panel(
+        title="Tokens per finished run",
+        description="By direction.",
+        queries=(
+            Query(
+                f"sum by (direction) (rate(orchestrator_llm_tokens_total{{{here}}}[$__rate_interval]))"
+                f" / on () group_left () sum"
+                f" (rate(orchestrator_runs_completed_total{{{here}}}[$__rate_interval]))",
+                "{{direction}}",
+            ),
+        ),
+    )
+
+
+def _budgets(here: str) -> Panel:
+    return Panel(
+        title="Budgets at the end of runs",
+        description="How much of each budget the median run and nineteen in twenty runs used.",
+        queries=tuple(
+            Query(
+                f"histogram_quantile({q}, sum by (budget, le)"
+                f" (rate(orchestrator_budget_consumed_ratio_bucket{{{here}}}[$__rate_interval])))",
+                f"{{{{budget}}}} p{name}",
+            )
+            for q, name in ((0.5, 50), (0.95, 95))
+        ),
+        unit=Unit.SHARE,
+    )
+
+
+def _loops(here: str) -> Panel:
+    return Panel(
+        title="Loops per run, spread",
+        description="How many runs needed how many loops.",
+        queries=(
+            Query(
+                f"sum by (le) (increase(orchestrator_run_iterations_bucket{{{here}}}[$__rate_interval]))",
+                "{{le}}",
+            ),
+        ),
+        kind=Kind.HEATMAP,
+    )

@@ -1,0 +1,113 @@
+"""One test of an alert: what Prometheus has scraped, and which alerts fire then, with the words people read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.ops.alert import ALERTS
+from orchestrator.ops.rule import Alert, Profile, said_by
+
+JOB = "orchestrator"
+INSTANCE = "a:9464"
+_LABEL = re.compile(r"\{\{ \$labels\.([a-z_]+) \}\}")
+_VALUE = re.compile(r"\{\{ \$value \|[^}]*\}\}")
+
+
+def series(name: str, values: str, **labels: str) -> tuple[str, str]:
+    """Return a series and its values, in promtool's notation: `0+6x60` is 0, then 60 times 6 more, a step each."""
+    whole = {"job": JOB, "instance": INSTANCE} | labels
+    return _selector(name, whole), values
+
+
+def _selector(name: str, labels: Mapping[str, str]) -> str:
+    chosen = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{chosen}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One alert that fires: its labels without those of the rule, and how its value reads in the description."""
+
+    labels: Mapping[str, str]
+    value: str = ""
+    rule: int = 0
+    """Which of the rules of that name."""
+
+
+def firing(value: str = "", /, **labels: str) -> Firing:
+    """Return an alert of our job, with these labels beside."""
+    return Firing({"job": JOB} | labels, value)
+
+
+def firing_there(value: str = "", /, **labels: str) -> Firing:
+    """Return an alert whose expression keeps instances apart."""
+    return firing(value, instance=INSTANCE, **labels)
+
+
+NOWHERE = Firing({})
+"""An alert without any label of a series."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test. `title` says why it must fire, or must not."""
+
+    alert: str
+    """Without the prefix."""
+    title: str
+    series: Sequence[tuple[str, str]]
+    at: str
+    fires: Sequence[Firing] = ()
+    step: str = "1m"
+    """Between samples and between evaluations. Days in minutes would take minutes to test."""
+
+
+def rules_of(name: str) -> list[Alert]:
+    """Return the rules of that name, in order."""
+    return [alert for alert in ALERTS if alert.name == name]
+
+
+def group_data(case: Case, profile: Profile) -> dict[str, Any]:
+    """Return one entry of promtool's `tests`."""
+    return {
+        "name": f"{case.alert}: {case.title}",
+        "interval": case.step,
+        "input_series": [{"series": name, "values": values} for name, values in case.series],
+        "alert_rule_test": [
+            {
+                "eval_time": case.at,
+                "alertname": rules_of(case.alert)[0].full_name,
+                "exp_alerts": [_expected(case.alert, fired, profile) for fired in case.fires],
+            }
+        ],
+    }
+
+
+def unit_tests(cases: Iterable[Case], groups: Mapping[str, str], profile: Profile) -> dict[str, Any]:
+    """Return a file of promtool's unit tests, all of one step. `groups` are those of the rule files: name -> file.
+
+    promtool evaluates groups in any order unless told: alerts must come after what they read was recorded.
+    """
+    chosen = list(cases)
+    (step,) = {case.step for case in chosen}
+    return {
+        "rule_files": list(dict.fromkeys(groups.values())),
+        "evaluation_interval": step,
+        "group_eval_order": list(groups),
+        "tests": [group_data(case, profile) for case in chosen],
+    }
+
+
+def _expected(name: str, fired: Firing, profile: Profile) -> dict[str, Any]:
+    rule = rules_of(name)[fired.rule]
+    of_rule = {"severity": rule.severity.value, "component": "orchestrator", **rule.labels}
+    said = {key: _rendered(text, fired) for key, text in said_by(rule, profile).items()}
+    return {"exp_labels": {**of_rule, **fired.labels}, "exp_annotations": said}
+
+
+def _rendered(text: str, fired: Firing) -> str:
+    """Return an annotation as Prometheus writes it. Raises KeyError for a label that the alert does not keep."""
+    return _VALUE.sub(fired.value, _LABEL.sub(lambda found: fired.labels[found[1]], text))

@@ -1,0 +1,186 @@
+"""Cases of the alerts about capacity, journal, event loop and telemetry."""
+
+from __future__ import annotations
+
+from orchestrator.ops.trial.case import NOWHERE, Case, firing, firing_there, series
+
+_LOOP = {"machine": "llm_loop"}
+_SQLITE = {"backend": "sqlite"}
+_APPEND = {"backend": "sqlite", "operation": "append"}
+
+
+def load(active: str, queued: str) -> list[tuple[str, str]]:
+    """Return runs of two machines on the four slots of one engine, and those that wait."""
+    return [
+        series("orchestrator_runs_active", active, state="await_llm", **_LOOP),
+        series("orchestrator_runs_active", "1x60", state="process_tools", machine="pipeline"),
+        series("orchestrator_runs_queued", queued, **_LOOP),
+        series("orchestrator_run_slots", "4x60", **_LOOP),
+        series("orchestrator_run_slots", "4x60", machine="pipeline"),
+    ]
+
+
+def spread(name: str, below: str, edge: str, above: str, **labels: str) -> list[tuple[str, str]]:
+    """Return a histogram with two bounds: `below` counts up to `edge`, everything up to `above`."""
+    total = "0+100x60"
+    return [
+        series(f"orchestrator_{name}_bucket", below, le=edge, **labels),
+        series(f"orchestrator_{name}_bucket", total, le=above, **labels),
+        series(f"orchestrator_{name}_bucket", total, le="+Inf", **labels),
+    ]
+
+
+def journal(values: str, reason: str = "io") -> tuple[str, str]:
+    """Return writes that failed."""
+    return series("orchestrator_journal_write_failures_total", values, reason=reason, **_SQLITE)
+
+
+def told(name: str, values: str, **labels: str) -> tuple[str, str]:
+    """Return a counter of telemetry about itself."""
+    return series(f"orchestrator_{name}", values, **labels)
+
+
+PROCESS_CASES = (
+    Case(
+        "QueueSaturated",
+        "four of four slots taken, three runs wait",
+        load("3x60", "3x60"),
+        "30m",
+        [firing_there("4")],
+    ),
+    Case("QueueSaturated", "full, and nobody waits", load("3x60", "0x60"), "30m"),
+    Case("QueueSaturated", "two of four slots", load("1x60", "1x60"), "30m"),
+    Case("QueueSaturated", "ten minutes", load("1x20 3x40", "3x60"), "30m"),
+    Case(
+        "QueueWaitHigh",
+        "one in ten waits for more than a minute",
+        spread("run_queue_wait_seconds", "0+90x60", "60.0", "300.0", **_LOOP),
+        "40m",
+        [firing("2m 59s", **_LOOP)],
+    ),
+    Case(
+        "QueueWaitHigh",
+        "nearly all start at once",
+        spread("run_queue_wait_seconds", "0+99x60", "1.0", "300.0", **_LOOP),
+        "40m",
+    ),
+    Case(
+        "JournalWritesFailing",
+        "one write failed",
+        [journal("0x5 1x20")],
+        "8m",
+        [firing_there(**_SQLITE)],
+    ),
+    Case("JournalWritesFailing", "none did", [journal("0x30"), journal("7x30", "locked")], "8m"),
+    Case(
+        "JournalSlow",
+        "two in a hundred take longer than a tenth of a second",
+        spread("journal_write_duration_seconds", "0+98x60", "0.1", "0.5", **_APPEND),
+        "40m",
+        [firing("300ms", **_SQLITE, operation="append")],
+    ),
+    Case(
+        "JournalSlow",
+        "all are quick",
+        spread("journal_write_duration_seconds", "0+100x60", "0.005", "0.5", **_APPEND),
+        "40m",
+    ),
+    Case(
+        "JournalSlow",
+        "a snapshot may take its time",
+        spread(
+            "journal_write_duration_seconds", "0+50x60", "0.1", "0.5", backend="sqlite", operation="snapshot"
+        ),
+        "40m",
+    ),
+    Case(
+        "JournalGrowing",
+        "two gigabytes, another one every hour",
+        [series("orchestrator_journal_bytes", "2e9+1e8x96", **_SQLITE)],
+        "7h",
+        [firing_there("9.686Gi", **_SQLITE)],
+        "5m",
+    ),
+    Case(
+        "JournalGrowing",
+        "large and steady",
+        [series("orchestrator_journal_bytes", "2e9+5e4x96", **_SQLITE)],
+        "7h",
+        step="5m",
+    ),
+    Case(
+        "JournalGrowing",
+        "it grows, and is still small",
+        [series("orchestrator_journal_bytes", "1e6+5e5x96", **_SQLITE)],
+        "7h",
+        step="5m",
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "five in a hundred wake-ups come more than half a second late",
+        spread("event_loop_lag_seconds", "0+95x60", "0.5", "1.0"),
+        "20m",
+        [firing_there("900ms")],
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "all come in time",
+        spread("event_loop_lag_seconds", "0+100x60", "0.025", "1.0"),
+        "20m",
+    ),
+    Case(
+        "TransitionOverheadHigh",
+        "five in a hundred take more than 2.5 ms",
+        spread("transition_overhead_seconds", "0+95x60", "0.0025", "0.01", **_LOOP),
+        "40m",
+        [firing("8.5ms", **_LOOP)],
+    ),
+    Case(
+        "TransitionOverheadHigh",
+        "all are quick",
+        spread("transition_overhead_seconds", "0+100x60", "5e-05", "0.01", **_LOOP),
+        "40m",
+    ),
+    Case(
+        "TelemetryDegraded",
+        "an observer raised",
+        [told("telemetry_errors_total", "0x5 1x20", component="logs")],
+        "8m",
+        [firing_there()],
+    ),
+    Case(
+        "TelemetryDegraded",
+        "log lines were lost",
+        [told("log_records_dropped_total", "0x5 40x20")],
+        "8m",
+        [firing_there()],
+    ),
+    Case(
+        "TelemetryDegraded",
+        "a model invented more names than fit",
+        [told("label_overflow_total", "0x5 1x20", metric="tool_calls_total", label="tool")],
+        "8m",
+        [firing_there()],
+    ),
+    Case(
+        "TelemetryDegraded",
+        "all is told",
+        [
+            told("telemetry_errors_total", "2x30", component="logs"),
+            told("log_records_dropped_total", "0x30"),
+            told("label_overflow_total", "3x30", metric="tool_calls_total", label="tool"),
+        ],
+        "20m",
+    ),
+    Case("TargetDown", "no answer for five minutes", [series("up", "0x10")], "5m", [firing_there()]),
+    Case("TargetDown", "one missed scrape", [series("up", "1 1 1 1 0 1 1 1 1")], "5m"),
+    Case("TargetDown", "somebody else's target", [series("up", "0x10", job="node")], "5m"),
+    Case("MetricsAbsent", "nothing at all", [], "10m", [NOWHERE]),
+    Case(
+        "MetricsAbsent",
+        "one process is enough",
+        [series("orchestrator_build_info", "1x20", version="1", python="3.11")],
+        "10m",
+    ),
+    Case("Watchdog", "always", [], "1m", [NOWHERE]),
+)

@@ -1,0 +1,283 @@
+"""Debian's Prometheus and Alertmanager on loopback with free ports, a webhook that records, a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from orchestrator.kernel.graph import Graph
+from orchestrator.ops.document import yaml
+from orchestrator.ops.pack import pack, shipped
+from orchestrator.ops.rule import smoke
+
+ROOT = Path(__file__).resolve().parents[2]
+SCALE = 30
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Return what the condition gives once it is true. Fails after so many seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(0.1)
+
+
+@dataclass
+class Process:
+    """A program of ours; ended by its own id."""
+
+    name: str
+    command: list[str]
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stdin: int | None = None
+
+    def start(self) -> subprocess.Popen[bytes]:
+        self.output = (self.folder / f"{self.name}.out").open("ab")
+        self.running = subprocess.Popen(
+            self.command,
+            cwd=ROOT,
+            env={**os.environ, **self.environment},
+            stdin=self.stdin or subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+        )
+        return self.running
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.running.poll() is None:
+            self.running.send_signal(how)
+            try:
+                self.running.wait(10)
+            except subprocess.TimeoutExpired:
+                self.running.kill()
+                self.running.wait(10)
+        if self.running.stdin:
+            with contextlib.suppress(OSError):
+                self.running.stdin.close()
+        self.output.close()
+
+    def said(self) -> str:
+        return (self.folder / f"{self.name}.out").read_text(errors="replace")
+
+
+class Webhook:
+    """Records every notification of Alertmanager: when, which receiver, alert and status."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[float, str, dict[str, Any]]] = []
+        notes = self.notes
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                notes.extend((time.time(), self.path.strip("/"), alert) for alert in body["alerts"])
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def names(self, status: str, receiver: str | None = None) -> set[str]:
+        return {
+            alert["labels"]["alertname"]
+            for _, path, alert in list(self.notes)
+            if alert["status"] == status and receiver in (None, path)
+        }
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class AgentHost:
+    """The application under watch, on one port for all its lives."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder, self.port = name, folder, free_port()
+        command = [sys.executable, "-m", "tests.dashboards.agent_host", name, str(folder), str(self.port)]
+        quiet = {"PROMETHEUS_DISABLE_CREATED_SERIES": "True"}
+        self.process = Process(name, command, folder, quiet, subprocess.PIPE)
+
+    def start(self) -> None:
+        self.process.start()
+
+    def tell(self, line: str) -> None:
+        assert self.process.running.stdin is not None
+        self.process.running.stdin.write(f"{line}\n".encode())
+        self.process.running.stdin.flush()
+
+    def kill(self) -> None:
+        self.process.stop(signal.SIGKILL)
+
+
+class Monitoring:
+    """Prometheus and Alertmanager, with our rules in the smoke profile."""
+
+    def __init__(self, folder: Path, hosts: list[AgentHost], graphs: list[Graph]) -> None:
+        self.folder = folder
+        self.webhook = Webhook()
+        self.prometheus = f"http://127.0.0.1:{free_port()}"
+        self.alertmanager = f"http://127.0.0.1:{free_port()}"
+        self._write(hosts, graphs)
+        address = self.prometheus.removeprefix("http://")
+        self.processes = [
+            Process(
+                "alertmanager",
+                [
+                    "prometheus-alertmanager",
+                    f"--config.file={folder / 'alertmanager.yml'}",
+                    f"--storage.path={folder / 'am'}",
+                    f"--web.listen-address={self.alertmanager.removeprefix('http://')}",
+                    "--cluster.listen-address=",
+                    "--log.level=warn",
+                ],
+                folder,
+            ),
+            Process(
+                "prometheus",
+                [
+                    "prometheus",
+                    f"--config.file={folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={folder / 'tsdb'}",
+                    f"--web.listen-address={address}",
+                    f"--web.console.templates={folder / 'consoles'}",
+                    f"--web.console.libraries={folder / 'consoles'}",
+                    "--log.level=warn",
+                ],
+                folder,
+            ),
+        ]
+
+    def _write(self, hosts: list[AgentHost], graphs: list[Graph]) -> None:
+        made = pack(graphs, profile=smoke(SCALE))
+        for name in ("rules.yml", "alerts.yml"):
+            (self.folder / name).write_text(made[f"prometheus/{name}"])
+        (self.folder / "consoles").mkdir()
+        for name in ("orchestrator.html", "orchestrator.lib"):
+            (self.folder / "consoles" / name).write_text(shipped(f"consoles/{name}"))
+        text = shipped("alertmanager/example.yml").replace("http://127.0.0.1:9097", self._hook())
+        text = re.sub(r"(group_wait|group_interval|repeat_interval): \w+", _quick, text)
+        (self.folder / "alertmanager.yml").write_text(text)
+        targets = [{"targets": [f"127.0.0.1:{host.port}"]} for host in hosts]
+        config: dict[str, Any] = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "900ms", "evaluation_interval": "1s"},
+            "rule_files": ["rules.yml", "alerts.yml"],
+            "alerting": {
+                "alertmanagers": [
+                    {"static_configs": [{"targets": [self.alertmanager.removeprefix("http://")]}]}
+                ]
+            },
+            "scrape_configs": [{"job_name": "orchestrator", "static_configs": targets}],
+        }
+        (self.folder / "prometheus.yml").write_text(yaml(config))
+
+    def _hook(self) -> str:
+        return f"http://127.0.0.1:{self.webhook.server.server_port}"
+
+    def start(self) -> None:
+        for process in self.processes:
+            process.start()
+        for address in (self.prometheus, self.alertmanager):
+            until(lambda address=address: reachable(f"{address}/-/ready"), 30, f"{address} is ready")  # type: ignore[misc]
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.stop()
+        self.webhook.close()
+
+    def firing(self) -> set[str]:
+        alerts = fetch(f"{self.prometheus}/api/v1/alerts")["data"]["alerts"]
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+    def inhibited(self) -> set[str]:
+        alerts = fetch(f"{self.alertmanager}/api/v2/alerts")
+        return {alert["labels"]["alertname"] for alert in alerts if alert["status"]["inhibitedBy"]}
+
+
+def _quick(found: re.Match[str]) -> str:
+    return f"{found[1]}: {'5s' if found[1] == 'repeat_interval' else '1s'}"
+
+
+def fetch(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, on loopback
+        return json.load(answer)
+
+
+def text_of(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, on loopback
+        text: str = answer.read().decode()
+        return text
+
+
+def reachable(url: str) -> bool:
+    try:
+        text_of(url)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def running(folder: Path, hosts: list[AgentHost], graphs: list[Graph]) -> Iterator[Monitoring]:
+    """Everything started, and everything stopped."""
+    monitoring = Monitoring(folder, hosts, graphs)
+    try:
+        for host in hosts:
+            host.start()
+        monitoring.start()
+        yield monitoring
+    finally:
+        for host in hosts:
+            host.kill()
+        monitoring.stop()
+
+
+def screenshot(url: str, file: Path, width: int, height: int, folder: Path) -> None:
+    """Take a picture of a page."""
+    subprocess.run(
+        [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--user-data-dir={folder / 'browser'}",
+            f"--window-size={width},{height}",
+            "--virtual-time-budget=2000",
+            f"--screenshot={file}",
+            url,
+        ],
+        check=True,
+        timeout=60,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )

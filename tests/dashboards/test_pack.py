@@ -1,0 +1,208 @@
+"""The pack as files: what is committed is what the tables give, and a user's own graphs get the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.ops import document
+from orchestrator.ops.flow import in_order, returns, waits
+from orchestrator.ops.grafana import SCHEMA_VERSION, dashboard_data
+from orchestrator.ops.operations import OPERATIONS
+from orchestrator.ops.pack import dashboards, pack, write
+from orchestrator.ops.panel import Kind
+from orchestrator.ops.recording import of_graph
+from orchestrator.ops.rule import Profile
+from tests.dashboards.lint import GRAPHS
+from tests.dashboards.monitoring import ROOT
+from tests.kernel.toy import TOY
+
+COMMITTED = ROOT / "dashboards"
+BY_HAND = {"README.md", "rendered.webp", "console.webp"}
+
+
+def test_what_is_committed_is_what_the_tables_give() -> None:
+    made = pack(GRAPHS)
+    there = {
+        str(file.relative_to(COMMITTED)): file.read_text(encoding="utf-8")
+        for file in COMMITTED.rglob("*")
+        if file.is_file() and file.name not in BY_HAND
+    }
+    assert there.keys() == made.keys()
+    differing = [path for path, text in made.items() if there[path] != text]
+    assert differing == [], "run `orchestrator ops export dashboards`"
+
+
+def test_a_second_writing_changes_nothing(tmp_path: Path) -> None:
+    made = pack(GRAPHS)
+    assert len(write(tmp_path, made)) == len(made)
+    assert write(tmp_path, made) == []
+
+
+def test_the_command_writes_a_pack_for_a_graph_of_the_user(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "orchestrator", "ops", "export", tmp_path, "--kubernetes"),
+            *(
+                "--graph",
+                "tests.kernel.toy:TOY",
+                "--graph",
+                "llm_loop",
+                "--runbooks",
+                "https://runbooks.example/x/",
+            ),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    flow = json.loads((tmp_path / "grafana" / "run_flow.json").read_text())
+    rows = [panel["title"] for panel in flow["panels"] if panel["type"] == "row"]
+    assert rows == ["How do runs move through toy?", "How do runs move through llm_loop?"]
+    rules = (tmp_path / "prometheus" / "rules.yml").read_text()
+    assert 'machine="toy"' in rules
+    assert (
+        "https://runbooks.example/x/OrchestratorRunStuck.md"
+        in (tmp_path / "prometheus/alerts.yml").read_text()
+    )
+
+
+def test_two_graphs_of_one_name_are_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "orchestrator",
+            "ops",
+            "export",
+            tmp_path,
+            "--graph",
+            "llm_loop",
+            "--graph",
+            "llm_loop",
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 2
+    assert "two graphs are called llm_loop" in done.stderr
+
+
+def test_manifests_hold_the_same_rules_and_dashboards() -> None:
+    made = pack(GRAPHS, kubernetes=True)
+    rule = yaml.safe_load(made["kubernetes/prometheusrule.yaml"])
+    files = ("prometheus/rules.yml", "prometheus/alerts.yml")
+    plain = [one for file in files for one in yaml.safe_load(made[file])["groups"]]
+    assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert rule["spec"]["groups"] == plain
+    drawn = yaml.safe_load(made["kubernetes/dashboards.yaml"])
+    assert drawn["data"] == {name: made[f"grafana/{name}"] for name in ("operations.json", "run_flow.json")}
+    monitor = yaml.safe_load(made["kubernetes/podmonitor.yaml"])
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["relabelings"][0]["targetLabel"] == "instance"
+
+
+# ---- dashboards ----
+
+
+@pytest.mark.parametrize("dashboard", dashboards([LLM_LOOP, TOY]), ids=lambda one: one.uid)
+def test_a_dashboard_is_complete(dashboard: object) -> None:
+    data = dashboard_data(dashboard)  # type: ignore[arg-type]
+    panels = data["panels"]
+    assert data["schemaVersion"] == SCHEMA_VERSION
+    assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
+    variables = [one["name"] for one in data["templating"]["list"]]
+    assert variables == ["datasource", "job", "instance", "machine"]
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        if panel["type"] not in ("row", "text"):
+            assert panel["description"]
+            assert panel["targets"]
+            assert all(target["expr"] and target["legendFormat"] for target in panel["targets"])
+
+
+@pytest.mark.parametrize("dashboard", dashboards([LLM_LOOP, TOY]), ids=lambda one: one.uid)
+def test_panels_do_not_overlap(dashboard: object) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard_data(dashboard)["panels"]:  # type: ignore[arg-type]
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken
+        taken |= cells
+
+
+def test_titles_are_unique_and_lines_have_names() -> None:
+    for dashboard in dashboards([LLM_LOOP]):
+        titles = [panel.title for panel in dashboard.panels]
+        assert len(titles) == len(set(titles))
+        for panel in dashboard.panels:
+            assert panel.kind is Kind.TEXT or all(query.legend for query in panel.queries)
+
+
+def test_the_seven_questions_stand_in_order() -> None:
+    assert [row.title for row in OPERATIONS.rows] == [
+        "Is it healthy?",
+        "What are runs doing?",
+        "Where does time go?",
+        "Guards, retries, budgets",
+        "Models and tokens",
+        "Tools",
+        "Durability and runtime",
+    ]
+
+
+# ---- what is read off a table ----
+
+
+def test_the_ways_back_of_the_loop() -> None:
+    assert [step.event for step in returns(LLM_LOOP)] == ["budget_ok", "restart_loop", "completion_retry"]
+    assert in_order(LLM_LOOP)[0] == "init"
+    assert set(in_order(LLM_LOOP)[-2:]) == {"finalize", "terminate_error"}
+
+
+def test_states_that_wait_for_people_are_counted_and_others_are_not() -> None:
+    assert waits(LLM_LOOP) == []
+    assert [rule.name for rule in of_graph(LLM_LOOP)] == [
+        "machine:orchestrator_returns_per_runs:ratio_rate1h"
+    ]
+    assert waits(TOY) == ["ask"]
+    assert any("waits_per_runs" in rule.name and 'state=~"ask"' in rule.expr for rule in of_graph(TOY))
+
+
+# ---- YAML ----
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=20)
+LINES = st.lists(TEXT, max_size=4).map("\n".join)
+DATA = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | LINES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(DATA)
+def test_what_is_written_as_yaml_is_read_as_the_same(data: document.Data) -> None:
+    assert yaml.safe_load(document.yaml(data)) == data
+
+
+def test_the_smallest_profile_writes_valid_yaml() -> None:
+    for path, text in pack(GRAPHS, profile=Profile(runbooks="r"), kubernetes=True).items():
+        if path.endswith((".yml", ".yaml")):
+            assert yaml.safe_load(text)

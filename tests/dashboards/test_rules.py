@@ -1,0 +1,171 @@
+"""The rules themselves: promtool's checks, and whether their tests notice when a rule is spoilt."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.ops.alert import ALERTS, NAMES
+from orchestrator.ops.document import yaml
+from orchestrator.ops.recording import SHARED, SLO
+from orchestrator.ops.rule import Alert, Profile, Severity, alert_data, group, recording_data, smoke
+from orchestrator.ops.rule_file import alerts_yaml, rules_yaml
+from orchestrator.ops.threshold import Thresholds
+from orchestrator.ops.trial import CASES
+from orchestrator.ops.trial.case import Case, unit_tests
+from tests.conftest import SOAK
+from tests.dashboards.monitoring import ROOT
+
+ENDLESS = "9000h"
+ALWAYS_FIRES = {"Watchdog"}
+_COMPARISON = re.compile(r"(?<![=!<>])(>=|<=|==|>|<)(?![=~])")
+_FLIPPED = {">": "<", "<": ">", ">=": "<", "<=": ">", "==": "!="}
+BY_ALERT = {name: [case for case in CASES if case.alert == name] for name in {alert.name for alert in ALERTS}}
+
+
+def promtool(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["promtool", *map(str, arguments)], check=False, capture_output=True, text=True, timeout=300
+    )
+
+
+def run_cases(
+    folder: Path, alerts: list[Alert], cases: list[Case], profile: Profile | None = None
+) -> list[str]:
+    """Return the problems that promtool has with these alerts and cases, one text for each step."""
+    profile = profile or Profile()
+    data = group("here", (alert_data(alert, profile) for alert in alerts), profile.interval)
+    (folder / "alerts.yml").write_text(yaml({"groups": [data]}))
+    groups = {"here": "alerts.yml"}
+    if any("machine:" in alert.expr for alert in alerts):
+        needed = [rule for rule in (*SLO, *SHARED) if any(rule.name in alert.expr for alert in alerts)]
+        recorded = group("recorded", (recording_data(rule, profile) for rule in needed), profile.interval)
+        (folder / "rules.yml").write_text(yaml({"groups": [recorded]}))
+        groups = {"recorded": "rules.yml", "here": "alerts.yml"}
+    problems = []
+    for step in sorted({case.step for case in cases}):
+        chosen = [case for case in cases if case.step == step]
+        (folder / "tests.yml").write_text(yaml(unit_tests(chosen, groups, profile)))
+        done = promtool("test", "rules", folder / "tests.yml")
+        if done.returncode:
+            problems.append(done.stdout + done.stderr)
+    return problems
+
+
+def spoilt(alert: Alert) -> Iterator[tuple[str, Alert]]:
+    """Yield ways in which a rule can be wrong: comparisons flipped, thresholds a thousandfold, endless."""
+    bare = re.sub(r"<[a-z_]+>", lambda found: "x" * len(found[0]), alert.expr)
+    for found in _COMPARISON.finditer(bare):
+        start, end = found.span()
+        flipped = alert.expr[:start] + _FLIPPED[found[0]] + alert.expr[end:]
+        yield f"{found[0]} at {start} flipped", replace(alert, expr=flipped)
+    for start, text in _thresholds(alert.expr):
+        value = Profile().expression(text)
+        larger = f"{float(value) * 1000:g}" if float(value) else "1e15"
+        yield (
+            f"{text} at {start} a thousandfold",
+            replace(alert, expr=alert.expr[:start] + larger + alert.expr[start + len(text) :]),
+        )
+    yield "endless", replace(alert, wait=ENDLESS)
+
+
+def _thresholds(expr: str) -> Iterator[tuple[int, str]]:
+    """Yield the numbers that something is compared with: names of Thresholds, and figures after a comparison."""
+    for found in re.finditer(r"<(?!journal_horizon_s)[a-z_]+>|(?<=[<>=] )\d+(?:\.\d+)?\b", expr):
+        yield found.start(), found[0]
+
+
+MUTANTS = [(alert, what, mutant) for alert in ALERTS for what, mutant in spoilt(alert)]
+
+
+def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
+    silent = {case.alert for case in CASES if not case.fires}
+    firing = {(case.alert, fired.rule) for case in CASES for fired in case.fires}
+    rules = {(alert.name, [one for one in ALERTS if one.name == alert.name].index(alert)) for alert in ALERTS}
+    assert {alert.name for alert in ALERTS} - silent == ALWAYS_FIRES
+    assert rules - firing == set()
+
+
+def test_titles_of_cases_are_unique() -> None:
+    names = [(case.alert, case.title) for case in CASES]
+    assert len(names) == len(set(names))
+
+
+def test_the_pages_are_those_that_users_feel() -> None:
+    critical = {alert.name for alert in ALERTS if alert.severity is Severity.CRITICAL}
+    assert critical == {
+        "RunErrorBudgetBurn",
+        "RunStuck",
+        "EngineStalled",
+        "RollbackFailed",
+        "JournalWritesFailing",
+        "TargetDown",
+        "MetricsAbsent",
+    }
+    assert len(NAMES) == 31
+
+
+@pytest.mark.system("promtool")
+@pytest.mark.parametrize("profile", [Profile(), smoke()], ids=["shipped", "smoke"])
+def test_promtool_finds_nothing_wrong(tmp_path: Path, profile: Profile) -> None:
+    (tmp_path / "rules.yml").write_text(rules_yaml([LLM_LOOP], profile))
+    (tmp_path / "alerts.yml").write_text(alerts_yaml(profile))
+    done = promtool(
+        "check", "rules", "--lint=all", "--lint-fatal", tmp_path / "rules.yml", tmp_path / "alerts.yml"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.system("promtool")
+@pytest.mark.parametrize("name", sorted(BY_ALERT))
+def test_the_cases_of_an_alert_pass(tmp_path: Path, name: str) -> None:
+    assert run_cases(tmp_path, [alert for alert in ALERTS if alert.name == name], BY_ALERT[name]) == []
+
+
+@pytest.mark.soak
+@pytest.mark.system("promtool")
+@pytest.mark.parametrize("file", ["tests.yml", "tests-hours.yml", "tests-days.yml"])
+def test_the_shipped_unit_tests_pass(file: str) -> None:
+    done = promtool("test", "rules", ROOT / "dashboards" / "prometheus" / file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.system("promtool")
+def test_a_spoilt_rule_is_noticed_by_its_cases(
+    tmp_path: Path, seed: int, campaign: Callable[[int, int], int]
+) -> None:
+    quick = [one for one in MUTANTS if all(case.step == "1m" for case in BY_ALERT[one[0].name])]
+    chosen = random.Random(seed).sample(MUTANTS if SOAK else quick, campaign(12, len(MUTANTS)))
+    survivors = []
+    for alert, what, mutant in chosen:
+        rules = [mutant if one is alert else one for one in ALERTS if one.name == alert.name]
+        if not run_cases(tmp_path, rules, BY_ALERT[alert.name]):
+            survivors.append(f"{alert.name} {dict(alert.labels)}: {what}")
+    assert survivors == []
+
+
+def test_every_rule_can_be_spoilt_in_more_than_one_way() -> None:
+    ways = {alert.name: len(list(spoilt(alert))) for alert in ALERTS}
+    assert {name for name, number in ways.items() if number < 3} == {"MetricsAbsent", "Watchdog"}
+
+
+def test_the_smoke_profile_has_the_same_expressions_thirty_times_as_fast() -> None:
+    slow, fast = Profile(), smoke(30)
+    for alert in ALERTS:
+        figures = re.compile(r"\[\w+\]|offset \w+|\d+(\.\d+)?\b")
+        there, here = (figures.sub("#", one.expression(alert.expr)) for one in (slow, fast))
+        assert here == there
+    assert fast.expression("rate(x[30m]) > <run_age_s>") == "rate(x[60s]) > 120"
+    assert fast.expression("rate(x[1m] offset 1h) > <llm_latency_s>") == "rate(x[5s] offset 120s) > 5"
+
+
+def test_a_threshold_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(AttributeError, match="no_such"):
+        Thresholds().put_into("x > <no_such>")
