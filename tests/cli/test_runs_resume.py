@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ def paid(folder: Path) -> str:
 
 
 # ---- going on ----
+
+
+def wait_for(ready: Callable[[], bool]) -> None:
+    """Return once a condition holds."""
+    ends = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
 
 
 def test_a_run_goes_on_with_an_answer_given_meanwhile(cli: Cli, folder: Path) -> None:
@@ -157,6 +166,9 @@ def test_a_run_that_another_process_paused_goes_on_there(start: Start, process: 
     running = start("run", "hi", *options)
     until(running, "-> process_tools")
     assert process("runs", "pause", "run-1", "--by", "ann", *AT).code == 0
+    wait_for(
+        lambda: '"kind":"pause"' in process("runs", "events", "run-1", "--json", *AT).out.replace(" ", "")
+    )
     (folder / "go").touch()
     shown = until(running, "orchestrator runs resume run-1")
     assert "run run-1 is paused; to let it go on, from another terminal:" in shown

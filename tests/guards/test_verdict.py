@@ -64,7 +64,7 @@ def test_every_guard_signs_with_a_name_of_the_closed_set() -> None:
 
 
 def test_the_public_names_exist_and_nothing_else_is_public() -> None:
-    modules = {"attempts", "budget", "repetition", "result", "turn", "verdict", "annotations"}
+    modules = {"approval", "attempts", "budget", "repetition", "result", "turn", "verdict", "annotations"}
     visible = {name for name in vars(guards) if not name.startswith("_")} - modules
 
     assert set(guards.__all__) == visible
