@@ -105,7 +105,8 @@ class Parking:
         run.signal = signal
         match signal.asks:
             case "pause":
-                run.held = signal
+                if not run.stopping:  # on its way out nothing holds it any more
+                    run.held = signal
             case "resume":
                 run.held = None
             case _:

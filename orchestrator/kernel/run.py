@@ -275,6 +275,11 @@ class Run(Generic[Ctx, Deps]):
         """Seconds the run has been active at monotonic time `now`; waiting for people is not counted."""
         return 0.0 if self.started_at is None else now - self.started_at
 
+    @property
+    def stopping(self) -> bool:
+        """Somebody has asked the run to stop, and it is on its way to its end."""
+        return isinstance(self.interruption, CancelRequested) or isinstance(self.error, CancelRequested)
+
     def cancel(self, reason: str = "caller", why: str = "") -> None:
         """Ask the run to stop: acknowledged at once, carried out before the driver's next step, paused or not."""
         self.held = None

@@ -269,6 +269,15 @@ async def test_cancelling_a_run_that_waits_ends_it_whole() -> None:
     assert told >= {("look", "ok")}
 
 
+async def test_a_pause_does_not_hold_a_run_that_was_cancelled_just_before() -> None:
+    office = Office()
+    agent = office.agent(None)
+    async with waiting(agent) as (task, _):
+        agent.cancel("r", by="ann")
+        agent.pause("r", by="bob")
+        assert (await task).outcome is Outcome.CANCELLED
+
+
 async def test_a_run_under_way_here_cannot_be_resumed_here() -> None:
     office = Office()
     agent = office.agent(None)
