@@ -151,10 +151,6 @@ class Control:
                 signal = signal_of(posted)
                 if signal is not None:
                     run.mailbox.post(signal)
-        if run.drafts and all(draft.kind == "control" for draft in run.drafts):
-            await (
-                run.settle()
-            )  # whoever asked can see that it was read; what else is drafted has its own moment
 
 
 def signal_of(posted: Posted) -> Signal | None:

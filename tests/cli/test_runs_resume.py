@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,14 +35,6 @@ def paid(folder: Path) -> str:
 
 
 # ---- going on ----
-
-
-def wait_for(ready: Callable[[], bool]) -> None:
-    """Return once a condition holds."""
-    ends = time.monotonic() + 60
-    while not ready():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
 
 
 def test_a_run_goes_on_with_an_answer_given_meanwhile(cli: Cli, folder: Path) -> None:
