@@ -157,9 +157,7 @@ def test_a_run_that_another_process_paused_goes_on_there(start: Start, process: 
     running = start("run", "hi", *options)
     until(running, "-> process_tools")
     assert process("runs", "pause", "run-1", "--by", "ann", *AT).code == 0
-    wait_for(
-        lambda: '"kind":"pause"' in process("runs", "events", "run-1", "--json", *AT).out.replace(" ", "")
-    )
+    time.sleep(1.0)  # a request is read within 0.15 s, and nothing shows that it was until the next record
     (folder / "go").touch()
     shown = until(running, "orchestrator runs resume run-1")
     assert "run run-1 is paused; to let it go on, from another terminal:" in shown
