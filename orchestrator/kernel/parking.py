@@ -48,18 +48,18 @@ class Parking:
     async def settle(self, run: Run[Any, Any]) -> None:
         """Make durable what was noted. Raises JournalError where the run has lost its journal."""
         await self._closer.settle(run)
-        if run.detached:
-            raise JournalError(f"run {run.run_id!r} lost its journal; nothing more may be done for it")
+        _must_be_attached(run)
 
     async def wait(
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
     ) -> None:
         """Return once `ready`. Until then the run is parked: known as such, and none of its time passes.
 
-        Raises Park where the driver does not wait in place.
+        Raises Park where the driver does not wait in place, JournalError where no answer could be heard.
         """
         if ready():
             return
+        _must_be_attached(run)
         if not run.stays:
             raise Park(reason, detail)
         await self._closer.park(run, reason, detail)
@@ -71,9 +71,8 @@ class Parking:
         finally:
             self._pass_over(run, self._clock.monotonic() - began)
         at = self._clock.time()
-        run.note(
-            "unparked", {"at": at}
-        )  # else a crash after this finds it parked, and charges no lost answer
+        # Else a crash after this would find it parked, and charge no lost answer.
+        run.note("unparked", {"at": at})
         await self._closer.settle(run)
         self._report.started(run, "resumed", at)
 
@@ -87,8 +86,11 @@ class Parking:
                 await self.seats.back(run.run_id)
 
     async def hold(self, run: Run[Any, Any]) -> None:
-        """Park a run that somebody paused until it is resumed. Raises Park as `wait` does."""
-        if run.held is not None:
+        """Park a run that somebody paused until it is resumed. Raises Park as `wait` does.
+
+        One that lost its journal is not held: it goes to its end, and nobody could tell it to go on.
+        """
+        if run.held is not None and not run.detached:
             reason = "shutdown" if run.held.by == "shutdown" else "paused"
             await self.wait(run, reason, {"by": run.held.by, "why": run.held.why}, lambda: run.held is None)
 
@@ -119,3 +121,8 @@ class Parking:
         if run.expires_at is not None:
             run.expires_at += seconds
         self._stepper.arm(run)
+
+
+def _must_be_attached(run: Run[Any, Any]) -> None:
+    if run.detached:
+        raise JournalError(f"run {run.run_id!r} lost its journal; nothing more may be done for it")

@@ -150,13 +150,14 @@ async def test_a_run_whose_caller_lost_patience_is_not_lost() -> None:
     async def wait(request: Request) -> str:
         asked.append(request)
         if len(asked) == 1:
+            patience.reschedule(asyncio.get_running_loop().time())
             await asyncio.Event().wait()
         return "at last"
 
     asked: list[Request] = []
     agent = Orchestrator(FunctionLLM(wait), observers=())
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.001):
+        async with asyncio.timeout(None) as patience:
             await agent.run("go", run_id="same")
 
     with pytest.raises(RunExists, match="call resume\\('same'\\)"):

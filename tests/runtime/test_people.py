@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.errors import AnswerRefused, Held, RunUnknown
+from orchestrator.errors import AnswerRefused, Held, RunUnknown, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored import StoredRun
-from orchestrator.kernel.journal import Posted
+from orchestrator.kernel.journal import Draft, Lease, Posted
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunParked, RunStarted
 from orchestrator.kernel.record import ToolCall as ToolCalled
@@ -223,6 +223,17 @@ async def test_a_question_expires_and_waiting_costs_no_time_of_the_run() -> None
     assert office.paid == []
 
 
+class Down(MemoryJournal):
+    """A store that is reached until it is `down`."""
+
+    down = False
+
+    def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
+        if self.down:
+            raise StoreDown("the store is gone")
+        super().append(lease, drafts, blobs)
+
+
 async def test_a_run_pauses_before_its_next_step_and_goes_on_when_told() -> None:
     journal, facts = MemoryJournal(), Facts()
     begun, finish = asyncio.Event(), asyncio.Event()
@@ -276,6 +287,29 @@ async def test_a_pause_does_not_hold_a_run_that_was_cancelled_just_before() -> N
         agent.cancel("r", by="ann")
         agent.pause("r", by="bob")
         assert (await task).outcome is Outcome.CANCELLED
+
+
+async def test_a_pause_that_the_journal_did_not_take_holds_nobody() -> None:
+    begun, finish = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="pure")
+    async def slow() -> str:
+        begun.set()
+        await finish.wait()
+        return "done"
+
+    office, journal = Office(ToolCall("a", "slow", "{}")), Down()
+    agent = Orchestrator(FunctionLLM(office.model), tools=[slow], journal=journal, observers=())
+    task = asyncio.create_task(agent.run("go", run_id="r"))
+    await begun.wait()
+    agent.pause("r", by="ann")
+    journal.down = True
+    finish.set()
+
+    result = await asyncio.wait_for(task, 20)  # nobody could tell it to go on: it is not found any more
+
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "journal_error")
+    assert "store" in str(result.error)
 
 
 async def test_a_run_under_way_here_cannot_be_resumed_here() -> None:
