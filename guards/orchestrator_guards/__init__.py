@@ -6,7 +6,9 @@ No clock, no I/O, no context: what a guard is not given it cannot use.
 from __future__ import annotations
 
 from orchestrator_guards.approval import (
+    Refusal,
     approval_digest,
+    judge_answer,
     stale_approval,
 )
 from orchestrator_guards.attempts import (
@@ -78,6 +80,7 @@ __all__ = [
     "CallSeen",
     "Escalation",
     "Policy",
+    "Refusal",
     "Stall",
     "StallKind",
     "Turn",
@@ -96,6 +99,7 @@ __all__ = [
     "first_refusal",
     "input_tokens",
     "iterations",
+    "judge_answer",
     "next_streak",
     "output_tokens",
     "planning_retries",

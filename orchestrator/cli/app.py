@@ -14,6 +14,7 @@ from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
 from orchestrator.cli.ops_group import group as ops
 from orchestrator.cli.runs_group import group as runs
+from orchestrator.cli.spread import spread
 
 _EXIT_CODES = "Exit codes, one for each outcome:\n\n\b\n" + table()
 
@@ -90,6 +91,7 @@ def options_of_all(
 
 
 @app.command(epilog=_EXIT_CODES)
+@spread
 def run(
     prompt: given.Prompt,
     *,
@@ -98,9 +100,7 @@ def run(
     instructions: given.Instructions = None,
     output_schema: given.OutputSchema = None,
     limit: given.Limit = None,
-    log: given.Log = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
+    shown: given.Shown,
     run_id: given.NewRunId = None,
     conversation: given.Conversation = None,
 ) -> None:
@@ -115,9 +115,17 @@ def run(
     """
     from orchestrator.cli.run import Asked, run_prompt
 
-    tools, limits = tuple(tool or ()), tuple(limit or ())
-    kept = (journal, run_id, conversation)
-    asked = Asked(prompt, model, tools, instructions, output_schema, limits, log, json, *kept)
+    asked = Asked(
+        prompt=prompt,
+        model=model,
+        tools=tuple(tool or ()),
+        instructions=instructions,
+        output_schema=output_schema,
+        limits=tuple(limit or ()),
+        run_id=run_id,
+        conversation=conversation,
+        **vars(shown),
+    )
     raise typer.Exit(run_prompt(asked))
 
 
@@ -164,11 +172,12 @@ def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
 
 
 @app.command()
-def doctor(*, json: given.Json = False, journal: given.Journal = None) -> None:
+@spread
+def doctor(at: given.Place) -> None:
     """Prove the journal: file, store, every chain, open runs, disk. Exit code 1 when there are problems."""
     from orchestrator.cli.doctor import examine_journal
 
-    raise typer.Exit(examine_journal(json=json, journal=journal))
+    raise typer.Exit(examine_journal(**vars(at)))
 
 
 app.add_typer(runs, name="runs")

@@ -12,11 +12,13 @@ from typing import Any
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.runs.listing import head_reason
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
+from orchestrator.cli.runs.standing import head_reason
 from orchestrator.cli.runs.store import Store, existing, head_json
+from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import JournalError
 from orchestrator.journal.sqlite import Health, SqliteJournal
+from orchestrator.kernel.journal import RunHead
 
 PRIVATE = 0o600
 LEAST_FREE = 100 * 1024 * 1024
@@ -97,9 +99,15 @@ def _lines(found: Findings, journal: SqliteJournal, given: Path | None) -> Itera
         yield f"  - {shown(problem, 600)}"
 
 
+def _not_ended(health: Health) -> list[RunHead]:
+    """Return the runs that did not end, without those that stand for engines: `operate status` tells of these."""
+    return [head for head in health.open if head.graph != ENGINE]
+
+
 def _open(health: Health, store: Store) -> Iterator[str]:
     """List the runs that did not end."""
-    if not health.open:
+    found = _not_ended(health)
+    if not found:
         yield "  no run is open or parked"
         return
     now = time.time()
@@ -112,7 +120,7 @@ def _open(health: Health, store: Store) -> Iterator[str]:
             head.owner or "-",
             f"{roughly(now - head.updated_at)} ago",
         )
-        for head in health.open
+        for head in found
     ]
     yield ""
     yield heading(f"not ended ({len(rows):,})")
@@ -134,4 +142,8 @@ def _plain(found: Findings) -> dict[str, Any]:
         return data
     plain = asdict(health)
     names = ("version", "sqlite", "pragmas", "runs", "records", "free")
-    return data | {name: plain[name] for name in names} | {"open": [head_json(head) for head in health.open]}
+    return (
+        data
+        | {name: plain[name] for name in names}
+        | {"open": [head_json(head) for head in _not_ended(health)]}
+    )

@@ -15,9 +15,9 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.telemetry.exposition.stored import ORPHANED, PARKED, RUNNING, Picture, Standing
+from orchestrator.telemetry.exposition.stored import Picture, Standing
 from orchestrator.telemetry.labels import OTHER, UNKNOWN, is_label
-from orchestrator.telemetry.scraped import PARKINGS
+from orchestrator.telemetry.scraped import ORPHANED, PARKED, PARKINGS, RUNNING
 
 MOST_READ = 500
 """Ended runs whose records are read in one look; the others follow in the next looks."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,10 +12,10 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, roughly, table
 from orchestrator.cli.runs.store import Store, at_journal
-from orchestrator.engines.desk import STATUS
+from orchestrator.cli.who import known_who, who
 from orchestrator.engines.order import Order
+from orchestrator.engines.registration import STATUS
 from orchestrator.engines.roster import ANSWERS_WITHIN, Seen, ask, engines, meant
-from orchestrator.errors import ConfigError
 
 Body = Mapping[str, Any]
 
@@ -36,7 +35,7 @@ class Wanted:
 
 def give_order(wanted: Wanted) -> int:
     """Give an order to every engine that is meant, and print what came of it; 1 where one refused or kept silent."""
-    by = _who(wanted.by)
+    by = known_who(wanted.by, "orders")
     body = {name: value for name, value in wanted.about.items() if value is not None}
     Order.of(wanted.kind, by, body)  # what is wrong with it is said here, and nothing is posted
     body |= {"why": wanted.why} if wanted.why else {}
@@ -61,7 +60,7 @@ def show_status(engine: str | None, *, json: bool, journal: Path | None) -> int:
         if not chosen:
             meant(found, engine)  # says what there is instead
         answers = [
-            await ask(store.journal, one, STATUS, {}, _login() or "") if one.alive else None for one in chosen
+            await ask(store.journal, one, STATUS, {}, who(None)) if one.alive else None for one in chosen
         ]
         for one, answer in zip(chosen, answers, strict=True):
             if json:
@@ -123,18 +122,3 @@ def _print_status(answer: Body) -> None:
 
 def _reason(order: Body) -> str:
     return f"{order['by']}: {order['why']}" if order.get("why") else str(order["by"])
-
-
-def _who(given: str | None) -> str:
-    """Return who orders. Raises ConfigError where nobody is named."""
-    name = (given if given is not None else _login() or "").strip()
-    if not name:
-        raise ConfigError("it must be known who orders this: give --by NAME")
-    return name
-
-
-def _login() -> str | None:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return None

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from orchestrator.cli import option as given
+from orchestrator.cli.spread import spread
 
 group = typer.Typer(help="Give orders to engines that live, and see how they are.", rich_markup_mode=None)
-
-_Engine = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Name or run id of the engine, or all. Default: the only one."),
-]
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="As the engine knows it.")]
-_Slots = Annotated[int, typer.Argument(metavar="N", help="How many runs may go on at once.")]
-_Grace = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="How long runs get to end. Default: the engine's own.")
-]
 
 
 @group.callback()
@@ -32,176 +22,92 @@ def operate_group() -> None:
 
 
 @group.command("stop-admitting")
-def stop_admitting(
-    *,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def stop_admitting(order: given.Ordering) -> None:
     """Refuse what is submitted from now on; what is queued or under way goes on."""
-    _order("stop_admitting", engine, by, why, json=json, journal=journal)
+    _order("stop_admitting", order)
 
 
 @group.command("start-admitting")
-def start_admitting(
-    *,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def start_admitting(order: given.Ordering) -> None:
     """Admit runs again."""
-    _order("start_admitting", engine, by, why, json=json, journal=journal)
+    _order("start_admitting", order)
 
 
 @group.command()
-def drain(
-    *,
-    grace: _Grace = None,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def drain(*, grace: given.Grace = None, order: given.Ordering) -> None:
     """Stop the engine: runs get some time to end, the rest is left in the journal."""
-    _order("drain", engine, by, why, json=json, journal=journal, grace=grace)
+    _order("drain", order, grace=grace)
 
 
 @group.command("cancel-all")
-def cancel_all(
-    *,
-    graph: given.OfGraph = None,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def cancel_all(*, graph: given.OfGraph = None, order: given.Ordering) -> None:
     """Cancel the runs of a graph, or all: those under way and those that wait to begin."""
-    _order("cancel_all", engine, by, why, json=json, journal=journal, graph=graph)
+    _order("cancel_all", order, graph=graph)
 
 
 @group.command("pause-all")
-def pause_all(
-    *,
-    graph: given.OfGraph = None,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def pause_all(*, graph: given.OfGraph = None, order: given.Ordering) -> None:
     """Pause the runs of a graph, or all, that are under way; later ones are not paused."""
-    _order("pause_all", engine, by, why, json=json, journal=journal, graph=graph)
+    _order("pause_all", order, graph=graph)
 
 
 @group.command("resume-all")
-def resume_all(
-    *,
-    graph: given.OfGraph = None,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def resume_all(*, graph: given.OfGraph = None, order: given.Ordering) -> None:
     """Let the runs of a graph, or all, that are paused in the engine go on, whoever paused them."""
-    _order("resume_all", engine, by, why, json=json, journal=journal, graph=graph)
+    _order("resume_all", order, graph=graph)
 
 
 @group.command("disable-tool")
-def disable_tool(
-    name: _Name,
-    *,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def disable_tool(name: given.ToolOrModel, *, order: given.Ordering) -> None:
     """Answer the calls of a tool as denied, with the reason; calls that run come to their end."""
-    _order("disable_tool", engine, by, why, json=json, journal=journal, tool=name)
+    _order("disable_tool", order, tool=name)
 
 
 @group.command("enable-tool")
-def enable_tool(
-    name: _Name,
-    *,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def enable_tool(name: given.ToolOrModel, *, order: given.Ordering) -> None:
     """Let a tool run again."""
-    _order("enable_tool", engine, by, why, json=json, journal=journal, tool=name)
+    _order("enable_tool", order, tool=name)
 
 
 @group.command("block-model")
-def block_model(
-    name: _Name,
-    *,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def block_model(name: given.ToolOrModel, *, order: given.Ordering) -> None:
     """Ask a model nothing more: its runs wait, without a slot, before their next question."""
-    _order("block_model", engine, by, why, json=json, journal=journal, model=name)
+    _order("block_model", order, model=name)
 
 
 @group.command("unblock-model")
-def unblock_model(
-    name: _Name,
-    *,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def unblock_model(name: given.ToolOrModel, *, order: given.Ordering) -> None:
     """Let a model be asked again; the runs that wait for it go on."""
-    _order("unblock_model", engine, by, why, json=json, journal=journal, model=name)
+    _order("unblock_model", order, model=name)
 
 
 @group.command()
-def slots(
-    number: _Slots,
-    *,
-    engine: _Engine = None,
-    by: given.By = None,
-    why: given.Why = None,
-    json: given.Json = False,
-    journal: given.Journal = None,
-) -> None:
+@spread
+def slots(number: given.Slots, *, order: given.Ordering) -> None:
     """Change how many runs go on at once; fewer takes effect as runs end."""
-    _order("slots", engine, by, why, json=json, journal=journal, slots=number)
+    _order("slots", order, slots=number)
 
 
 @group.command()
-def status(*, engine: _Engine = None, json: given.Json = False, journal: given.Journal = None) -> None:
+@spread
+def status(*, engine: given.Engine = None, at: given.Place) -> None:
     """Show the engines: slots, queue, orders that stand, live runs; and those that died. --json: one object a line."""
     from orchestrator.cli.operate import show_status
 
-    raise typer.Exit(show_status(engine, json=json, journal=journal))
+    raise typer.Exit(show_status(engine, json=at.json, journal=at.journal))
 
 
-def _order(
-    kind: str,
-    engine: str | None,
-    by: str | None,
-    why: str | None,
-    *,
-    json: bool,
-    journal: Path | None,
-    **about: Any,
-) -> None:
+def _order(kind: str, order: given.Ordering, **about: Any) -> None:
     from orchestrator.cli.operate import Wanted, give_order
 
-    wanted = Wanted(kind=kind, about=about, engine=engine, by=by, why=why, json=json, journal=journal)
-    raise typer.Exit(give_order(wanted))
+    raise typer.Exit(give_order(Wanted(kind=kind, about=about, **vars(order))))

@@ -16,6 +16,14 @@ from orchestrator.ops.live_source import Prometheus, Window
 from orchestrator.ops.pack import dashboards, pack, write
 from orchestrator.ops.render import page
 from orchestrator.ops.rule import Profile
+from orchestrator.telemetry.table import table
+
+METRICS = """# Every metric
+
+Written by `orchestrator ops export` from `orchestrator/telemetry/catalogue.py`. *Made from* says what feeds it: facts
+as they happen, what stands at a scrape, `orchestrator metrics serve`, or a batch job at its end.
+
+"""
 
 MOST_POINTS = 200
 """Of a line on the page."""
@@ -26,12 +34,17 @@ def export_pack(folder: Path, graphs: Sequence[str], *, kubernetes: bool, runboo
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder, it is made where there is none")
     profile = Profile(runbooks=runbooks.rstrip("/"))
-    texts = pack(_graphs(graphs), profile=profile, kubernetes=kubernetes)
+    texts = whole(_graphs(graphs), profile, kubernetes=kubernetes)
     changed = write(folder, texts)
     for file in changed:
         say(f"{file}")
     say(f"{many(len(texts), 'file')} in {folder}, {len(changed)} written; the others were so already")
     return Exit.COMPLETED
+
+
+def whole(graphs: Sequence[Graph], profile: Profile, *, kubernetes: bool = False) -> dict[str, str]:
+    """Return path -> text of every file: the pack, and the table of metrics that it is made for."""
+    return {**pack(graphs, profile=profile, kubernetes=kubernetes), "metrics.md": METRICS + table()}
 
 
 def render_page(

@@ -1,9 +1,13 @@
-"""Options and arguments, declared once, as the types of the commands' parameters."""
+"""Options and arguments, declared once, as the types of the commands' parameters.
+
+Those that several commands take together are a dataclass, for commands that are decorated with `spread`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -139,6 +143,7 @@ Step = Annotated[str | None, typer.Option(metavar="S", help="Only the changes of
 Status = Annotated[str | None, typer.Option(metavar="STATUS", help="open, parked or ended.")]
 OfGraph = Annotated[str | None, typer.Option(metavar="NAME", help="Runs of this graph.")]
 Most = Annotated[int, typer.Option(metavar="N", help="How many, the newest first; 0 is all.")]
+AlsoEngines = Annotated[bool, typer.Option("--all", help="Also the runs that stand for engines.")]
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on with what comes until the run ends, or Ctrl-C.")
 ]
@@ -170,3 +175,75 @@ End = Annotated[bool, typer.Option("--end", help="End the whole run as rejected,
 Content = Annotated[
     str, typer.Argument(metavar="TEXT", help="What the model reads as the result; - reads standard input.")
 ]
+
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Name or run id of the engine, or all. Default: the only one."),
+]
+ToolOrModel = Annotated[str, typer.Argument(metavar="NAME", help="As the engine knows it.")]
+Slots = Annotated[int, typer.Argument(metavar="N", help="How many runs may go on at once.")]
+Grace = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="How long runs get to end. Default: the engine's own.")
+]
+
+
+# ---- what goes together ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the runs are, and how what is found is printed."""
+
+    json: Json = False
+    journal: Journal = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How a run that goes on is shown and where it is kept."""
+
+    log: Log = None
+    json: Json = False
+    journal: Journal = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Who asks something of a run, and why."""
+
+    by: By = None
+    why: Why = None
+    json: Json = False
+    journal: Journal = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Which:
+    """Which call is answered."""
+
+    call: CallKey = None
+    digest: Digest = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ordering:
+    """Which engine is ordered something, by whom, and why."""
+
+    engine: Engine = None
+    by: By = None
+    why: Why = None
+    json: Json = False
+    journal: Journal = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    """What a run goes on with instead of what it was started with."""
+
+    model: OtherModel = None
+    tool: OtherTool = None
+    limit: HigherLimit = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as the commands' bodies name it."""
+        return {"model": self.model, "tools": tuple(self.tool or ()), "limits": tuple(self.limit or ())}

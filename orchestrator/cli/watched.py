@@ -12,14 +12,13 @@ from orchestrator.cli.output import complain, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import Store
-from orchestrator.cli.runs.story import Question
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.record import Fact, Observer, RunParked, RunStarted
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.machines.llm_loop.model import WHY
+from orchestrator.machines.llm_loop.model import WHY, Question
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.result import Result
 
@@ -89,7 +88,7 @@ class Watched:
         """Say what is asked whenever the run, or one that it started, waits for somebody; until cancelled."""
         while True:
             fact = await self._parked.get()
-            questions = await _questions(agent, fact)
+            questions = await agent.pending(fact.run_id) if fact.reason in WHY else []
             lines = list(self._waiting(fact, questions))
             if lines and self.screen is not None:
                 self.screen.notice("\n".join(lines))
@@ -137,16 +136,6 @@ class Watched:
             go_on = self._store.command("resume", self.run_id)
             return f"run {self.run_id!r} exists: `{go_on}` goes on with it, or choose another --run-id"
         return str(error)
-
-
-async def _questions(agent: Orchestrator, fact: RunParked) -> list[Question]:
-    """Return what a person is asked, as the commands about stored runs show it."""
-    if fact.reason not in WHY:
-        return []
-    return [
-        Question(one.key, one.tool, one.digest, one.why, one.expires_at or None, one.arguments)
-        for one in await agent.pending(fact.run_id)
-    ]
 
 
 def _near(path: Path) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from orchestrator.journal.ledger import Ledger
+from orchestrator.journal.ledger import Entry, Ledger
 from orchestrator.kernel.journal import Record
+from orchestrator.machines.llm_loop.model import Question
 
 _GROWING = "messages"
 
@@ -51,7 +52,7 @@ class StoredRun:
     """Memory has the exchange."""
 
     @classmethod
-    def of(cls, run_id: str, records: Iterable[Record]) -> StoredRun:
+    def of(cls, run_id: str, records: Iterable[Record]) -> Self:
         """Read the records of a run, from the first."""
         run = cls(run_id)
         for record in records:
@@ -70,6 +71,31 @@ class StoredRun:
     def asks_the_model(self) -> bool:
         """The model may have been asked already for the answer that is missing."""
         return self.next is None and (self.parked is None or self.parked.get("reason") == "interrupted")
+
+    @property
+    def questions(self) -> dict[str, Question]:
+        """Key of a call -> what a person is asked about it and has not answered, in the order of the calls."""
+        waiting = () if self.ended is not None else self.ledger.waiting
+        return {entry.key: self._question(entry, entry.asked or {}) for entry in waiting}
+
+    @property
+    def decided(self) -> dict[str, Mapping[str, Any]]:
+        """Key of a call -> the answer about it that counted."""
+        entries = self.ledger.entries.values()
+        return {entry.key: entry.answer for entry in entries if entry.answer is not None}
+
+    def _question(self, entry: Entry, asked: Mapping[str, Any]) -> Question:
+        made = (item.get("tool_calls") for item in reversed(self.messages))
+        calls: Sequence[Any] = next((calls for calls in made if calls), ())
+        said = calls[entry.position]["function"]["arguments"] if entry.position < len(calls) else ""
+        return Question(
+            entry.key,
+            entry.tool,
+            asked.get("arguments") or said,  # what a person made of them, or the model's
+            str(asked.get("digest", "")),
+            str(asked.get("why", "approval")),
+            float(asked.get("expires_at") or 0.0),
+        )
 
     def _created(self, body: Mapping[str, Any]) -> None:
         self.created = body
@@ -125,10 +151,13 @@ class StoredRun:
                 moved = isinstance(value, Mapping) and "last" in value
                 self.context[name] = _window(self.context[name], value) if moved else value
             elif isinstance(value, Mapping):
-                del self.messages[value.get("keep", len(self.messages)) :]
-                self.messages += value["add"]
+                self._say(value.get("keep", len(self.messages)), value["add"])
             else:
-                self.messages = list(value)
+                self._say(0, value)
+
+    def _say(self, keep: int, added: Sequence[Any]) -> None:
+        """Let these messages follow the first `keep`."""
+        self.messages[keep:] = added
 
     _TAKES: ClassVar[Mapping[str, Callable[[StoredRun, Mapping[str, Any]], None]]] = {
         "created": _created,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from orchestrator.errors import JournalError
+from orchestrator.errors import Fenced, JournalError
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.closer import Closer
 from orchestrator.kernel.report import Reporter
@@ -44,6 +44,8 @@ class Parking:
         self._clock = clock
         self.seats: Seats | None = None
         """Asked round every wait in place; None: nobody limits the runs."""
+        self._waiting: dict[Run[Any, Any], bool] = {}
+        """Runs that wait in place; whether they are known to be somebody else's by now."""
 
     async def settle(self, run: Run[Any, Any]) -> None:
         """Make durable what was noted. Raises JournalError where the run has lost its journal."""
@@ -55,7 +57,8 @@ class Parking:
     ) -> None:
         """Return once `ready`. Until then the run is parked: known as such, and none of its time passes.
 
-        Raises Park where the driver does not wait in place, JournalError where no answer could be heard.
+        Raises Park where the driver does not wait in place, JournalError where no answer could be heard, Fenced where
+        somebody else took the run meanwhile.
         """
         if ready():
             return
@@ -63,13 +66,15 @@ class Parking:
         if not run.stays:
             raise Park(reason, detail)
         await self._closer.park(run, reason, detail)
+        self._waiting[run] = False
         began = self._clock.monotonic()
         if run.alarm is not None:
             run.alarm.set(None)
         try:
             await self._answered(run, reason, ready)
         finally:
-            self._pass_over(run, self._clock.monotonic() - began)
+            self._waiting.pop(run, None)
+            self.pass_over(run, self._clock.monotonic() - began)
         at = self._clock.time()
         # Else a crash after this would find it parked, and charge no lost answer.
         run.note("unparked", {"at": at})
@@ -81,7 +86,9 @@ class Parking:
         while not ready():  # again, if that changed while a seat was waited for
             if self.seats is not None:
                 self.seats.leave(run.run_id, reason)
-            await run.mailbox.until(ready)
+            await run.mailbox.until(lambda: self._waiting.get(run) or ready())
+            if self._waiting.get(run):
+                raise Fenced(run.run_id, run.lease.epoch if run.lease else 0)
             if self.seats is not None:
                 await self.seats.back(run.run_id)
 
@@ -114,8 +121,14 @@ class Parking:
             case _:
                 run.cancel("shutdown" if signal.by == "shutdown" else "caller", signal.why)
 
-    def _pass_over(self, run: Run[Any, Any], seconds: float) -> None:
-        """Move the run's times on, so that what it waited for somebody is nobody's time."""
+    def fence(self, run: Run[Any, Any]) -> None:
+        """Let a run that waits in place know that somebody else has it now: its wait raises Fenced."""
+        if run in self._waiting:
+            self._waiting[run] = True
+            run.mailbox.post(Signal(kind="decision"))  # wakes it; an answer that answers nothing
+
+    def pass_over(self, run: Run[Any, Any], seconds: float) -> None:
+        """Move the run's times on, its alarm included, so that what it waited for somebody is nobody's time."""
         run.started_at = (run.started_at or 0.0) + seconds
         run.entered_at += seconds
         if run.expires_at is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import getpass
 import json
+import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from typing import Any
 
-from orchestrator.errors import AnswerRefused, ConfigError, JournalError, RunUnknown
+from orchestrator.errors import AnswerRefused, ConfigError, RunOver, RunUnknown
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.outcome import REASONS, Outcome
@@ -18,19 +17,10 @@ from orchestrator.kernel.run import Kind, Signal
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.ports import Clock
 from orchestrator.runtime.conversation import LiveRuns
+from orchestrator.runtime.inbox import DECISIONS, Inbox
+from orchestrator.runtime.login import somebody
 from orchestrator_callbacks.llm_loop import people
-from orchestrator_guards import stale_approval
-
-POLL = 0.15
-"""Seconds between two looks at what other processes posted."""
-
-_DECISIONS = ("approve", "reject", "respond")
-_KINDS: Mapping[str, Kind] = {
-    "cancel": "cancel",
-    "pause": "pause",
-    "resume": "resume",
-    **dict.fromkeys(_DECISIONS, "decision"),
-}
+from orchestrator_guards import Refusal, judge_answer
 
 
 class _Done:
@@ -47,7 +37,9 @@ class Control:
         self._live = live
         self._journal = journal
         self._clock = clock
-        self._listening: asyncio.Task[None] | None = None
+        inbox = Inbox(live, journal)
+        self.listening, self.deliver = inbox.listening, inbox.deliver
+        self._posting: set[asyncio.Task[None]] = set()
 
     # ---- asking ----
 
@@ -75,92 +67,83 @@ class Control:
         _check_arguments(run_id, answer.get("arguments"))
         run = self._live.find(run_id)
         if run is None:
-            return self._post(run_id, decision, by, why, answer)
-        refused = people.refusal(run, answer) or _taken(run.mailbox.decided, answer)
+            return self._sent(run_id, decision, lambda: self._post(run_id, decision, by, why, answer))
+        found = people.judged(run, answer)
+        refused = found.why if isinstance(found, Refusal) else _taken(run.mailbox.decided, answer)
         if refused is not None:
             raise AnswerRefused(run_id, refused)
-        run.mailbox.post(Signal(kind="decision", id=_new_id(), by=by or _somebody(), why=why, payload=answer))
+        run.mailbox.post(Signal(kind="decision", id=_new_id(), by=by or somebody(), why=why, payload=answer))
         return _Done()
 
     async def pending(self, run_id: str) -> list[Question]:
         """Return what a person is asked about a run now. Raises RunUnknown."""
         run = self._live.find(run_id)
         if run is not None:
-            return [question for _, question in sorted(run.ctx.ledger.asked.items())]
-        return _questions(StoredRun.of(run_id, await self._journal.load(run_id)))
+            return people.questions(run)
+        return list(StoredRun.of(run_id, await self._journal.load(run_id)).questions.values())
 
     def _send(self, run_id: str, kind: Kind, by: str, why: str) -> Awaitable[None]:
         run = self._live.find(run_id)
         if run is None:
-            if not self._journal.shared:
-                raise RunUnknown(run_id)
-            return self._post(run_id, kind, by, why, {})
-        run.mailbox.post(Signal(kind=kind, id=_new_id(), by=by or _somebody(), why=why))
+            if self._journal.shared:
+                return self._sent(run_id, kind, lambda: self._post(run_id, kind, by, why, {}))
+            return self._sent(run_id, kind, lambda: self._nobody(run_id))
+        run.mailbox.post(Signal(kind=kind, id=_new_id(), by=by or somebody(), why=why))
         return _Done()
 
-    async def _post(self, run_id: str, kind: str, by: str, why: str, body: Mapping[str, Any]) -> None:
+    def _sent(self, run_id: str, kind: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
+        """Begin to post at once, for those who do not await this as well; what goes wrong then is logged.
+
+        A journal in memory answers at once, and so it raises at once, as for a run that lives here. Without an event
+        loop nothing can begin; Python then warns of what is not awaited.
+        """
+        if not self._journal.shared and _carried_out(work()):
+            return _Done()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return work()
+        task = loop.create_task(work(), name=f"orchestrator {kind} {run_id}")
+        self._posting.add(task)  # the loop keeps none; a task whose error nobody hears is logged by asyncio
+        task.add_done_callback(self._posted)
+        return task
+
+    def _posted(self, task: asyncio.Task[None]) -> None:
+        self._posting.discard(task)
+        if task.cancelled():
+            logging.getLogger("orchestrator").warning("%s: given up before it was posted", task.get_name())
+
+    async def _stored(self, run_id: str) -> StoredRun:
+        """Return a run that has not ended. Raises RunUnknown, RunOver."""
         stored = StoredRun.of(run_id, await self._journal.load(run_id))
         if stored.ended is not None:
-            raise AnswerRefused(run_id, f"it has ended as {stored.ended.get('outcome')}")
-        if (
-            kind in _DECISIONS
-        ):  # bound to what is asked now: the run may ask something else when it reads this
-            asked = _check_answer(stored, body, self._clock.time())
-            body = {"call": asked["key"], "digest": asked["digest"], **body}
-        await self._journal.post(run_id, Posted(_new_id(), kind, {**body, "why": why}, by or _somebody()))
+            raise RunOver(run_id, str(stored.ended.get("outcome")))
+        return stored
 
-    # ---- listening ----
+    async def _nobody(self, run_id: str) -> None:
+        """Refuse a request that nobody would read: no other process sees this journal."""
+        await self._stored(run_id)
+        raise RunUnknown(run_id)
 
-    @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        """Within the block, what other processes post to runs that live here reaches them."""
-        if self._journal.shared and (self._listening is None or self._listening.done()):
-            self._listening = asyncio.create_task(self._listen(), name="orchestrator inbox")
-        try:
-            yield
-        finally:
-            task = self._listening
-            if task is not None and not len(self._live):
-                self._listening = None
-                task.cancel()
-                await asyncio.wait((task,))
-
-    async def _listen(self) -> None:
-        """Look for news until cancelled; a journal that is down is somebody else's news."""
-        since = -1
-        while True:
-            with contextlib.suppress(JournalError):
-                since, news = await self._journal.news(since)
-                for run_id in news or tuple(self._live):  # at first nobody knows what came before
-                    await self.deliver(run_id)
-                while True:
-                    await asyncio.sleep(POLL)
-                    since, news = await self._journal.news(since)
-                    for run_id in news:
-                        await self.deliver(run_id)
-            await asyncio.sleep(POLL)
-
-    async def deliver(self, run_id: str) -> None:
-        """Hand a run that lives here what was posted to it since it was last looked at."""
-        run = self._live.find(run_id)
-        if run is None or run.lease is None:
-            return
-        with contextlib.suppress(RunUnknown):
-            for posted in await self._journal.inbox(run_id, run.inbox):
-                run.inbox = max(run.inbox, posted.number)
-                signal = signal_of(posted)
-                if signal is not None:
-                    run.mailbox.post(signal)
+    async def _post(self, run_id: str, kind: str, by: str, why: str, body: Mapping[str, Any]) -> None:
+        stored = await self._stored(run_id)
+        if kind in DECISIONS:
+            found = judge_answer(stored.questions.values(), stored.decided, body, now=self._clock.time())
+            if isinstance(found, Refusal):
+                raise AnswerRefused(run_id, found.why)
+            # Bound to what is asked now: the run may ask something else by the time it reads this.
+            body = {"call": found.key, "digest": found.digest, **body}
+        await self._journal.post(run_id, Posted(_new_id(), kind, {**body, "why": why}, by or somebody()))
 
 
-def signal_of(posted: Posted) -> Signal | None:
-    """Return a request of another process as the run's driver reads it; None for a kind that nobody knows here."""
-    why = str(posted.body.get("why") or "")
-    payload = {**posted.body, "decision": posted.kind} if posted.kind in _DECISIONS else {}
-    kind = _KINDS.get(posted.kind)
-    if kind is None:
-        return None
-    return Signal(kind=kind, id=posted.id, by=posted.by, why=why, payload=payload, number=posted.number)
+def _carried_out(work: Coroutine[Any, Any, None]) -> bool:
+    """Carry out what waits for nothing; False for what would have to wait before anything is written."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return True
+    work.close()
+    return False
 
 
 def _taken(read_soon: Iterable[Signal], answer: Mapping[str, Any]) -> str | None:
@@ -172,52 +155,13 @@ def _taken(read_soon: Iterable[Signal], answer: Mapping[str, Any]) -> str | None
     return None
 
 
-def _questions(stored: StoredRun) -> list[Question]:
-    calls: list[Any] = next(
-        (item["tool_calls"] for item in reversed(stored.messages) if item.get("tool_calls")), []
-    )
-    found = []
-    for entry in stored.ledger.waiting:
-        asked = entry.asked or {}
-        arguments = asked.get("arguments") or calls[entry.position]["function"]["arguments"]
-        found.append(
-            Question(
-                entry.key, entry.tool, arguments, asked["digest"], asked["why"], asked.get("expires_at", 0.0)
-            )
-        )
-    return found
-
-
-def _check_answer(stored: StoredRun, answer: Mapping[str, Any], now: float) -> Mapping[str, Any]:
-    """Return the question that is answered. Raises AnswerRefused for an answer that would not count."""
-    key = answer.get("call")
-    asked = [entry.asked or {} for entry in stored.ledger.waiting if key in (None, entry.key)]
-    if not asked:
-        answered = [one for one in stored.ledger.entries.values() if one.answer and key in (None, one.key)]
-        first = answered[-1] if answered else None
-        if first is not None and first.answer is not None:
-            raise AnswerRefused(
-                stored.run_id, f"{first.answer['by']} answered before ({first.answer['decision']})"
-            )
-        raise AnswerRefused(
-            stored.run_id, f"nothing is asked about call {key!r}" if key else "it asks nothing"
-        )
-    if len(asked) > 1:
-        keys = ", ".join(str(one["key"]) for one in asked)
-        raise AnswerRefused(stored.run_id, f"several calls wait, name one: {keys}")
-    why = stale_approval(
-        asked[0]["digest"], answer.get("digest"), now=now, expires_at=asked[0].get("expires_at", 0.0)
-    )
-    if why is not None:
-        raise AnswerRefused(stored.run_id, why)
-    return asked[0]
-
-
 def _check_arguments(run_id: str, arguments: object) -> None:
     if arguments is None:
         return
     try:
         given = json.loads(arguments) if isinstance(arguments, str) else None
+    except RecursionError:
+        raise AnswerRefused(run_id, "the edited arguments are nested too deeply") from None
     except ValueError:
         given = None
     if not isinstance(given, dict):
@@ -226,11 +170,3 @@ def _check_arguments(run_id: str, arguments: object) -> None:
 
 def _new_id() -> str:
     return secrets.token_hex(8)
-
-
-def _somebody() -> str:
-    """Name whoever runs this process."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "somebody"

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.kernel.record import Fact, RunParked, RunStarted
-from orchestrator.kernel.run import Run
 from orchestrator_callbacks.llm_loop.allowance import Account
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
@@ -93,7 +92,8 @@ class UnderWay:
             if self.run.alarm is not None:
                 self.run.alarm.set(None)
         elif not waits and self._since is not None:
-            pass_over(self.run, self.run.deps.clock.monotonic() - self._since)
+            if self.run.keeper is not None:
+                self.run.keeper.pass_over(self.run, self.run.deps.clock.monotonic() - self._since)
             self._since = None
         self._tell(stood)
 
@@ -112,19 +112,6 @@ _HERE: ContextVar[UnderWay] = ContextVar("orchestrator_run_under_way")
 def here() -> UnderWay | None:
     """Return the run that this code is part of."""
     return _HERE.get(None)
-
-
-def pass_over(run: Run[Any, Any], seconds: float) -> None:
-    """Move the run's times on: what it waited was nobody's time. Its alarm is set again."""
-    run.started_at = (run.started_at or 0.0) + seconds
-    run.entered_at += seconds
-    if run.expires_at is not None:
-        run.expires_at += seconds
-    dwell = run.graph.dwell_of(run.state) if run.overdue is None else None
-    ends = [run.expires_at] if run.expires_at is not None else []
-    ends += [run.entered_at + dwell[0]] if dwell else []
-    if run.alarm is not None:
-        run.alarm.set(min(ends, default=None))
 
 
 class Watch:

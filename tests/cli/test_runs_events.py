@@ -92,7 +92,8 @@ def test_following_ends_quietly_on_a_signal(start: Start, folder: Path, number: 
     running = start("runs", "events", "run-1", "--follow", *AT)
     assert running.stderr is not None
     assert running.stderr.readline() == (
-        "orchestrator: nobody holds the run; it goes on after `orchestrator runs resume run-1 --journal journal.db`\n"
+        "orchestrator: nobody holds the run; it goes on after "
+        "`orchestrator runs resume run-1 --model SPEC --journal journal.db`\n"
     )
     running.send_signal(number)
     out, err = running.communicate(timeout=60)

@@ -116,7 +116,7 @@ def test_show_has_where_it_stands_what_it_waits_for_and_the_commands(cli: Cli, f
         f"orchestrator runs approve 'a run; rm -rf' --call 1:0 --digest {digest[:12]} --journal journal.db"
     )
     assert f"          {command}\n" in done.out
-    assert "orchestrator runs resume 'a run; rm -rf' --journal journal.db" in done.out
+    assert "orchestrator runs resume 'a run; rm -rf' --model SPEC --journal journal.db" in done.out
     assert command in shown(cli, "a run; rm -rf")["waiting_for"][0]["commands"]
 
 

@@ -57,7 +57,7 @@ def test_an_answer_is_bound_to_the_call_that_was_asked_about(
     end = ", and end the run," if "end" in more else ""
     assert f"posted: {kind} 1:0{end} for run run-1 by ann" in done.out
     assert "nobody holds the run" in done.out
-    assert "  orchestrator runs resume run-1 --journal journal.db\n" in done.out
+    assert "  orchestrator runs resume run-1 --model SPEC --journal journal.db\n" in done.out
 
 
 def test_who_decides_is_the_login_name_unless_given(cli: Cli, folder: Path) -> None:
@@ -114,6 +114,28 @@ def test_the_same_answer_twice_is_one_and_another_is_refused(
     assert len(posted()) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("cancel", "nobody holds the run; this will be carried out by"),
+        (
+            "pause",
+            "nobody holds the run; it stands still as it is, and parks at once when somebody takes it up by",
+        ),
+    ],
+)
+def test_what_is_asked_of_a_run_that_nobody_holds_names_the_command_to_type_next(
+    cli: Cli, folder: Path, kind: str, said: str
+) -> None:
+    record(Tape("run-1").begin())
+    done = cli("runs", kind, "run-1", "--by", "ann", *AT)
+    assert done.out == (
+        f"posted: {kind} for run run-1 by ann\n{said}\n"
+        "  orchestrator runs resume run-1 --model SPEC --journal journal.db\n"
+    )
+    assert posted() == [(kind, {}, "ann")]
+
+
 def test_an_answer_in_json(cli: Cli, folder: Path) -> None:
     record(asking())
     found = json.loads(cli("runs", "approve", "run-1", "--by", "ann", "--json", *AT).out)
@@ -130,7 +152,7 @@ REFUSED = [
     (("approve", "run-1", "--call", "9:9"), "nothing is asked about call '9:9'; pending: 1:0 (pay)"),
     (("approve", "run-1", "--arguments", "[1]"), "arguments are JSON, but no object"),
     (("approve", "run-1", "--arguments", "{"), "arguments are not JSON"),
-    (("approve", "run-1", "--by", " "), "--by is empty"),
+    (("approve", "run-1", "--by", " "), "it must be known who decides this: give --by NAME"),
     (("respond", "run-1"), "Missing argument 'TEXT'"),
     (("approve", "ended"), "run ended is over (ended: completed, "),
     (("cancel", "ended"), "run ended is over (ended: completed, "),

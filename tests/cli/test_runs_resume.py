@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,19 +146,18 @@ def test_without_an_answer_it_waits_again_and_takes_one_from_another_process(
 def test_a_run_that_another_process_paused_goes_on_there(start: Start, process: Cli, folder: Path) -> None:
     agents(folder)
     (folder / "steps.py").write_text(
-        "import asyncio\nfrom pathlib import Path\n"
-        "async def slow() -> str:\n"
-        "    while not Path('go').exists():\n        await asyncio.sleep(0.01)\n"
-        "    return 'done'\n"
+        "import asyncio\n"
         "from orchestrator import FunctionLLM\nfrom orchestrator.providers.scripted import call\n"
+        "from orchestrator.runtime.underway import here\n"
+        "async def slow() -> str:\n"
+        "    while here().run.held is None:\n        await asyncio.sleep(0.01)\n"
+        "    return 'done'\n"
         "model = FunctionLLM(lambda r: 'end' if r.messages[-1].role == 'tool' else call('slow'))\n"
     )
     options = ("--model", "python:steps:model", "--tool", "steps:slow", "--run-id", "run-1", *AT)
     running = start("run", "hi", *options)
     until(running, "-> process_tools")
     assert process("runs", "pause", "run-1", "--by", "ann", *AT).code == 0
-    time.sleep(1.0)  # a request is read within 0.15 s, and nothing shows that it was until the next record
-    (folder / "go").touch()
     shown = until(running, "orchestrator runs resume run-1")
     assert "run run-1 is paused; to let it go on, from another terminal:" in shown
     refused = process("runs", "resume", "run-1", "--limit", "max_iterations=9", *AT)

@@ -10,17 +10,17 @@ import pytest
 
 from orchestrator.cli.runs.path import MOST_LINES, Stay, drawn, folded
 from orchestrator.cli.runs.phrase import roughly, seconds_in, size, span
+from orchestrator.cli.runs.question import expired
 from orchestrator.cli.runs.story import Story
 from orchestrator.errors import ConfigError
 from orchestrator.journal.redacted import SHOWN, parted
-from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Draft, Record
 from tests.cli.recorded import SECRET, Call, Tape
 
 
 def story(tape: Tape) -> Story:
     drafts = [Draft("created", tape.created), *itertools.chain(*tape.appends)]
-    return Story.of(Record(seq, 1, kind, body, "") for seq, (kind, body) in enumerate(drafts))
+    return Story.of("run", (Record(seq, 1, kind, body, "") for seq, (kind, body) in enumerate(drafts)))
 
 
 def unfolded(stays: Sequence[Stay]) -> list[str]:
@@ -97,12 +97,10 @@ def test_effects_on_files_are_no_tool_calls() -> None:
     assert story(tape).calls == {}
 
 
-def test_a_question_is_pending_until_it_is_answered_by_its_digest() -> None:
+def test_a_question_is_pending_until_it_is_answered_or_the_run_is_over() -> None:
     tape = Tape("run").begin().asks(Call("pay", '{"sum": 1}'), Call("mail"))
     assert list(story(tape).questions) == ["1:0", "1:1"]
     assert story(tape).questions["1:0"].arguments == '{"sum": 1}'
-    tape.decided("1:0", "approve", digest="another")
-    assert list(story(tape).questions) == ["1:0", "1:1"]
     tape.decided("1:0", "approve")
     assert list(story(tape).questions) == ["1:1"]
     tape.ends("cancelled", "caller")
@@ -121,29 +119,29 @@ def test_an_expiry_of_zero_is_never() -> None:
     tape.add(
         Draft("asked", {"key": "1:0", "tool": "pay", "digest": "d", "why": "approval", "expires_at": 0.0})
     )
-    assert not story(tape).questions["1:0"].expired(1e12)
+    assert not expired(story(tape).questions["1:0"], 1e12)
 
 
 def test_the_number_of_the_last_request_taken_is_known() -> None:
     tape = Tape("run").begin().add(Draft("control", {"kind": "pause", "by": "ann", "number": 3}))
-    assert story(tape).read == 3
+    assert story(tape).inbox == 3
 
 
-def test_after_every_append_it_agrees_with_what_a_resume_reads() -> None:
+def test_after_every_append_each_message_has_what_it_came_from() -> None:
     tape = Tape("run").begin().calls(Call("look"), Call("mail")).asks(Call("pay"), Call("mail"))
     tape.decided("2:0", "approve").decided("2:1", "respond", content="sent")
     tape.add(tape.done(Call("mail"), 1)).answered("2:0", Call("pay")).parks("paused").completes()
     drafts = [Draft("created", tape.created), *itertools.chain(*tape.appends)]
     records = [Record(seq, 1, kind, body, "") for seq, (kind, body) in enumerate(drafts)]
     for count in range(1, len(records) + 1):
-        ours, theirs = Story.of(records[:count]), StoredRun.of("run", records[:count])
-        assert (ours.state, ours.active) == (theirs.state, theirs.elapsed)
-        assert ours.ended == theirs.ended
-        assert list(ours.questions) == [entry.key for entry in theirs.ledger.waiting]
-        assert [call.key for call in ours.running] == [
-            entry.key for entry in theirs.ledger.entries.values() if entry.open
-        ]
-        assert len(ours.transcript.spoken) == len(theirs.messages)
+        found = Story.of("run", records[:count])
+        assert found.last == count - 1
+        assert len(found.answers) == len(found.messages) == len(found.spoken)
+        for one in found.spoken:
+            assert (one.answer is not None) == (one.message["role"] == "assistant")
+            assert (one.done is not None) == (one.message["role"] == "tool")
+        assert found.running == [call for call in found.calls.values() if found.ledger.entries[call.key].open]
+    assert [one.answer["iteration"] for one in found.spoken if one.answer] == [1, 2, 3]
 
 
 # ---- messages ----
@@ -153,7 +151,7 @@ def test_messages_are_put_together_from_what_was_added() -> None:
     found = story(
         Tape("run").begin().calls(Call("look", id="a"), Call("mail", id="b", outcome="error")).completes()
     )
-    spoken = found.transcript.conversation()
+    spoken = found.conversation
     assert [one.message["role"] for one in spoken] == ["user", "assistant", "tool", "tool", "assistant"]
     assert spoken[3].message == {
         "role": "tool",
@@ -169,16 +167,16 @@ def test_a_restart_takes_messages_back_and_memory_is_no_conversation() -> None:
     tape = Tape("run").begin().calls(Call("look"))
     hint = {"role": "user", "content": "another way"}
     tape.add(Draft("context", {"messages": {"keep": 1, "add": [hint]}, "recalled": [0, 1]}))
-    found = story(tape).transcript
+    found = story(tape)
     assert [one.message["role"] for one in found.spoken] == ["user", "user"]
-    assert [one.message for one in found.conversation()] == [hint]
+    assert [one.message for one in found.conversation] == [hint]
 
 
 def test_a_migrated_context_replaces_all_messages() -> None:
     tape = Tape("run").begin().calls(Call("look"))
     tape.add(Draft("context", {"messages": [{"role": "user", "content": "new"}], "iteration": 7}))
     found = story(tape)
-    assert [one.message["content"] for one in found.transcript.spoken] == ["new"]
+    assert [one.message["content"] for one in found.spoken] == ["new"]
     assert found.turn == 7
 
 

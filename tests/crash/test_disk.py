@@ -147,8 +147,7 @@ def test_a_slow_disk_is_made_up_for_by_committing_together(nursery: Nursery, qui
     log = prove(quick)
     assert len(log.acknowledged) == 192
     assert len(log.acknowledged) >= 10 * log.numbers["append_commits"]
-    # the commit under way, its own, and on a busy machine one that ends before who waits is woken
-    assert log.numbers["most_commits_waited"] <= 3
+    assert log.numbers["most_commits_waited"] == 2  # the one under way when it was asked for, and its own
 
 
 def test_all_syncs_of_an_append_come_before_its_acknowledgement(nursery: Nursery, quick: Path) -> None:

@@ -343,7 +343,7 @@ async def test_another_process_approves_a_live_run(tmp_path: Path) -> None:
             await other.approve("r", question.key, digest=question.digest, by="eve")
             result = await task
         assert (result.output, office.paid) == ("paid 5 to x; looked", [("x", 5)])
-        with pytest.raises(AnswerRefused, match="it has ended as completed"):
+        with pytest.raises(AnswerRefused, match="run 'r' is over: completed"):
             await other.approve("r", question.key)
         stored = StoredRun.of("r", await theirs.load("r"))
         assert stored.inbox == 1
@@ -362,7 +362,7 @@ async def test_an_answer_posted_while_nobody_had_the_run_counts_when_it_is_resum
         await theirs.post("r", Posted("same", "approve", {"call": question.key}, "mallory"))
         await theirs.post("r", Posted("odd", "dance", {}, "mallory"))  # nobody knows this
         plans = await again.open_runs()
-        assert plans[0].will.startswith("waits for a person: may pay run? (call 1:0)")
+        assert plans[0].will == "goes on: eve approved pay (call 1:0)"
         result = await again.resume("r")
         assert (result.output, office.paid, office.looked) == ("paid 5 to x; looked", [("x", 5)], 1)
 

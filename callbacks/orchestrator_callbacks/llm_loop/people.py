@@ -8,10 +8,11 @@ from typing import Any
 
 from orchestrator.errors import RejectRequested
 from orchestrator.kernel.run import Signal
+from orchestrator.machines.llm_loop.model import Question
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.admission import asked_call, note_intent, note_result
 from orchestrator_callbacks.llm_loop.deps import LoopRun
-from orchestrator_guards import stale_approval
+from orchestrator_guards import Refusal, judge_answer
 
 REJECTED = "a person rejected this call"
 EXPIRED = "nobody approved this call in time"
@@ -35,7 +36,7 @@ async def await_answers(run: LoopRun) -> None:
 
 async def _wait(run: LoopRun) -> None:
     """Park until somebody answers, or the first question expires."""
-    asked = [question for _, question in sorted(run.ctx.ledger.asked.items())]
+    asked = questions(run)
     clock = run.deps.clock
     ends = min((question.expires_at for question in asked if question.expires_at), default=0.0)
 
@@ -65,34 +66,29 @@ def _take(run: LoopRun, signal: Signal) -> None:
     answer = signal.payload
     if not answer:
         return  # an alarm: a question expired
-    asked = run.ctx.ledger.asked
-    key = answer.get("call")
-    position = next((at for at, one in asked.items() if key in (None, one.key)), None)
-    why = refusal(run, answer)
-    if why is not None or position is None:
+    found = judged(run, answer)
+    if isinstance(found, Refusal):
         body = {"id": signal.id, "kind": answer.get("decision"), "by": signal.by, "number": signal.number}
-        run.note("control", body | {"key": key, "at": run.deps.clock.time(), "refused": why})
+        refused = {"key": answer.get("call"), "at": run.deps.clock.time(), "refused": found.why}
+        run.note("control", body | refused)
         return
-    _note(run, signal, position)
+    _note(run, signal, found)
     if answer.get("end"):
         raise RejectRequested(signal.by, signal.why)
+    asked = run.ctx.ledger.asked
+    position = next(at for at, one in asked.items() if one is found)
     del asked[position]
     apply_answer(run, position, answer, signal.why)
 
 
-def refusal(run: LoopRun, answer: Mapping[str, Any]) -> str | None:
-    """Say why an answer does not count, or None."""
-    ledger, key = run.ctx.ledger, answer.get("call")
-    asked = [one for one in ledger.asked.values() if key in (None, one.key)]
-    if not asked:
-        first = ledger.decided.get(str(key)) if key else next(reversed(ledger.decided.values()), None)
-        if first is not None:
-            return f"{first['by']} answered before ({first['decision']})"
-        return f"nothing is asked about call {key!r}" if key else "it asks nothing"
-    if len(asked) > 1:
-        return f"several calls wait, name one: {', '.join(one.key for one in asked)}"
-    now = run.deps.clock.time()
-    return stale_approval(asked[0].digest, answer.get("digest"), now=now, expires_at=asked[0].expires_at)
+def questions(run: LoopRun) -> list[Question]:
+    """Return what a person is asked about a run, in the order of the calls."""
+    return [question for _, question in sorted(run.ctx.ledger.asked.items())]
+
+
+def judged(run: LoopRun, answer: Mapping[str, Any]) -> Question | Refusal:
+    """Return the question that an answer is about, or why it does not count."""
+    return judge_answer(questions(run), run.ctx.ledger.decided, answer, now=run.deps.clock.time())
 
 
 def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: str) -> None:
@@ -112,8 +108,7 @@ def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: st
             note_result(run, ToolResult.failure(call, position, "denied", text, kind="Rejected"))
 
 
-def _note(run: LoopRun, signal: Signal, position: int) -> None:
-    question = run.ctx.ledger.asked[position]
+def _note(run: LoopRun, signal: Signal, question: Question) -> None:
     body: dict[str, Any] = {
         "key": question.key,
         "digest": question.digest,

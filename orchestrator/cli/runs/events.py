@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.runs.carrier import going_on
 from orchestrator.cli.runs.phrase import moment, span
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.stop import on_signal
@@ -78,7 +79,7 @@ async def _follow(store: Store, run_id: str, since: int, wanted: Wanted) -> int:
                 return Exit.PIPE
             waits = head.status if head.owner is None else ""
             if waits and waits != idle:
-                complain(f"nobody holds the run; it goes on after `{store.command('resume', run_id)}`")
+                complain(f"nobody holds the run; {await going_on(store, head)}")
             idle = waits
             try:
                 await asyncio.wait_for(stopped.wait(), POLL)
@@ -110,7 +111,8 @@ def lines(record: Record, *, content: bool) -> list[str]:
     """Return a record as a line of text, and with `content` its content below."""
     at = record.body.get("at")
     when = moment(float(at)) if isinstance(at, int | float) else " " * 19
-    about = _ABOUT.get(record.kind, _anything)(record.body)
+    body = record.body if content else {**record.body, **parted(record.kind, record.body).shown}
+    about = _ABOUT.get(record.kind, _anything)(body)
     found = [shown(f"{record.seq:>6}  {when}  {record.kind:<11}  {about}", 600).replace("\n", "?")]
     if content:
         for name, value in parted(record.kind, record.body).content.items():

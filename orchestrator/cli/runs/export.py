@@ -28,7 +28,9 @@ def export_run(name: str, *, content: bool, output: Path | None, json: bool, jou
     async def work(store: Store) -> tuple[str, dict[str, Any]]:
         head = await store.run(name)
         records = await store.journal.load(head.run_id)
-        return head.run_id, conversation(head, Story.of(records)) if content else metadata(head, records)
+        return head.run_id, conversation(head, Story.of(head.run_id, records)) if content else metadata(
+            head, records
+        )
 
     run_id, data = at_journal(journal, work)
     if output is None:
@@ -59,7 +61,7 @@ def metadata(head: RunHead, records: Sequence[Record]) -> dict[str, Any]:
 
 def conversation(head: RunHead, story: Story) -> dict[str, Any]:
     """Return a run as a recorded conversation (see `providers.recording`). Raises ConfigError for an empty one."""
-    spoken = story.transcript.conversation()
+    spoken = story.conversation
     if not spoken:
         raise ConfigError(f"run {head.run_id!r} has no messages yet: there is no conversation to export")
     seconds = {

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json
 from orchestrator.cli.runs.phrase import many, roughly, table
+from orchestrator.cli.runs.standing import head_reason
 from orchestrator.cli.runs.store import Store, at_journal, head_json
 from orchestrator.cli.runs.story import Story
+from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError
 from orchestrator.kernel.journal import RunHead
 
@@ -24,6 +26,8 @@ class Wanted(NamedTuple):
     status: str | None
     graph: str | None
     limit: int
+    all: bool
+    """Also those that stand for engines."""
     json: bool
     journal: Path | None
 
@@ -47,7 +51,7 @@ def list_runs(wanted: Wanted) -> int:
         fits = [
             head
             for head in reversed(heads)
-            if wanted.status in (None, head.status) and wanted.graph in (None, head.graph)
+            if wanted.status in (None, head.status) and _of_graph(wanted, head)
         ]
         rows: list[Row] = []
         for head in islice(fits, wanted.limit or None):
@@ -63,6 +67,10 @@ def list_runs(wanted: Wanted) -> int:
     if problem:
         raise ConfigError(f"{problem} (`orchestrator doctor` lists everything that is wrong)")
     return Exit.COMPLETED
+
+
+def _of_graph(wanted: Wanted, head: RunHead) -> bool:
+    return head.graph == wanted.graph if wanted.graph else wanted.all or head.graph != ENGINE
 
 
 def _print(store: Store, wanted: Wanted, rows: list[Row], fits: int, known: int) -> None:
@@ -107,13 +115,6 @@ def _why(row: Row) -> str:
     if outcome is None:
         return head_reason(row.head)
     return str(outcome) if row.head.reason in ("", "none") else f"{outcome} ({row.head.reason})"
-
-
-def head_reason(head: RunHead) -> str:
-    """Return why a run parked or ended, or that it is claimed again and again."""
-    if not head.reason and head.stuck_claims > 1:
-        return f"claimed {head.stuck_claims} times without progress"
-    return head.reason or "-"
 
 
 def _plain(row: Row) -> dict[str, Any]:

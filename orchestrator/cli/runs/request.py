@@ -1,13 +1,13 @@
 """`orchestrator runs cancel|pause|approve|reject|respond`: a request is checked against the records, then posted.
 
-Whoever holds the run carries it out, at once; if nobody does, the next `runs resume` does. A request that the
-records already contradict is refused here, where a person reads why; the run checks again when it takes it.
+Whoever holds the run carries it out, at once; if nobody does, an engine that takes it up, or the next `runs resume`.
+A request that the records already contradict is refused here, where a person reads why; the run checks again when it
+takes it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import time
 from collections.abc import Mapping
@@ -18,19 +18,26 @@ from uuid import uuid4
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.carrier import carrier, lets_go_on, named, resumption
 from orchestrator.cli.runs.phrase import many, moment, roughly, span
-from orchestrator.cli.runs.show import standing
+from orchestrator.cli.runs.standing import standing
 from orchestrator.cli.runs.store import Store, at_journal
-from orchestrator.cli.runs.story import Question, Story
+from orchestrator.cli.runs.story import Story
+from orchestrator.cli.who import known_who
+from orchestrator.engines.roster import Seen
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator_guards import stale_approval
+from orchestrator.machines.llm_loop.model import Question
+from orchestrator_guards import Refusal, judge_answer
 
 ANSWERS = ("approve", "reject", "respond")
 """Kinds of requests that answer a question."""
 WAIT = 2.0
 """Seconds that `cancel` waits for the run to end."""
 POLL = 0.05
+
+_AT_RESUME = {"pause": "it stands still as it is, and parks at once when somebody takes it up by"}
+"""Kind of a request -> what comes of it where nobody holds the run, before the command to type next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +64,16 @@ class Standing:
     head: RunHead
     story: Story
     unread: list[Posted]
+    engine: Seen | None
+    """It takes the run up by itself, where nobody holds it."""
 
     @classmethod
     async def of(cls, store: Store, run_id: str) -> Standing:
         """Read a run."""
         head = await store.journal.head(run_id)
         story = await store.story(head)
-        return cls(head, story, await store.journal.inbox(run_id, story.read))
+        unread = await store.journal.inbox(run_id, story.inbox)
+        return cls(head, story, unread, await carrier(store, head, story))
 
     @property
     def ended(self) -> bool:
@@ -81,7 +91,7 @@ class Standing:
 
 def post(wanted: Wanted) -> int:
     """Check a request and leave it for the run. Raises ConfigError when it cannot be carried out."""
-    by = _who(wanted.by)
+    by = known_who(wanted.by, "decides")
 
     async def work(store: Store) -> int:
         run_id = (await store.run(wanted.run)).run_id
@@ -98,18 +108,6 @@ def post(wanted: Wanted) -> int:
         return Exit.COMPLETED
 
     return at_journal(wanted.journal, work)
-
-
-def _who(given: str | None) -> str:
-    """Return who asks: the name given, or the login name. Raises ConfigError."""
-    if given is None:
-        try:
-            given = getpass.getuser()
-        except (OSError, KeyError, ImportError):
-            raise ConfigError("who you are cannot be told here: give --by NAME") from None
-    if not given.strip():
-        raise ConfigError("--by is empty; it must name who decides")
-    return given.strip()
 
 
 # ---- checks ----
@@ -133,12 +131,7 @@ def _body(wanted: Wanted, found: Standing) -> dict[str, Any]:
 
 
 def _answer(wanted: Wanted, found: Standing) -> dict[str, Any]:
-    pending = found.story.questions
-    if wanted.end and wanted.call is None and wanted.digest is None and pending:
-        question = next(iter(pending.values()))  # whichever: the run ends
-    else:
-        question = _asked(wanted, found)
-    _refuse_stale(question, wanted.digest, time.time())
+    question = _asked(wanted, found)
     body: dict[str, Any] = {"call": question.key, "digest": question.digest}
     if wanted.arguments is not None:
         body["arguments"] = _object(wanted.arguments)
@@ -148,49 +141,46 @@ def _answer(wanted: Wanted, found: Standing) -> dict[str, Any]:
 
 
 def _asked(wanted: Wanted, found: Standing) -> Question:
-    """Return the question that is answered."""
-    pending = found.story.questions
-    known = ", ".join(f"{one.key} ({shown(one.tool, 80)})" for one in pending.values())
-    if wanted.call is not None and (question := pending.get(wanted.call)) is not None:
-        return question
-    if wanted.call is not None:
-        if (said := _decided(found.story, wanted.call)) is not None:
-            raise ConfigError(f"call {wanted.call} was answered already: {said}; nothing was posted")
-        raise ConfigError(
-            f"nothing is asked about call {shown(wanted.call, 40)!r}; pending: {known or 'nothing'}"
-        )
-    if not pending:
-        where = standing(found.head, found.story)
-        raise ConfigError(
-            f"run {found.head.run_id} waits for no answer: it is {where} in {found.story.state or 'its first state'}"
-        )
-    if len(pending) > 1:
-        raise ConfigError(f"{many(len(pending), 'question')} are pending; choose one with --call: {known}")
-    return next(iter(pending.values()))
+    """Return the question that is answered. Refuses what the run would refuse. Raises ConfigError."""
+    asked = found.story.questions
+    answer = {"call": wanted.call, "digest": wanted.digest, "end": wanted.end}
+    judged = judge_answer(asked.values(), found.story.decided, answer, now=time.time())
+    if isinstance(judged, Refusal):
+        raise ConfigError(_refused(wanted, found, judged))
+    return judged
 
 
-def _decided(story: Story, key: str) -> str | None:
-    """Say how a call was answered last, or None."""
-    for kind, body in reversed(story.decisions):
-        if kind == "approval" and body.get("key") == key and not body.get("refused"):
-            when = f" at {moment(float(body['at']))}" if body.get("at") else ""
-            return f"{body.get('decision')} by {body.get('by') or 'somebody'}{when}"
-    return None
+def _refused(wanted: Wanted, found: Standing, why: Refusal) -> str:
+    """Say why an answer does not count, and which would."""
+    asked, run_id = found.story.questions, found.head.run_id
+    known = ", ".join(f"{one.key} ({shown(one.tool, 80)})" for one in asked.values())
+    if why.kind == "several":
+        return f"{many(len(asked), 'question')} are pending; choose one with --call: {known}"
+    if why.kind == "stale":
+        about = asked[wanted.call or next(iter(asked))]
+        call = f"call {about.key} ({shown(about.tool, 80)})"
+        return f"the answer about {call} does not count: {shown(why.why, 300)}; nothing was posted"
+    if wanted.call is None:
+        state = found.story.state or "its first state"
+        return f"run {run_id} waits for no answer: it is {standing(found.head, found.story)} in {state}"
+    if why.kind == "answered":
+        said = _decided(found.story.decided[wanted.call])
+        return f"call {wanted.call} was answered already: {said}; nothing was posted"
+    return f"nothing is asked about call {shown(wanted.call, 40)!r}; pending: {known or 'nothing'}"
 
 
-def _refuse_stale(question: Question, given: str | None, now: float) -> None:
-    """Refuse what the run would refuse. Raises ConfigError."""
-    digest = None if given is None else given.lower()
-    why = stale_approval(question.digest, digest, now=now, expires_at=question.expires_at or 0.0)
-    if why is not None:
-        call = f"call {question.key} ({shown(question.tool, 80)})"
-        raise ConfigError(f"the answer about {call} does not count: {shown(why, 300)}; nothing was posted")
+def _decided(body: Mapping[str, Any]) -> str:
+    """Say how a call was answered."""
+    when = f" at {moment(float(body['at']))}" if body.get("at") else ""
+    return f"{body.get('decision')} by {body.get('by') or 'somebody'}{when}"
 
 
 def _object(text: str) -> str:
     """Return arguments that are a JSON object, as they were given. Raises ConfigError."""
     try:
         found = json.loads(text)
+    except RecursionError:
+        raise ConfigError("arguments are nested too deeply; a tool takes a flatter object") from None
     except ValueError as error:
         raise ConfigError(f"arguments are not JSON ({error}); they must be an object") from error
     if not isinstance(found, dict):
@@ -248,9 +238,12 @@ def _tell(store: Store, wanted: Wanted, found: Standing, request: Posted, *, rep
     say(f"{verb}: {what} for run {shown(run_id)} by {shown(request.by)}{why}")
     if found.ended:
         say(f"the run {shown(standing(head, found.story))}")
+    elif head.owner is None and found.engine is not None and lets_go_on(request.kind, found.story):
+        say(f"nobody holds the run; {named(found.engine)} takes it up and carries this out")
+        say(f"  {store.command('events', run_id, '--follow', '--since', str(found.story.last + 1))}")
     elif head.owner is None:
-        say("nobody holds the run; this will be carried out by")
-        say(f"  {store.command('resume', run_id)}")
+        say(f"nobody holds the run; {_AT_RESUME.get(request.kind, 'this will be carried out by')}")
+        say(f"  {resumption(store, found.story)}")
     else:
         after = f", after {found.operation(time.time())}" if request.kind in ("cancel", "pause") else ""
         say(f"{shown(head.owner)} holds the run and carries it out{after}")
@@ -264,9 +257,17 @@ def _plain(found: Standing, request: Posted, *, repeated: bool) -> dict[str, Any
         "request": {name: getattr(request, name) for name in ("id", "kind", "body", "by", "at")},
         "repeated": repeated,
         "owner": head.owner,
-        "carried_out": "done" if found.ended else "at resume" if head.owner is None else "by owner",
+        "carried_out": _carried_out(found, request.kind),
         "status": head.status,
         "reason": head.reason,
         "state": story.state,
         "running": [] if found.ended or head.owner is None else [asdict(call) for call in story.running],
     }
+
+
+def _carried_out(found: Standing, kind: str) -> str:
+    if found.ended:
+        return "done"
+    if found.head.owner is not None:
+        return "by owner"
+    return "by engine" if found.engine is not None and lets_go_on(kind, found.story) else "at resume"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from orchestrator.cli.run import View, conducted, told
 from orchestrator.cli.runs.phrase import moment
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
-from orchestrator.cli.runs.show import standing
+from orchestrator.cli.runs.standing import standing
 from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
@@ -80,7 +80,7 @@ def _go_on(wanted: Wanted, found: Found) -> int:
     launch = Launch.of(found.stored.created)
     parts = rebuilt(launch, run_id, wanted.model, wanted.tools)
     limits = _limits(wanted, found)
-    by = _who(wanted.by)
+    by = who(wanted.by)
 
     async def go(agent: Orchestrator) -> Result:
         try:
@@ -97,14 +97,6 @@ def _limits(wanted: Wanted, found: Found) -> Limits | None:
     if not wanted.limits:
         return None
     return limits_from(wanted.limits, found.stored.context.get("limits") or {})
-
-
-def _who(given: str | None) -> str:
-    """Name whoever asks: the name given, or the login name where there is one."""
-    try:
-        return (given or getpass.getuser()).strip()
-    except (OSError, KeyError, ImportError):
-        return ""
 
 
 # ---- what there is ----

@@ -12,11 +12,14 @@ from typing import Any
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs import path, question, tree
-from orchestrator.cli.runs.listing import head_reason
+from orchestrator.cli.runs.carrier import carrier, named, resumption
 from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table
+from orchestrator.cli.runs.standing import standing
 from orchestrator.cli.runs.store import Store, at_journal, head_json
 from orchestrator.cli.runs.story import RUNNING, Body, Story
+from orchestrator.engines.roster import Seen
 from orchestrator.kernel.journal import Posted, RunHead
+from orchestrator.runtime.outlook import paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Shown:
     """Requests in the inbox that the run has not taken yet."""
     below: tree.Branch
     now: float
+    engine: Seen | None
+    """It takes the run up by itself, where nobody holds it."""
 
 
 def show_run(name: str, *, json: bool, journal: Path | None) -> int:
@@ -38,9 +43,10 @@ def show_run(name: str, *, json: bool, journal: Path | None) -> int:
     async def work(store: Store) -> int:
         head = await store.run(name)
         story = await store.story(head)
-        unread = await store.journal.inbox(head.run_id, story.read)
+        unread = await store.journal.inbox(head.run_id, story.inbox)
         below = await tree.grown(store.journal, head)
-        found = Shown(store, head, story, unread, below, time.time())
+        engine = await carrier(store, head, story)
+        found = Shown(store, head, story, unread, below, time.time(), engine)
         if json:
             say_json(_plain(found))
         else:
@@ -81,7 +87,7 @@ def _head(found: Shown) -> Iterator[str]:
         "state": _where(found),
         "began": f"{moment(head.created_at)}, {roughly(found.now - head.created_at)} ago",
         "updated": f"{moment(head.updated_at)}, {roughly(found.now - head.updated_at)} ago",
-        "active": f"{span(story.active)}, waiting and downtime left out",
+        "active": f"{span(story.elapsed)}, waiting and downtime left out",
         "conversation": head.conversation_id or "",
         "parent": head.parent_run_id or "",
         "error": _error(story),
@@ -89,15 +95,6 @@ def _head(found: Shown) -> Iterator[str]:
     for name, value in facts.items():
         if value:
             yield f"  {name:<12}  {shown(value, 600)}"
-
-
-def standing(head: RunHead, story: Story) -> str:
-    """Say in a few words where a run stands."""
-    if head.status == "ended" and story.ended is not None:
-        outcome = story.ended.get("outcome", "?")
-        return f"ended: {outcome}" if head.reason in ("", "none") else f"ended: {outcome} ({head.reason})"
-    reason = head_reason(head)
-    return head.status if reason == "-" else f"{head.status} ({reason})"
 
 
 def _where(found: Shown) -> str:
@@ -109,14 +106,15 @@ def _where(found: Shown) -> str:
 
 
 def _error(story: Story) -> str:
-    if not story.error:
+    if not story.failure:
         return ""
-    return f"{story.error.get('type', '')}: {story.error.get('message', '')}"
+    return f"{story.failure.get('type', '')}: {story.failure.get('message', '')}"
 
 
 def _questions(found: Shown) -> Iterator[str]:
     for one in found.story.questions.values():
-        yield from question.told(found.store, found.head.run_id, one, found.unread, found.now)
+        again = resumption(found.store, found.story)
+        yield from question.told(found.store, found.head.run_id, one, found.unread, found.now, again)
 
 
 def _times(story: Story) -> list[str]:
@@ -216,15 +214,23 @@ def _next(found: Shown) -> Iterator[str]:
         yield f"  {found.store.command('events', head.run_id)}"
         yield f"  {found.store.command('export', head.run_id, '--content', '--output', f'{head.run_id}.jsonl')}"
     elif head.owner is not None:
-        if any(not one.expired(found.now) for one in story.questions.values()):
+        if any(not question.expired(one, found.now) for one in story.questions.values()):
             yield "  answer as above, then watch it:"
         since = str(max(story.last - 9, 0))
         yield f"  {found.store.command('events', head.run_id, '--follow', '--since', since)}"
         yield f"  {found.store.command('cancel', head.run_id, '--why', 'TEXT')}"
-    elif all(one.expired(found.now) for one in story.questions.values()) or found.unread:
-        yield f"  {found.store.command('resume', head.run_id)}"
+    elif all(question.expired(one, found.now) for one in story.questions.values()) or found.unread:
+        yield _taken_up(found) or f"  {resumption(found.store, story)}"
     else:
-        yield f"  answer as above, then: {found.store.command('resume', head.run_id)}"
+        yield _taken_up(found) or f"  answer as above, then: {resumption(found.store, story)}"
+
+
+def _taken_up(found: Shown) -> str | None:
+    """Say who goes on with a run that nobody holds, as soon as it can; None where somebody has to."""
+    if found.engine is None or paused(found.story):
+        return None
+    asks = bool(found.story.questions) and not found.unread
+    return f"  {'answer as above: ' if asks else ''}{named(found.engine)} takes it up by itself"
 
 
 def _plain(found: Shown) -> dict[str, Any]:
@@ -236,9 +242,9 @@ def _plain(found: Shown) -> dict[str, Any]:
         "state": story.state,
         "turn": story.turn,
         "entered_at": story.entered_at,
-        "active_s": story.active,
+        "active_s": story.elapsed,
         "transitions": story.transitions,
-        "error": story.error,
+        "error": story.failure,
         "waiting_for": [question.as_json(store, run_id, one, found.now) for one in story.questions.values()],
         "running": [asdict(call) for call in story.running] if found.head.owner is not None else [],
         "path": [step.as_json() for step in path.folded(story.stays)],

@@ -71,7 +71,7 @@ class Store:
 
     async def story(self, head: RunHead) -> Story:
         """Read a run. Raises JournalError."""
-        return Story.of(await self.journal.load(head.run_id))
+        return Story.of(head.run_id, await self.journal.load(head.run_id))
 
     def command(self, name: str, *rest: str) -> str:
         """Return a command of `runs` as it can be typed, with the journal where one was given."""

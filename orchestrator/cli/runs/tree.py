@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.cli.output import shown
-from orchestrator.cli.runs.listing import head_reason
+from orchestrator.cli.runs.standing import head_reason
 from orchestrator.kernel.journal import Journal, RunHead
 
 

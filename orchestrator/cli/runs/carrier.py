@@ -1,0 +1,43 @@
+"""Who goes on with a run that nobody holds: an engine that lives and takes it up by itself, or a command to type."""
+
+from __future__ import annotations
+
+from orchestrator.cli.output import shown
+from orchestrator.cli.runs.store import Store
+from orchestrator.engines.roster import Seen, engines
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import RunHead
+from orchestrator.runtime.inbox import DECISIONS
+from orchestrator.runtime.outlook import paused
+
+
+async def carrier(store: Store, head: RunHead, stored: StoredRun) -> Seen | None:
+    """Return an engine that takes the run up by itself once it can go on; None where nobody does."""
+    if head.owner is not None or head.status == "ended" or stored.created.get("launch"):
+        return None
+    return next((one for one in await engines(store.journal) if one.takes(head)), None)
+
+
+def lets_go_on(kind: str, stored: StoredRun) -> bool:
+    """Tell whether an engine takes a run up for a request; one that was paused waits until that is lifted."""
+    return kind in {"cancel", "resume"} or (kind in DECISIONS and not paused(stored))
+
+
+def resumption(store: Store, stored: StoredRun) -> str:
+    """Return the command that goes on with a run, with what has to be filled in where another program began it."""
+    model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")
+    return store.command("resume", stored.run_id, *model)
+
+
+def named(engine: Seen) -> str:
+    """Name an engine for a person."""
+    return f"engine {shown(engine.name)} ({engine.run_id})"
+
+
+async def going_on(store: Store, head: RunHead) -> str:
+    """Say when a run that nobody holds goes on."""
+    story = await store.story(head)
+    engine = await carrier(store, head, story)
+    if engine is None or paused(story):
+        return f"it goes on after `{resumption(store, story)}`"
+    return f"{named(engine)} takes it up by itself"

@@ -1,0 +1,39 @@
+"""Options that several commands take together, declared once as a dataclass."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take the members of each parameter that is a dataclass as options of its own.
+
+    The members are declared as typer declares parameters, `Annotated` and with a default; the command gets them
+    back as the dataclass.
+    """
+    groups: dict[str, Any] = {}
+    taken: list[inspect.Parameter] = []
+    for one in inspect.signature(command, eval_str=True).parameters.values():
+        kind: Any = one.annotation
+        if not is_dataclass(kind):
+            taken.append(one)
+            continue
+        groups[one.name] = kind
+        hints = get_type_hints(kind, include_extras=True)
+        taken += [
+            one.replace(name=it.name, default=it.default, annotation=hints[it.name]) for it in fields(kind)
+        ]
+
+    @functools.wraps(command)
+    def spread_out(**options: Any) -> None:
+        for name, kind in groups.items():
+            options[name] = kind(**{it.name: options.pop(it.name) for it in fields(kind)})
+        command(**options)
+
+    spread_out.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    spread_out.__annotations__ = {one.name: one.annotation for one in taken}
+    return spread_out
