@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from orchestrator.engines.handle import Job
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import Standing
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.record import RunRejected
 from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.recovery import OpenRun
+from orchestrator.runtime.result import Result
 from orchestrator.telemetry.engine import Load
 
 
@@ -80,6 +83,7 @@ class Crew:
             name: {
                 "owner": agent.hosting.owner,
                 "graph": agent.hosting.graph,
+                "fingerprint": agent.hosting.fingerprint,
                 "model": agent.hosting.model,
                 "tools": agent.hosting.tools,
             }
@@ -88,23 +92,30 @@ class Crew:
 
     async def open_runs(self) -> list[OpenRun]:
         """Return the runs that have not ended, each graph asked once."""
-        one_each = {agent.hosting.graph: agent for agent in self._agents.values()}
-        return [run for agent in one_each.values() for run in await agent.open_runs()]
+        one_each = {host.graph: host for host in self.hosts}
+        return [run for host in one_each.values() for run in await host.open_runs()]
 
-    async def unattended(self, found: Iterable[OpenRun]) -> AsyncIterator[tuple[str, RunHead]]:
-        """Yield those of the runs that can go on without a person, each with the agent for it.
+    def taker(self, graph: str) -> str | None:
+        """Return the agent that goes on with runs of a graph which others began.
 
-        Where several agents have one graph nobody can tell whose run it was: those are for a person.
+        None also where several agents have the graph: nobody can tell whose run it was, and a person decides.
         """
-        graphs = [host.graph for host in self.hosts]
-        by_graph = {agent.hosting.graph: name for name, agent in self._agents.items()}
-        for run in found:
-            if run.status not in {"open", "parked"}:
-                continue  # damaged
-            head = await self.journal.head(run.run_id)
-            name = by_graph[head.graph]
-            if graphs.count(head.graph) == 1 and await self[name].hosting.unattended(run.run_id):
-                yield name, head
+        found = [name for name, agent in self._agents.items() if agent.hosting.graph == graph]
+        return found[0] if len(found) == 1 else None
+
+    def job(
+        self,
+        run_id: str,
+        agent: str,
+        work: Callable[[], Coroutine[Any, Any, Result]],
+        conversation_id: str | None,
+        *,
+        stored: bool = False,
+    ) -> Job:
+        """Return a run of an agent, for the line."""
+        end = asyncio.get_running_loop().create_future()
+        hosting, context = self[agent].hosting, contextvars.copy_context()
+        return Job(run_id, agent, hosting, work, context, end, conversation_id, stored)
 
 
 class _Host:

@@ -11,14 +11,11 @@ from typing import Any
 from orchestrator.engines.handle import Job, Phase
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import KINDS, Order, Standing
-from orchestrator.engines.registration import Registration
+from orchestrator.engines.registration import STATUS, Registration
 from orchestrator.errors import CancelRequested, ConfigError
 from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.run import Kind
 from orchestrator.runtime.hosting import Hosting
-
-STATUS = "status"
-"""Kind of the request that asks how an engine is, and of the record that answers it."""
 
 _LISTED = 100
 """Runs that a status names."""

@@ -4,7 +4,7 @@
         handle = await engine.submit("Summarise the open incidents.")
         result = await handle
 
-    async with LocalEngine(agent, recover="resume") as engine:      # a worker: until SIGTERM
+    async with LocalEngine(agent, recover="resume", signals=(SIGTERM, SIGINT)) as engine:  # a worker
         await serve(engine)
         await engine.run_until_signal()
 
@@ -23,15 +23,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
-import getpass
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+import signal
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import asdict, replace
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Self
 
 from orchestrator.engines.crew import Crew
 from orchestrator.engines.desk import Desk
@@ -40,24 +39,35 @@ from orchestrator.engines.handle import Handle, Job, Phase
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import Order, Standing
 from orchestrator.engines.registration import Registration
-from orchestrator.engines.stop_signal import first_signal
+from orchestrator.engines.stop_signal import SIGNALS, checked, first_signal
+from orchestrator.engines.uptake import Recover, Uptake, checked_mode
 from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunExists
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.runtime.arguments import check_run
 from orchestrator.runtime.conversation import Prompt
 from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.login import somebody
 from orchestrator.runtime.recovery import OpenRun
 from orchestrator.runtime.result import Result
 from orchestrator.telemetry.engine import Load
-
-Recover: TypeAlias = Literal["list", "resume"]
-"""What is done at start with runs that have not ended: only list them, or take up those that need no person."""
 
 
 class LocalEngine:
     """Runs agents that share one journal, at most `slots` runs at once.
 
     `agent` is one Orchestrator, or several by name. `queue` is how many runs may wait to begin; `grace` how many
-    seconds runs get to end when the engine drains; `name` is what operators call it. Raises ConfigError.
+    seconds runs get to end when the engine drains; `name` is what operators call it.
+
+    With `recover="resume"` it takes up what others left, at its start and as long as it lives: runs whose process died
+    or gave them back, the question of an irreversible call that may have happened included. A run that was parked for
+    an answer stays in the journal, where it can be answered, and costs nothing here; it is taken up when it was
+    answered, or cancelled, or its question expires. What stays out: runs that somebody paused, until they are resumed
+    or cancelled, poison, those of another version of the graph, damaged ones, those whose graph several agents here
+    have, and those that were begun with a `launch` where the agent has none. `rescan` is how many seconds pass between
+    two looks for runs whose process died. Of several engines on one journal one takes a run.
+
+    `signals` (SIGTERM, SIGINT) are caught from the start until the engine has stopped: the first one drains it, the
+    second ends the process at once. Without, only `run_until_signal` catches them. Raises ConfigError.
     """
 
     def __init__(
@@ -69,11 +79,13 @@ class LocalEngine:
         grace: float = 30.0,
         name: str | None = None,
         recover: Recover = "list",
+        rescan: float = 5.0,
+        signals: Iterable[signal.Signals] = (),
     ) -> None:
         self._crew = Crew(agent)
         self._grace = float(Order.of("drain", "", {"grace": grace}).about)
         self.name = name or "local"
-        self._recover = _checked(recover)
+        self._recover = checked_mode(recover)
         self._queue = queue
         self._journal, self._clock = self._crew.journal, self._crew.clock
         self._standing = Standing(self._wake)
@@ -82,12 +94,16 @@ class LocalEngine:
         self._desk = Desk(
             self._crew.hosts, self._line, self._standing, self._registration, self._begin_to_drain
         )
+        self._uptake = Uptake(self._crew, self._line, rescan, lambda: self._desk.closed is not None)
+        self._signals = checked(signals)
+        self._caught = contextlib.ExitStack()
+        self._signal = ""
         self.found: list[OpenRun] = []
         """The runs that had not ended when the engine started, and what `resume` would do with each."""
         self.recovered: dict[str, Handle] = {}
-        """Those that it took up."""
+        """Those of them that it took up. What it took up later shows in `status`."""
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._drain: Drain | None = None
         self._draining: asyncio.Task[Drained] | None = None
         self._orders: set[asyncio.Task[None]] = set()
@@ -103,28 +119,41 @@ class LocalEngine:
     async def start(self) -> list[OpenRun]:
         """Begin to take runs; return those that had not ended, `found`. Raises what the journal raises, and RunError.
 
-        With `recover="resume"` those that need no person go on, in their order, before anything that is submitted.
+        With `recover="resume"` those that go on by themselves do so, in their order, before anything that is submitted.
+        Engines of this journal that died without stopping have their records closed, which says by whom.
         """
         if self._home is not None:
             raise ConfigError(f"engine {self.name!r} was started before; make another one")
+        self._caught.enter_context(first_signal(self._signalled, self._signals))
+        try:
+            await self._open()
+        except BaseException:
+            self._caught.close()
+            raise
+        try:
+            await self._registration.close_lost(f"engine {self.name}")
+            if self._recover == "resume":
+                self.recovered = await self._uptake.begin(self.found)
+                self._background(self._uptake.keep(), "uptake")
+        except BaseException:
+            await self._drain_at_once()
+            raise
+        return self.found
+
+    async def _open(self) -> None:
+        """Become known to the agents and in the journal, all or nothing."""
         self._crew.attach(self, self._line, self._standing)
         try:
-            self.found = await self._crew.open_runs()
+            self.found = await self._uptake.found()
             await self._registration.begin(self._about())
         except BaseException:
             self._crew.detach(self)
             raise
         self._home = os.getpid(), asyncio.get_running_loop()
         if self._journal.shared:
-            listening = self._registration.listen(self._desk.take)
-            self._listening = asyncio.create_task(listening, name=f"engine {self.name} inbox")
-        try:
-            if self._recover == "resume":
-                await self._take_up()
-        except BaseException:
-            await self._drain_at_once()
-            raise
-        return self.found
+            self._background(self._registration.listen(self._desk.take), "inbox")
+        if self._signal:
+            self._drain_for_signal()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -156,6 +185,7 @@ class LocalEngine:
         `agent` names one of several. Raises NotAdmitting while no runs are admitted, Overloaded for a full queue,
         RunExists for a known run_id: the journal knows nothing of a run that was refused.
         """
+        check_run(run_id, conversation_id, limits, deadline)
         try:
             self._refuse_closed()
         except NotAdmitting:
@@ -174,7 +204,7 @@ class LocalEngine:
                 prompt, run_id=name, conversation_id=conversation_id, limits=limits, deadline=left
             )
 
-        job = self._job(name, chosen, work, conversation_id)
+        job = self._crew.job(name, chosen, work, conversation_id)
         self._line.enter(job)
         return Handle(job)
 
@@ -196,7 +226,8 @@ class LocalEngine:
         chosen = self._crew.chosen(agent)
         head = await self._journal.head(run_id)
         self._refuse_closed()
-        job = self._resumption(run_id, chosen, head.conversation_id, limits, by)
+        work = functools.partial(self._crew[chosen].resume, run_id, limits=limits, by=by)
+        job = self._crew.job(run_id, chosen, work, head.conversation_id, stored=True)
         self._line.enter(job)
         return Handle(job)
 
@@ -216,7 +247,7 @@ class LocalEngine:
         that cannot be carried out, and what the journal raises; nothing is changed then.
         """
         self._refuse_foreign()
-        given = Order.of(order, by or _somebody(), {**about, "why": why})
+        given = Order.of(order, by or somebody(), {**about, "why": why})
         self._desk.check(given)
         await self._unbroken(self._desk.carry_out(given, id=secrets.token_hex(8)))
 
@@ -231,7 +262,7 @@ class LocalEngine:
         shortened where that asks for less time. Who is cancelled while waiting does not stop it.
         """
         self._refuse_foreign()
-        order = Order.of("drain", by or _somebody(), {"grace": grace, "why": why})
+        order = Order.of("drain", by or somebody(), {"grace": grace, "why": why})
         if self._draining is None:
             await self._unbroken(self._told_to_drain(order))
             order = replace(order, about=None)
@@ -240,51 +271,35 @@ class LocalEngine:
     async def run_until_signal(self, grace: float | None = None) -> Drained:
         """Wait for SIGTERM or SIGINT, or an operator's drain; drain, and return what became of the runs.
 
-        A second signal ends the process at once. Raises ConfigError off the main thread.
+        A second signal ends the process at once. A drain that a signal began before this was called is joined. Raises
+        ConfigError off the main thread.
         """
-        names: list[str] = []
-
-        def act(name: str) -> None:
-            names.append(name)
-            self._leaving.set()
-
         self._refuse_foreign()
-        with first_signal(act):
+        with first_signal(self._signalled, () if self._signals else SIGNALS):
             await self._leaving.wait()
-            return await self.drain(grace, by="signal" if names else "", why="".join(names))
+            return await self.drain(grace, by="signal" if self._signal else "", why=self._signal)
 
     # ---- inside: starting ----
 
     def _about(self) -> dict[str, Any]:
         limits = {"slots": self._line.slots.limit, "queue": self._queue, "grace": self._grace}
-        return {"name": self.name, **limits, "agents": self._crew.plain()}
+        return {"name": self.name, **limits, "recover": self._recover, "agents": self._crew.plain()}
 
-    async def _take_up(self) -> None:
-        async for agent, head in self._crew.unattended(self.found):
-            job = self._resumption(head.run_id, agent, head.conversation_id, None, f"engine {self.name}")
-            self._line.enter(job, bounded=False)  # the bound is for what is new
-            self.recovered[head.run_id] = Handle(job)
+    def _background(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=f"engine {self.name} {what}"))
+
+    def _signalled(self, name: str) -> None:
+        """Take a signal: a drain of its own where the engine listens all its life."""
+        self._signal = name
+        if not self._signals:
+            self._leaving.set()
+        elif self._home is not None:
+            self._drain_for_signal()
+
+    def _drain_for_signal(self) -> None:
+        self._ordered(self._told_to_drain(Order("drain", "signal", self._signal)))
 
     # ---- inside: runs ----
-
-    def _resumption(
-        self, run_id: str, agent: str, conversation_id: str | None, limits: Limits | None, by: str
-    ) -> Job:
-        work = functools.partial(self._crew[agent].resume, run_id, limits=limits, by=by)
-        job = self._job(run_id, agent, work, conversation_id)
-        job.stored = True
-        return job
-
-    def _job(
-        self,
-        run_id: str,
-        agent: str,
-        work: Callable[[], Coroutine[Any, Any, Result]],
-        conversation_id: str | None,
-    ) -> Job:
-        end = asyncio.get_running_loop().create_future()
-        hosting, context = self._crew[agent].hosting, contextvars.copy_context()
-        return Job(run_id, agent, hosting, work, context, end, conversation_id)
 
     def _may_begin(self, job: Job) -> bool:
         """Hold back a run that could only wait: for its model, or for the end of its conversation's last run."""
@@ -333,15 +348,19 @@ class LocalEngine:
 
     async def _unbroken(self, doing: Coroutine[Any, Any, None]) -> None:
         """Do something to its end, even if whoever asked for it is cancelled meanwhile; the stop waits for it."""
+        await asyncio.shield(self._ordered(doing))
+
+    def _ordered(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(doing)
         self._orders.add(task)
         task.add_done_callback(self._orders.discard)
-        await asyncio.shield(task)
+        return task
 
     def _begin_to_drain(self, order: Order) -> asyncio.Task[Drained]:
         seconds = order.about
         if self._draining is None:
             self._desk.draining = True
+            self._uptake.stop()
             self._drain = Drain(self.name, self._line, self._clock, f"drained by {order.explain()}")
             seconds = self._grace if seconds is None else seconds
             self._draining = asyncio.create_task(self._stop(self._drain), name=f"engine {self.name} drain")
@@ -352,7 +371,7 @@ class LocalEngine:
 
     async def _drain_at_once(self) -> None:
         """Wait until nothing runs here any more, whoever cancels meanwhile: nothing is left to itself."""
-        draining = self._begin_to_drain(Order("drain", _somebody(), "the engine is left", 0.0))
+        draining = self._begin_to_drain(Order("drain", somebody(), "the engine is left", 0.0))
         if self._drain is not None:
             self._drain.hurry()
         while not draining.done():
@@ -369,22 +388,10 @@ class LocalEngine:
             return report
         finally:
             self._crew.detach(self)
-            if self._listening is not None:
-                self._listening.cancel()
-                await asyncio.wait((self._listening,))
-                if not self._listening.cancelled():
-                    self._listening.result()  # a defect of ours ended it before
-
-
-def _checked(recover: Recover) -> Recover:
-    if recover not in get_args(Recover):
-        raise ConfigError(f"recover is {recover!r}; it must be one of {', '.join(get_args(Recover))}")
-    return recover
-
-
-def _somebody() -> str:
-    """Name whoever runs this process."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "somebody"
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._caught.close()
+            for task in self._tasks:
+                if not task.cancelled():
+                    task.result()  # a defect of ours ended it before

@@ -1,12 +1,14 @@
 """An engine as a run of its own in the journal: graph `engine`, held as long as it lives.
 
 So the means that runs have serve for engines: requests are posted to its inbox, what was asked, by whom and why, and
-what came of it stands in its records (`runs events`), and a dead one shows by the owner that it lost.
+what came of it stands in its records (`runs events`), and a dead one shows by the owner that it lost, until the next
+engine that starts on the journal closes its records.
 
-    created   {…, engine: {name, host, pid, slots, queue, agents: {name: {owner, graph, model, tools}}}}
+    created   {…, engine: {name, host, pid, slots, queue, grace, recover, agents: {name: {owner, graph, …}}}}
     control   {id, kind, by, why, at, number, <what it is about>, refused?: sentence}
     status    {id, at, …}           the answer to a `status` request
     ended     {outcome: "completed", reason: "none", at, report}
+              {outcome: "lost", reason: "process_died", at, by}      written by the engine `by`
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from orchestrator.errors import JournalError, RunUnknown
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted
+from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted, RunHead
 from orchestrator.ports import Clock
 
 ENGINE = "engine"
 """Graph of the runs that stand for engines."""
+
+STATUS = "status"
+"""Kind of the request that asks how an engine is, and of the record that answers it."""
 
 POLL = 0.15
 """Seconds between two looks at what other processes posted."""
@@ -38,13 +43,14 @@ class Registration:
         self._journal = journal
         self._clock = clock
         self._lease: Lease | None = None
+        self._owner = ""
         self._writing = asyncio.Lock()
         self._read = 0
 
     async def begin(self, about: Mapping[str, Any]) -> None:
         """Create the run and hold it."""
         where = {"host": socket.gethostname(), "pid": os.getpid()}
-        owner = f"{where['host']}:{where['pid']}:{secrets.token_hex(4)}"
+        self._owner = f"{where['host']}:{where['pid']}:{secrets.token_hex(4)}"
         body = {
             "schema": RECORD_SCHEMA,
             "graph": ENGINE,
@@ -54,7 +60,7 @@ class Registration:
             "conversation_id": None,
             ENGINE: {**about, **where},
         }
-        creating = asyncio.ensure_future(self._journal.create(self.run_id, owner, body))
+        creating = asyncio.ensure_future(self._journal.create(self.run_id, self._owner, body))
         try:
             self._lease = await asyncio.shield(creating)
         except (
@@ -65,6 +71,28 @@ class Registration:
                 self._lease = creating.result()
                 await self.end({})
             raise
+
+    async def close_lost(self, name: str) -> None:
+        """End the records of engines whose process died; `name` is what this one is called. Raises StoreDown."""
+        heads: list[RunHead] = []
+        with contextlib.suppress(Corrupt):  # comes last; other commands look for damage
+            async for head in self._journal.runs(graph=ENGINE, status="open"):
+                heads.append(head)  # noqa: PERF401 - what came before an error counts
+        for head in heads:
+            if head.owner is None:
+                with contextlib.suppress(Held, RunUnknown, Fenced, Corrupt):  # another one was quicker
+                    await self._close(head.run_id, f"{name} ({self.run_id})")
+
+    async def _close(self, run_id: str, by: str) -> None:
+        lease = await self._journal.claim(run_id, self._owner)
+        try:
+            if (await self._journal.head(run_id)).status != "ended":
+                body = {"outcome": "lost", "reason": "process_died", "at": self._clock.time(), "by": by}
+                waiting = self._journal.append(lease, [Draft("ended", body)])
+                if waiting is not None:
+                    await waiting
+        finally:
+            await self._journal.release(lease)
 
     async def note(self, kind: str, body: Mapping[str, Any]) -> None:
         """Make a record durable. Raises what the journal raises."""

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.engines.desk import STATUS
-from orchestrator.engines.registration import ENGINE
+from orchestrator.engines.registration import ENGINE, STATUS
 from orchestrator.errors import ConfigError, Corrupt
 from orchestrator.kernel.journal import Journal, Posted, RunHead
 
@@ -41,21 +40,27 @@ class Seen:
         """Its process holds it."""
         return self.owner is not None
 
+    def takes(self, head: RunHead) -> bool:
+        """Tell whether it takes up a run that nobody has, once something was posted that lets it go on."""
+        if not self.alive or self.about.get("recover") != "resume" or head.reason == "poison":
+            return False
+        agents = [one for one in (self.about.get("agents") or {}).values() if one.get("graph") == head.graph]
+        return len(agents) == 1 and agents[0].get("fingerprint") == head.fingerprint
+
 
 async def engines(journal: Journal) -> list[Seen]:
     """Return the engines of a journal that have not stopped, oldest first. Those with damaged records are left out."""
     heads: list[RunHead] = []
     try:
-        async for head in journal.runs(graph=ENGINE):
+        async for head in journal.runs(graph=ENGINE, status="open"):
             heads.append(head)  # noqa: PERF401 - what came before an error counts
     except Corrupt:
         pass  # other commands look for damage
     found = []
     for head in heads:
-        if head.status != "ended":
-            about = (await journal.load(head.run_id))[0].body.get(ENGINE) or {}
-            name = str(about.get("name", ""))
-            found.append(Seen(head.run_id, name, head.owner, about, head.created_at, head.seq))
+        about = (await journal.load(head.run_id))[0].body.get(ENGINE) or {}
+        name = str(about.get("name", ""))
+        found.append(Seen(head.run_id, name, head.owner, about, head.created_at, head.seq))
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -18,26 +18,34 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def first_signal(act: Callable[[str], None]) -> Iterator[None]:
-    """Within the block the first signal calls `act` with its name on the running loop.
+def first_signal(act: Callable[[str], None], signals: Collection[signal.Signals] = SIGNALS) -> Iterator[None]:
+    """Within the block the first of these signals calls `act` with its name on the running loop.
 
     Handlers of Python's own, not of the loop: the second signal has to work while something blocks the loop. Raises
-    ConfigError off the main thread.
+    ConfigError off the main thread, where there are any.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if signals and threading.current_thread() is not threading.main_thread():
         raise ConfigError(
             "only the main thread can wait for signals; call `engine.drain()` from yours instead"
         )
     loop = asyncio.get_running_loop()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        for each in SIGNALS:
+        for each in before:
             signal.signal(each, signal.SIG_DFL)
         loop.call_soon_threadsafe(act, signal.Signals(number).name)
 
-    before = {each: signal.signal(each, handle) for each in SIGNALS}
+    before = {each: signal.signal(each, handle) for each in signals}
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def checked(signals: Iterable[int]) -> tuple[signal.Signals, ...]:
+    """Return signals that can ask an engine to drain. Raises ConfigError for others."""
+    found = tuple(dict.fromkeys(signals))
+    if any(each not in SIGNALS for each in found):
+        raise ConfigError(f"signals is {found!r}; an engine listens to SIGTERM and SIGINT only")
+    return tuple(signal.Signals(each) for each in found)

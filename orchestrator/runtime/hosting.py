@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from orchestrator.errors import RunUnknown
-from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.parking import Seats
 from orchestrator.kernel.record import Fact
 from orchestrator.kernel.run import Kind, Signal
-from orchestrator.machines.llm_loop.model import State
 from orchestrator.messages import Request, ToolCall
 from orchestrator.ports import Clock
 from orchestrator.runtime.conversation import LiveRuns
-from orchestrator.runtime.recovery import MOST_CLAIMS
+from orchestrator.runtime.recovery import OpenRun, Recovery
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point
-
-_ANSWERS = {"approve", "reject", "respond"}
-_SAFE_AGAIN = ("pure", "idempotent", "compensable")
 
 
 class Host(Seats, Protocol):
@@ -51,17 +47,32 @@ class Live:
 class Hosting:
     """The inside of one agent, for the engine that runs it."""
 
-    def __init__(self, journal: Journal, driver: Driver, deps: LoopDeps, live: LiveRuns) -> None:
+    def __init__(  # noqa: PLR0917 - the parts of one agent, put together in one place
+        self,
+        journal: Journal,
+        driver: Driver,
+        deps: LoopDeps,
+        live: LiveRuns,
+        recovery: Recovery,
+        launch: Mapping[str, Any] | None,
+    ) -> None:
         self.journal = journal
         self._driver = driver
         self._deps = deps
         self._live = live
         self._own = deps.points
+        self._recovery = recovery
+        self._launched = bool(launch)
 
     @property
     def graph(self) -> str:
         """Name of the graph of its runs."""
         return self._driver.machine.graph.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Version of that graph."""
+        return self._driver.machine.graph.fingerprint
 
     @property
     def owner(self) -> str:
@@ -128,27 +139,20 @@ class Hosting:
         """Let a run that waits look again whether it may go on: an answer that answers nothing."""
         self._post(run_id, Signal(kind="decision"))
 
-    async def unattended(self, run_id: str) -> bool:
-        """Tell whether a stored run can go on here without a person looking at it first.
+    async def open_runs(self) -> list[OpenRun]:
+        """Return the runs of this graph that have not ended, as `described`. Raises StoreDown."""
+        return [self._ours(run) for run in await self._recovery.open_runs()]
 
-        Not so where somebody paused it, was asked something and has not answered, has to say whether a call took
-        effect, or has to see to it that it was made with another graph or gets nowhere.
+    async def described(self, head: RunHead) -> OpenRun:
+        """Say where a stored run of this graph stands, and whether it goes on here by itself.
+
+        Raises RunUnknown, StoreDown.
         """
-        head = await self.journal.head(run_id)
-        if head.owner is not None or head.status == "ended" or head.stuck_claims + 1 >= MOST_CLAIMS:
-            return False
-        stored = StoredRun.of(run_id, await self.journal.load(run_id))
-        if head.reason == "poison" or stored.fingerprint != self._driver.machine.graph.fingerprint:
-            return False
-        unread = {posted.kind for posted in await self.journal.inbox(run_id, stored.inbox)}
-        if head.reason == "paused" and "resume" not in unread:
-            return False
-        if stored.ledger.waiting and not unread & _ANSWERS:
-            return False
-        if stored.state != State.PROCESS_TOOLS or stored.next is not None:
-            return True
-        turn = stored.ledger.of_turn(int(stored.context.get("iteration", 0)))
-        return all(entry.effect in _SAFE_AGAIN for entry in turn if entry.open)
+        return self._ours(await self._recovery.described(head))
+
+    def _ours(self, run: OpenRun) -> OpenRun:
+        """Leave a run alone that was begun with a `launch`, where this agent has none: it is another agent's."""
+        return run if self._launched or not run.launched else replace(run, unattended=False, expires_at=0.0)
 
     async def knows(self, run_id: str) -> bool:
         """Tell whether the journal has a run."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import Corrupt, OtherGraph, RunError, Suspended, TooNew
 from orchestrator.journal.context import ContextCodec
-from orchestrator.journal.ledger import Entry
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead
 from orchestrator.kernel.record import Transition
-from orchestrator.machines.llm_loop.model import LoopContext, State
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.runtime.outlook import expiry, plan, unattended
 
 MOST_CLAIMS = 5
 """A run taken up so often without getting a step further is poison: it is parked for a person."""
@@ -45,6 +45,14 @@ class OpenRun:
     """Who has it now, if somebody alive does: then it cannot be resumed here."""
     fingerprint: str = ""
     updated_at: float = 0.0
+    seq: int = -1
+    """Number of its last record; -1 where they cannot be read."""
+    unattended: bool = False
+    """An engine may take it up now: nobody has to answer, resume or look at something first."""
+    expires_at: float = 0.0
+    """When a question of it expires (epoch seconds), which lets it go on; 0: never."""
+    launched: bool = False
+    """Whoever began it kept with it how its agent is made (`launch`)."""
 
 
 class EndedMeanwhile(RunError):
@@ -61,12 +69,15 @@ class Recovery:
         codec: ContextCodec[LoopContext],
         owner: str,
         migrations: Iterable[Migration] = (),
+        *,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._journal = journal
         self._graph = graph
         self._codec = codec
         self._owner = owner
         self._migrations = tuple(migrations)
+        self._now = now
 
     async def read(self, run_id: str) -> tuple[StoredRun, list[Record]]:
         """Return a run as it is stored, with its records. Raises RunUnknown, Corrupt."""
@@ -104,41 +115,43 @@ class Recovery:
                 heads.append(head)  # noqa: PERF401 - what came before the error counts
         except Corrupt as error:  # comes last, for those whose head cannot be read
             damaged.append(OpenRun("?", "corrupt", "?", "", f"nothing: {error}"))
-        return [await self._described(head) for head in heads if head.status != "ended"] + damaged
+        return [await self.described(head) for head in heads if head.status != "ended"] + damaged
 
-    async def _described(self, head: RunHead) -> OpenRun:
+    async def described(self, head: RunHead) -> OpenRun:
+        """Say what `resume` would do with a run. Raises RunUnknown, StoreDown."""
         try:
             stored = (await self.read(head.run_id))[0]
+            unread = await self._journal.inbox(head.run_id, stored.inbox)
         except (Corrupt, TooNew) as error:
             return OpenRun(head.run_id, head.status, "?", head.reason, f"nothing: {error}", head.owner)
+        now = self._now()
+        stuck, state = self._stuck(stored, head), stored.state or self._graph.initial.value
+        will = stuck or "; ".join(plan(stored, unread, state, now))
+        by_itself = head.owner is None and stuck is None and head.reason != "poison"
+        by_itself &= stored.fingerprint == self._graph.fingerprint
         return OpenRun(
             head.run_id,
             head.status,
-            stored.state or self._graph.initial.value,
+            state,
             head.reason,
-            f"nothing here: {head.owner} has it" if head.owner else "; ".join(self._plan(stored, head)),
+            f"nothing here: {head.owner} has it" if head.owner else will,
             head.owner,
             stored.fingerprint,
             head.updated_at,
+            seq=head.seq,
+            unattended=by_itself and unattended(stored, unread, now),
+            expires_at=expiry(stored) if by_itself else 0.0,
+            launched=bool(stored.created.get("launch")),
         )
 
-    def _plan(self, stored: StoredRun, head: RunHead) -> Iterator[str]:
+    def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:
+        """Say why a run cannot go on here, whatever people answer; None where it can."""
         if stored.fingerprint != self._graph.fingerprint and self._migration(stored) is None:
-            yield f"refused: made with graph version {stored.fingerprint[:12]}, here is {self._graph.fingerprint[:12]}"
-            return
+            here = self._graph.fingerprint[:12]
+            return f"refused: made with graph version {stored.fingerprint[:12]}, here is {here}"
         if head.stuck_claims + 1 >= MOST_CLAIMS:
-            yield f"parked as poison: taken up {head.stuck_claims} times without a step"
-            return
-        for entry in stored.ledger.waiting:
-            yield f"waits for a person: {_question(entry)}"
-        if stored.state == State.PROCESS_TOOLS and stored.next is None:
-            turn = int(stored.context.get("iteration", 0))
-            yield from (
-                _recovery(entry) for entry in stored.ledger.of_turn(turn) if entry.open and not entry.asked
-            )
-        elif stored.state == State.AWAIT_LLM and stored.asks_the_model:
-            yield "asks the model again; what the lost answer may have cost is charged"
-        yield f"goes on in {stored.state or self._graph.initial.value}"
+            return f"parked as poison: taken up {head.stuck_claims} times without a step"
+        return None
 
     async def _refuse_other(self, head: RunHead) -> None:
         """Raise RunError for a run of another graph, OtherGraph for another version of ours; nobody claims it then."""
@@ -197,25 +210,6 @@ class Recovery:
     def _migration(self, stored: StoredRun) -> Migration | None:
         made = stored.fingerprint
         return next((one for one in self._migrations if one.made and made.startswith(one.made)), None)
-
-
-def _question(entry: Entry) -> str:
-    why = (entry.asked or {}).get("why")
-    if why == "approval":
-        return f"may {entry.tool} run? (call {entry.key})"
-    return f"did {entry.tool} happen? (call {entry.key}, {why})"
-
-
-def _recovery(entry: Entry) -> str:
-    match entry.effect:
-        case "pure":
-            return f"runs {entry.tool} again (pure)"
-        case "idempotent":
-            return f"runs {entry.tool} again with the same key (idempotent)"
-        case "compensable":
-            return f"takes {entry.tool} back and runs it again (compensable)"
-        case _:
-            return f"asks a person about {entry.tool}: it may have happened (irreversible)"
 
 
 def path_of(run_id: str, graph: str, records: Iterable[Record]) -> list[Transition]:

@@ -186,15 +186,15 @@ async def test_a_block_that_is_left_by_an_error_drains_at_once() -> None:
 
 async def test_a_block_whose_caller_is_cancelled_interrupts_at_once_and_leaves_no_task_behind() -> None:
     stage, journal = Stage(), MemoryJournal()
+    engine = LocalEngine(agent(stage, journal))
 
     async def host() -> None:
-        async with LocalEngine(agent(stage, journal)) as engine:
+        async with engine:
             await engine.submit("quick", run_id="r")
             await until(lambda: bool(stage.waiting))
 
     task = asyncio.create_task(host())
-    await until(lambda: bool(stage.waiting))
-    await asyncio.sleep(0.01)  # into the drain, which has 30 s
+    await until(lambda: engine._draining is not None)  # it has 30 s
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -251,7 +251,8 @@ async def test_runs_that_others_begin_with_the_agent_are_not_the_engines() -> No
         await until(lambda: stage.asked == ["mine"])
         direct = asyncio.create_task(runner.run("ask", run_id="direct"))
         await until(lambda: runner.hosting.live("direct") is not None)
-        await until(lambda: stage.running == 1)
+        while not await runner.pending("direct"):  # noqa: ASYNC110  until it asks
+            await asyncio.sleep(0)
         await runner.approve("direct", by="ann")
         assert (await direct).outcome is Outcome.COMPLETED, "it has no slot to wait for"
         assert engine.status()["taken"] == 1

@@ -2,146 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from orchestrator.cli import main
 from orchestrator.engines.registration import ENGINE, POLL
-from orchestrator.errors import RunUnknown
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Record, RunHead
-
-ROOT = Path(__file__).resolve().parents[2]
-T = TypeVar("T")
-
-
-class Worker(NamedTuple):
-    process: subprocess.Popen[str]
-    engine: str
-    """Id of the run that stands for its engine."""
-
-    def report(self) -> dict[str, Any]:
-        """What it says at its end."""
-        out, err = self.process.communicate(timeout=60)
-        assert (self.process.returncode, err) == (0, "")
-        found: dict[str, Any] = json.loads(out)
-        return found
-
-
-Start = Callable[..., Worker]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a process with an engine on this folder's journal. None outlives its test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*prompts: str, **options: Any) -> Worker:
-        command = [sys.executable, "-W", "error", "-m", "tests.engines.worker", str(tmp_path)]
-        path = os.pathsep.join(str(ROOT / part) for part in ("", "callbacks", "guards"))
-        process = subprocess.Popen(
-            [*command, json.dumps(options), *prompts],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline().split()
-        assert line[:1] == ["ready"], process.communicate()[1]
-        return Worker(process, line[1])
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-class Outside:
-    """The journal of the folder, as other processes see it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def go(self, *steps: str) -> None:
-        for step in steps:
-            (self.folder / f"go-{step}").touch()
-
-    def effects(self) -> dict[str, int]:
-        """How often each step of each run took effect."""
-        file = self.folder / "effects"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return Counter(":".join(line.split(":")[:2]) for line in lines)
-
-    def read(self, work: Callable[[SqliteJournal], Awaitable[T]]) -> T:
-        async def opened() -> T:
-            async with SqliteJournal(self.folder / "journal.db") as journal:
-                return await work(journal)
-
-        return asyncio.run(opened())
-
-    def head(self, run_id: str) -> RunHead:
-        return self.read(lambda journal: journal.head(run_id))
-
-    def reason(self, run_id: str) -> str | None:
-        """Why it is parked or ended; None before it has begun."""
-
-        async def found(journal: SqliteJournal) -> str | None:
-            with suppress(RunUnknown):
-                return (await journal.head(run_id)).reason
-            return None
-
-        return self.read(found)
-
-    def records(self, run_id: str) -> list[Record]:
-        return self.read(lambda journal: journal.load(run_id))
-
-    def until(self, ready: Callable[[], bool]) -> None:
-        ends = time.monotonic() + 60
-        while not ready():
-            assert time.monotonic() < ends, "it never came to that"
-            time.sleep(0.01)
-
-
-@pytest.fixture
-def outside(tmp_path: Path) -> Outside:
-    return Outside(tmp_path)
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def operate(outside: Outside, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """`orchestrator operate …` on the journal of the folder."""
-
-    def ran(*arguments: str) -> Said:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main(["operate", *arguments, "--journal", str(outside.folder / "journal.db")])
-        said = capsys.readouterr()
-        return Said(end.value.code if isinstance(end.value.code, int) else -1, said.out, said.err)
-
-    return ran
-
+from orchestrator.kernel.journal import RunHead
+from tests.engines.process import Outside, Said, Start
 
 ALL_STEPS = [f"{step}" for step in range(4)]
 
@@ -190,7 +61,7 @@ def test_after_a_signal_another_process_resumes_the_rest_and_every_effect_happen
 def test_a_second_signal_ends_the_process_at_once_and_loses_nothing(start: Start, outside: Outside) -> None:
     first = start("held", grace=600.0)
     outside.go("held-0")
-    outside.until(lambda: outside.effects() == {"held:0": 1})
+    outside.until(lambda: outside.results("held") == 1)
     first.process.send_signal(signal.SIGTERM)
     outside.until(lambda: any(record.kind == "control" for record in outside.records(first.engine)))
     first.process.send_signal(signal.SIGTERM)
@@ -206,7 +77,7 @@ def test_a_killed_engine_shows_as_dead_and_its_runs_are_taken_up_elsewhere(
 ) -> None:
     first = start("held", name="mill")
     outside.go("held-0")
-    outside.until(lambda: outside.effects() == {"held:0": 1})
+    outside.until(lambda: outside.results("held") == 1)
     first.process.kill()
     first.process.wait()
     said = operate("status")
@@ -306,7 +177,7 @@ def test_orders_that_cannot_be_carried_out_are_one_sentence(
     said = operate("disable-tool", "wrok", "--by", "ann")
     assert said.code == 1
     assert (
-        f"one ({one.engine}) refused disable-tool: engine 'one' has no tool 'wrok'; it has: send, work"
+        f"one ({one.engine}) refused disable-tool: engine 'one' has no tool 'wrok'; it has: charge, send, work"
         in said.out
     )
     said = operate("slots", "0")

@@ -9,17 +9,12 @@ import pytest
 from orchestrator.engines.handle import Handle
 from orchestrator.engines.local import LocalEngine
 from orchestrator.errors import Held, StoreDown, Suspended
-from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.recovery import MOST_CLAIMS
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import tool
 from tests.engines.stage import Stage, agent, left, until
-from tests.runtime.stage import NO_WAIT
 
 
 async def standing(journal: MemoryJournal, run_id: str) -> tuple[str, str, str | None]:
@@ -43,7 +38,7 @@ async def test_at_start_open_runs_are_listed_and_nothing_runs() -> None:
     before = {run_id: (await journal.head(run_id)).seq for run_id in ("ask", "quick")}
 
     later = Stage()
-    async with LocalEngine(agent(later, journal)) as engine:
+    async with LocalEngine(agent(later, journal, clock=clock)) as engine:
         assert [(run.run_id, run.status, run.reason) for run in engine.found] == [
             ("ask", "parked", "approval"),
             ("quick", "parked", "interrupted"),
@@ -83,30 +78,6 @@ async def test_runs_that_need_a_person_are_not_taken_up() -> None:
     reasons = {name: (await journal.head(name)).reason for name in names}
     assert (reasons["ask 1"], reasons["look paused"]) == ("approval", "paused")
     assert (await journal.head("poison")).status == "parked"
-
-
-async def test_a_run_whose_call_may_have_happened_is_left_for_a_person() -> None:
-    inner, charged = MemoryJournal(), Stage()
-
-    @tool(effect="irreversible")
-    async def charge() -> str:
-        charged.effects["charge"] += 1
-        return "charged"
-
-    def runner(journal: Journal) -> Orchestrator:
-        model = FunctionLLM(lambda request: call("charge"))
-        return Orchestrator(model, tools=[charge], journal=journal, observers=(), retry=NO_WAIT)
-
-    crashing = CrashingJournal(inner, at=3)
-    result = await runner(crashing).run("go", run_id="r")
-    assert isinstance(result.error, StoreDown)
-    inner.bury((await inner.head("r")).owner or "")
-    async with LocalEngine(runner(inner), recover="resume") as engine:
-        assert [run.will for run in engine.found] == [
-            "asks a person about charge: it may have happened (irreversible); goes on in process_tools"
-        ]
-        assert engine.recovered == {}
-    assert charged.effects == {"charge": 1}
 
 
 async def test_a_queued_resumption_stays_in_the_journal() -> None:
@@ -157,10 +128,10 @@ async def test_an_engine_that_cannot_take_runs_up_leaves_nothing_behind() -> Non
         await until(lambda: len(stage.waiting) == 2)
 
     class Failing(MemoryJournal):
-        async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
+        async def head(self, run_id: str) -> RunHead:
             if run_id == "quick 2":
                 raise StoreDown("the disk is gone")
-            return await super().inbox(run_id, since)
+            return await super().head(run_id)
 
     journal.__class__ = Failing
     runner = agent(stage, journal, clock=clock)

@@ -2,7 +2,8 @@
 
 Its journal is FOLDER/journal.db. The model asks for `steps` calls of `work`, one a turn, each of which adds a line to
 FOLDER/effects; a prompt that begins with `held` is answered in turn N once the file `go-PROMPT-N` exists. `ask` makes
-it call a tool that needs approval. The process says "ready", then one line of JSON at its end.
+it call a tool that needs approval, `risk` one that adds its line and then hangs until `go-charge` exists. The process
+says "ready", then one line of JSON at its end. With `busy` it does something else first, until `go-on` exists.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Work:
         turn = sum(m.role == "assistant" for m in request.messages)
         if prompt.startswith("ask"):
             return call("send", to="everybody") if not turn else "sent"
+        if prompt.startswith("risk"):
+            return call("charge", to=prompt) if not turn else request.messages[-1].text
         may = self.folder / f"go-{prompt}-{turn}"
         while prompt.startswith("held") and not may.exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.005)
@@ -52,7 +55,14 @@ class Work:
             self.note(f"send:{to}")
             return "sent"
 
-        return [work, send]
+        @tool(effect="irreversible")
+        async def charge(to: str) -> str:
+            self.note(f"charge:{to}")
+            while not (self.folder / "go-charge").exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.005)
+            return "charged"
+
+        return [work, send, charge]
 
     def note(self, line: str) -> None:
         with (self.folder / "effects").open("ab", buffering=0) as file:
@@ -62,6 +72,7 @@ class Work:
 async def main(folder: Path, options: dict[str, Any], prompts: list[str]) -> dict[str, Any]:
     drain.SETTLE = options.pop("settle", drain.SETTLE)
     finish = options.pop("finish", False)
+    busy = options.pop("busy", False)
     work = Work(folder)
     async with SqliteJournal(folder / "journal.db") as journal:
         runner = Orchestrator(
@@ -73,6 +84,8 @@ async def main(folder: Path, options: dict[str, Any], prompts: list[str]) -> dic
             if finish:
                 handles += engine.recovered.values()
                 return {handle.run_id: (await handle).outcome for handle in handles}
+            while busy and not (folder / "go-on").exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.005)
             return asdict(await engine.run_until_signal())
 
 

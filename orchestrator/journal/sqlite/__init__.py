@@ -170,10 +170,12 @@ class SqliteJournal:
         """Yield the runs that meet every condition given, oldest first.
 
         Those among them that cannot be trusted come last, as one Corrupt: any run whose row is damaged, except
-        that a run of a conversation, or of a parent, is found by an index, which only `check` proves.
+        that a run of a conversation, or of a parent, is found by an index, and one of a status among all by that
+        column: only `check` proves these.
         """
         asked = {"conversation_id": conversation_id, "parent_run_id": parent_run_id}
         among = {column: value for column, value in asked.items() if value is not None}
+        among = among or ({} if status is None else {"status": status})
         number: int | None = 0
         problems: list[Corrupt] = []
         while number is not None:

@@ -134,7 +134,7 @@ def known(cursor: apsw.Cursor, run_id: str) -> RunRow:
 def rows_after(
     cursor: apsw.Cursor, number: int, most: int, among: Mapping[str, str]
 ) -> Iterator[tuple[object, ...]]:
-    """Yield up to `most` unproved rows of runs after run `number`; `among`: indexed columns, and what they must be."""
+    """Yield up to `most` unproved rows of runs after run `number`; `among`: columns, and what they must be."""
     conditions = "".join([f" AND {column}=?" for column in among])
     yield from cursor.execute(
         f"SELECT {COLUMNS} FROM run WHERE id>?{conditions} ORDER BY id LIMIT ?",  # noqa: S608

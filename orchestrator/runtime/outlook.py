@@ -1,0 +1,114 @@
+"""What becomes of a stored run that nobody has: in words, and whether anybody has to do something first. Pure.
+
+What people have posted counts as soon as it is posted, though the run has not read it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestrator.journal.ledger import Entry
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import Posted
+from orchestrator.machines.llm_loop.model import State
+from orchestrator.runtime.inbox import DECISIONS
+from orchestrator_guards import Refusal, judge_answer
+
+_SHUTDOWN = "shutdown"
+"""Who pauses runs where their process goes down: nobody has to lift that."""
+
+_SAID = {"approve": "approved", "reject": "rejected", "respond": "answered for"}
+
+
+def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) -> Iterator[str]:
+    """Yield what `resume` would do with a run, in order. `now` is epoch seconds, `unread` what was posted for it."""
+    cancel = next((one for one in unread if one.kind == "cancel"), None)
+    if cancel is not None:
+        yield f"ends: {cancel.by or 'somebody'} cancelled it"
+        return
+    answers = _answers(stored, unread, now)
+    moved = False
+    for entry in stored.ledger.waiting:
+        if (answer := answers.get(entry.key)) is not None:
+            yield f"goes on: {answer.by or 'somebody'} {_SAID[answer.kind]} {entry.tool} (call {entry.key})"
+        elif _expired(entry, now):
+            yield f"goes on: nobody answered about {entry.tool} in time (call {entry.key})"
+        else:
+            yield f"waits for a person: {_question(entry)}"
+            continue
+        moved = True
+    if stored.state == State.PROCESS_TOOLS and stored.next is None:
+        yield from (_recovery(entry) for entry in _unclear(stored))
+    elif stored.state == State.AWAIT_LLM and stored.asks_the_model:
+        yield "asks the model again; what the lost answer may have cost is charged"
+    if not moved:
+        yield f"goes on in {state}"
+
+
+def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
+    """Tell whether a run goes on, or comes to its question, without anybody doing something first.
+
+    Not so where somebody paused it, or was asked and has not answered: it stands in the journal as it would in
+    memory, and can be answered there.
+    """
+    kinds = {one.kind for one in unread}
+    if "cancel" in kinds:
+        return True
+    if paused(stored):
+        return "resume" in kinds
+    if stored.parked is None or not stored.ledger.waiting:
+        return True
+    late = any(_expired(entry, now) for entry in stored.ledger.waiting)
+    return late or bool(_answers(stored, unread, now)) or bool(_unclear(stored))
+
+
+def paused(stored: StoredRun) -> bool:
+    """Tell whether somebody paused a run, and nobody has lifted that."""
+    return stored.held is not None and stored.held.get("by") != _SHUTDOWN
+
+
+def expiry(stored: StoredRun) -> float:
+    """Return when the first question of a run expires (epoch seconds); 0 where none does."""
+    ends = [float((entry.asked or {}).get("expires_at") or 0.0) for entry in stored.ledger.waiting]
+    return min(filter(None, ends), default=0.0)
+
+
+def _answers(stored: StoredRun, unread: Sequence[Posted], now: float) -> dict[str, Posted]:
+    """Return the answer to each question that has one which counts."""
+    found: dict[str, Posted] = {}
+    for one in unread:
+        if one.kind in DECISIONS:
+            judged = judge_answer(stored.questions.values(), stored.decided, one.body, now=now)
+            if not isinstance(judged, Refusal):
+                found.setdefault(judged.key, one)
+    return found
+
+
+def _unclear(stored: StoredRun) -> list[Entry]:
+    """Return the calls that were begun, have no result, and nobody is asked about."""
+    turn = int(stored.context.get("iteration", 0))
+    return [entry for entry in stored.ledger.of_turn(turn) if entry.open and not entry.asked]
+
+
+def _expired(entry: Entry, now: float) -> bool:
+    ends = float((entry.asked or {}).get("expires_at") or 0.0)
+    return bool(ends) and now >= ends
+
+
+def _question(entry: Entry) -> str:
+    why = (entry.asked or {}).get("why")
+    if why == "approval":
+        return f"may {entry.tool} run? (call {entry.key})"
+    return f"did {entry.tool} happen? (call {entry.key}, {why})"
+
+
+def _recovery(entry: Entry) -> str:
+    match entry.effect:
+        case "pure":
+            return f"runs {entry.tool} again (pure)"
+        case "idempotent":
+            return f"runs {entry.tool} again with the same key (idempotent)"
+        case "compensable":
+            return f"takes {entry.tool} back and runs it again (compensable)"
+        case _:
+            return f"asks a person about {entry.tool}: it may have happened (irreversible)"
