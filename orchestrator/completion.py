@@ -137,7 +137,7 @@ def error_payload(text: str) -> str | None:
         return None
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     problem = value.get("error") if isinstance(value, dict) else None
     return None if not problem else f"the answer is an error object: {str(problem)[:500]}"

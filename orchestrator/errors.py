@@ -17,6 +17,7 @@ OrchestratorError
     ├── CancelRequested     somebody asked this run to stop
     │   └── RejectRequested a person ended it instead of answering
     ├── AnswerRefused       an approval or another answer that no question waits for
+    │   └── RunOver         the run has ended: it takes no request at all
     ├── Suspended           the run goes no further here; resume it when you want
     ├── NotAdmitting        an engine takes no new runs now
     ├── Overloaded          an engine has as many runs in its queue as it may
@@ -66,7 +67,7 @@ class EventError(OrchestratorError):
     """An event was not carried out. `graph`, `state` and `event` are the names involved."""
 
     def __init__(self, message: str, *, graph: str, state: str, event: str) -> None:
-        super().__init__(f"{graph}: {message}")
+        super().__init__(f"{graph}: {message}" if graph else message)  # a hook knows no graph
         self.graph = graph
         self.state = state
         self.event = event
@@ -190,6 +191,15 @@ class AnswerRefused(RunError):
         self.run_id = run_id
 
 
+class RunOver(AnswerRefused):
+    """The run has ended, so it takes no request any more; `outcome` is how."""
+
+    def __init__(self, run_id: str, outcome: str) -> None:
+        super().__init__(run_id, outcome)
+        self.args = (f"run {run_id!r} is over: {outcome}",)
+        self.outcome = outcome
+
+
 class Suspended(RunError):
     """The run was left where it is, durable, before its end."""
 
@@ -293,12 +303,16 @@ class LimitReached(RunError):
 class JournalError(RunError):
     """A record could not be made durable, so the step it announces did not happen."""
 
+    kind: str = "other"
+    """Why, in one word: io, locked, full, corrupt or other."""
+
 
 class Held(JournalError):
     """Another living owner holds the run."""
 
     def __init__(self, run_id: str, owner: str) -> None:
-        super().__init__(f"run {run_id!r} is held by {owner}")
+        then = f"wait until it is let go, cancel the run, or look: `orchestrator runs show {run_id}`"
+        super().__init__(f"run {run_id!r} is held by {owner}; {then}")
         self.run_id = run_id
         self.owner = owner
 
@@ -315,9 +329,15 @@ class Fenced(JournalError):
 class StoreDown(JournalError):
     """The store cannot be reached, is full or read-only, or an I/O error poisoned it."""
 
+    def __init__(self, why: str, kind: str = "other") -> None:
+        super().__init__(why)
+        self.kind = kind
+
 
 class Corrupt(JournalError):
     """What was read is not what was written; nothing of it is used."""
+
+    kind = "corrupt"
 
 
 class TooNew(JournalError):

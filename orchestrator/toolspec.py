@@ -8,6 +8,7 @@ costs some 70 ms, which `import orchestrator` must not pay.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
 import itertools
@@ -16,7 +17,7 @@ import re
 import threading
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias, get_args, overload
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
@@ -26,6 +27,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import from_json, to_jsonable_python
 from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
+from orchestrator.docstring import split_docstring
 from orchestrator.errors import ConfigError
 from orchestrator.ports import Clock, Deps, SystemClock
 
@@ -152,22 +154,41 @@ def tool(
     description: str | None = None,
     **options: Any,
 ) -> ToolSpec | Callable[[Callable[..., Any]], ToolSpec]:
-    """Make a tool of a function: `@tool` or `@tool(effect="pure", timeout=10)`; ToolSpec has the options.
+    """Make a tool of a function: `@tool` or `@tool(effect="pure", timeout=10)`.
 
     The schema comes from the type hints (none = any JSON value), descriptions from the docstring: its first
-    paragraph and its `Args:` section. Raises ConfigError for what a model could not fill.
+    paragraph and its `Args:` section. Raises ConfigError for no option, and for what no model can fill. The options:
+
+        name: str                   what the model calls; the function's name
+        description: str            what the model reads; from the docstring
+        effect="irreversible"       what running it twice would do: "pure", "idempotent", "compensable", "irreversible"
+        undo=None                   function that takes a call back; with "compensable", and required there
+        timeout=None                seconds (float) that one call may run; None is no limit
+        approval=False              bool: a person must approve each call
+        sequential=False            bool: runs alone, after all earlier calls of its turn and before all later ones
+        max_result_chars=20_000     characters (int) of a result that are kept; 0 is no limit
+        progress="strict"           how repeated calls count: "strict", "poll" or "cumulative"
+        plain_text=False            bool: failure is also read from the text of a result
+        max_concurrency=0           calls (int) at the same time over all runs; 0 leaves it to the cap of the turn
     """
+    for option in options.keys() - set(_OPTIONS):
+        close = difflib.get_close_matches(option, _OPTIONS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: name, description, {', '.join(_OPTIONS)}"
+        raise ConfigError(f"a tool has no option {option!r}; {hint}")
 
     def build(target: Callable[..., Any]) -> ToolSpec:
         titled, text = _name_and_text(target)
         title = name or titled
         signature = _signature(target, title)
         _refuse(title, _signature_faults(target, signature.parameters))
-        summary, described = _docstring(text)
+        summary, described = split_docstring(text)
         schema, read = _typed_reader(title, signature.parameters, described)
         return ToolSpec(title, description or summary, schema, target, read=read, **options)
 
     return build if function is None else build(function)
+
+
+_OPTIONS = [item.name for item in fields(ToolSpec) if item.init and item.kw_only and item.name != "read"]
 
 
 def as_tool(source: ToolSpec | Callable[..., Any]) -> ToolSpec:
@@ -303,27 +324,6 @@ def _signature_faults(target: object, parameters: Sequence[inspect.Parameter]) -
     if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
         faults.append("it yields; a tool returns one result")
     return faults
-
-
-_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
-_ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
-
-
-def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into its first paragraph and its parameters' descriptions."""
-    lines = inspect.cleandoc(text).splitlines()
-    start = next((number for number, line in enumerate(lines) if _SECTION.fullmatch(line)), len(lines))
-    described: dict[str, str] = {}
-    current, margin = "", 0
-    for line in itertools.takewhile(lambda line: not line or line[0].isspace(), lines[start + 1 :]):
-        indent = len(line) - len(line.lstrip())
-        entry = _ENTRY.fullmatch(line.strip())
-        if entry and (not current or indent <= margin):
-            current, margin = entry[1], indent
-            described[current] = entry[2]
-        elif current:
-            described[current] = f"{described[current]} {line.strip()}".strip()
-    return " ".join("\n".join(lines[:start]).partition("\n\n")[0].split()), described
 
 
 class _Untitled(GenerateJsonSchema):

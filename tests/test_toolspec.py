@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import dataclasses
 import enum
 import functools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -495,3 +497,28 @@ def test_each_context_has_its_own_cancelled() -> None:
     one.cancelled.set()
     one.progress("half")
     assert not other.cancelled.is_set()
+
+
+# ---- options ----
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("timout", "a tool has no option 'timout'; did you mean 'timeout'?"),
+        ("zzz", "a tool has no option 'zzz'; known: name, description, effect, undo, timeout,"),
+        ("read", "a tool has no option 'read'"),
+    ],
+)
+def test_an_option_that_is_none_is_told_with_the_one_that_was_meant(option: str, said: str) -> None:
+    options: Any = {option: 3}
+    with pytest.raises(ConfigError) as caught:
+        tool(**options)
+    assert str(caught.value).startswith(said)
+
+
+def test_the_docstring_of_tool_tells_every_option_with_its_default() -> None:
+    told = dict(re.findall(r"^ {8}(\w+)=(\S+) ", tool.__doc__ or "", re.MULTILINE))
+    options = {item.name: item.default for item in dataclasses.fields(ToolSpec) if item.kw_only and item.init}
+    del options["read"]
+    assert {name: ast.literal_eval(default) for name, default in told.items()} == options

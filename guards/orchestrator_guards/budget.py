@@ -76,7 +76,7 @@ def tool_errors(tool: str, streak: int, limit: int) -> Verdict:
 def restarts(observed: int, limit: int) -> Verdict:
     """May the loop start over? `observed`: restarts so far.
 
-    As everywhere 0 is unlimited: whether restarting is on at all is the restart threshold's business.
+    As everywhere 0 is unlimited: whether restarting is on at all is asked by the loop.
     """
     return Verdict(limit == 0 or observed < limit, "restarts", observed, limit)
 

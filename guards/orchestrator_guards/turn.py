@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Final, Literal, NamedTuple
@@ -107,8 +108,16 @@ def call_key(tool: str, arguments: str) -> str:
         >>> call_key("Search", '{"q": "x"}') == call_key("search", '{"q":"x"}')
         True
     """
+    # Each call is looked at three times: before it runs, after that, and in its turn. Long ones are not kept for that.
+    return (_key if len(arguments) > CANONICAL_ARGUMENTS else _known_key)(tool, arguments)
+
+
+def _key(tool: str, arguments: str) -> str:
     text = canonical(arguments, CANONICAL_ARGUMENTS)
     return digest(f"{tool.casefold()}\0{'' if text in _NO_ARGUMENTS else text}")
+
+
+_known_key = lru_cache(maxsize=256)(_key)
 
 
 def call_keys(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -32,15 +32,20 @@ def bounding(guard: G) -> G:
 class Edge:
     """One row of the table: `event` leads from each of `sources` to `dest` when the guard `when` allows it.
 
-    Names are members of the graph's enums or their values as plain text; `Graph.rows` has the members.
-    An edge back to its own state is internal (before_ and after_ hooks only) unless `reenter`.
+    Names are members of the graph's enums or their values as plain text; `Graph.rows` has the members. A single
+    source may be given alone; `sources` is a tuple of names in either case. An edge back to its own state is
+    internal (before_ and after_ hooks only) unless `reenter`.
     """
 
     event: str
-    sources: tuple[str, ...]
+    sources: tuple[str, ...] | str
     dest: str
     when: Guard | None = None
     reenter: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sources, str):
+            object.__setattr__(self, "sources", (self.sources,))
 
     def internal_in(self, state: StrEnum) -> bool:
         """Tell whether this edge, taken from `state`, stays there without leave and enter hooks."""
@@ -95,6 +100,9 @@ class Graph:
         if problems:
             raise GraphError(self.name, problems)
 
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r}, {len(self.states)} states)"
+
     def lint(self) -> list[lint.Problem]:
         """Return every problem of the table, worst first; an empty list is a clean graph."""
         return lint.structure(self) or lint.behaviour(self)
@@ -112,12 +120,15 @@ class Graph:
         """Return a graph with further states, events and edges; `without` drops (source, event) rows first.
 
         States and events may be named as plain text. `changes` replaces any other field. Raises GraphError,
-        also for a row to drop that is not there.
+        also for a row to drop that is not there and for a state or event that is there already.
         """
-        dropped = set(without)
+        states, events, dropped = tuple(states), tuple(events), set(without)
+        problems = [*_taken("state", self.states, states), *_taken("event", self.events, events)]
         if missing := dropped - {(source, event) for source, event, _, _ in self.rows}:
             told = (f"no row {event!r} from {source!r} to drop" for source, event in sorted(missing))
-            raise GraphError(self.name, [lint.Problem(lint.Rule.UNKNOWN_NAME, text) for text in told])
+            problems += [lint.Problem(lint.Rule.UNKNOWN_NAME, text) for text in told]
+        if problems:
+            raise GraphError(self.name, problems)
         kept = [
             Edge(e.event, (s,), e.dest, e.when, e.reenter)
             for s, _, _, e in self.rows
@@ -217,6 +228,19 @@ def _normal(edge: Edge, states: Mapping[str, StrEnum], events: Mapping[str, StrE
 def guard_name(guard: Guard | None) -> str | None:
     """Return the name under which a guard appears in tables, logs and metrics."""
     return None if guard is None else str(getattr(guard, "__name__", type(guard).__name__))
+
+
+def _taken(kind: str, enum: type[StrEnum], names: Iterable[str]) -> Iterator[lint.Problem]:
+    """Yield a problem for each new name that is there already; capitals do not tell names apart."""
+    known = {member.name: member.value for member in enum} | {
+        member.value.upper(): member.value for member in enum
+    }
+    for name in names:
+        before = known.get(name.upper())
+        if before is not None:
+            message = f"{kind} {name!r} is there already, as {before!r}; choose another name"
+            yield lint.Problem(lint.Rule.TAKEN_NAME, message)
+        known[name.upper()] = name
 
 
 def _grown(enum: type[StrEnum], names: Iterable[str]) -> type[StrEnum]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,19 +39,27 @@ class Hooks:
 
 
 def collect(
-    graph: Graph, *modules: object, extra: Iterable[object] = (), points: Iterable[str] = ()
+    graph: Graph,
+    *modules: object,
+    extra: Iterable[object] = (),
+    points: Mapping[str, str] | None = None,
 ) -> Hooks:
     """Collect the hooks of `modules` (ours) and `extra` (the host's) for a graph.
 
-    A module or any object with such methods will do. `points` names further hooks that the caller of collect
-    runs by itself. Raises GraphError that lists every stray, misspelt, sync, duplicate and missing hook.
+    A module or any object with such methods will do. `points` are further hooks that the caller of collect runs by
+    itself: name -> what they take beside the run. Raises GraphError that lists every stray, misspelt, sync,
+    duplicate and missing hook, those that cannot be called, and everything of the host's that holds no hook.
     """
-    allowed = {*expected(graph), *points}
+    points = points or {}
+    allowed = _arguments(graph, points)
     problems: list[Problem] = []
     found: dict[str, list[Hook]] = {}
     hosted: set[str] = set()
     for module, own in [*((module, True) for module in modules), *((module, False) for module in extra)]:
-        for name, hook in _candidates(module):
+        candidates = list(_candidates(module))
+        if not candidates and not own:
+            problems.append(_no_hook(module, points))
+        for name, hook in candidates:
             problem = _misfit(name, hook, module, allowed)
             if problem is None and own and name in found:
                 problem = Problem(Rule.DUPLICATE_HOOK, f"{_where(module, name)} is defined twice")
@@ -67,14 +75,54 @@ def collect(
     return Hooks({name: tuple(hooks) for name, hooks in found.items()}, frozenset(hosted))
 
 
-def _misfit(name: str, hook: object, module: object, allowed: Iterable[str]) -> Problem | None:
+def _arguments(graph: Graph, points: Mapping[str, str]) -> dict[str, list[tuple[str, ...]]]:
+    """Return hook name -> what a hook of that name may take; one that is also a point may take either."""
+    allowed: dict[str, list[tuple[str, ...]]] = {name: [("run",)] for name in expected(graph)}
+    for name, value in points.items():
+        allowed.setdefault(name, []).append(("run", value))
+    return allowed
+
+
+def _no_hook(module: object, points: Iterable[str]) -> Problem:
+    name = str(getattr(module, "__name__", None) or repr(module)[:80])
+    wanted = ", ".join(("enter_<state>", "leave_<state>", "before_<event>", "after_<event>", *points))
+    give = f"give the module or an object with methods named {wanted}"
+    return Problem(Rule.NO_HOOK, f"{name} ({type(module).__name__}) holds no hook; {give}")
+
+
+def where(hook: object, name: str) -> str:
+    """Name a bound hook with the class or module it is of, for a person who looks for it."""
+    holder = getattr(hook, "__self__", None)
+    home = getattr(hook, "__module__", "") if holder is None else type(holder).__name__
+    return f"{home}.{name}" if home else name
+
+
+def _misfit(
+    name: str, hook: object, module: object, allowed: Mapping[str, Sequence[tuple[str, ...]]]
+) -> Problem | None:
     if inspect.isclass(module):
         return Problem(Rule.STRAY_HOOK, f"{_where(module, name)}: give an instance of the class")
     if name not in allowed:
         return _stray(name, module, allowed)
     if not _is_async(hook):
         return Problem(Rule.SYNC_HOOK, f"{_where(module, name)} is not an async function")
+    if not any(takes(hook, len(arguments)) for arguments in allowed[name]):
+        wanted = " or ".join(f"({', '.join(arguments)})" for arguments in allowed[name])
+        return Problem(Rule.HOOK_ARGUMENTS, f"{_where(module, name)} must take {wanted}")
     return None
+
+
+def takes(hook: object, arguments: int) -> bool:
+    """Tell whether a hook can be called with so many arguments; what cannot be read is believed."""
+    try:
+        signature = inspect.signature(hook)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def expected(graph: Graph) -> Iterator[str]:
@@ -118,8 +166,14 @@ def _where(module: object, name: str) -> str:
 
 
 def _stray(name: str, module: object, allowed: Iterable[str]) -> Problem:
-    close = difflib.get_close_matches(name, list(allowed), n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+    alike = [one for one in allowed if one.startswith(prefix)]
+    close = difflib.get_close_matches(name, alike, n=2, cutoff=0.7) or difflib.get_close_matches(
+        name, alike, n=1
+    )
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    if not prefix:  # a public async method of an object that has other things to do as well
+        hint += " Prefix it with _ if it is no hook" if close else "; prefix it with _ if it is no hook"
     return Problem(Rule.STRAY_HOOK, f"{_where(module, name)} fits no state or event{hint}")
 
 

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """Every check. The first five are structural: with such a fault a graph cannot even be read."""
+    """Every check. The first six are structural: with such a fault a graph cannot even be read."""
 
     UNKNOWN_NAME = "unknown_name"
+    TAKEN_NAME = "taken_name"
     RESERVED_NAME = "reserved_name"
     ROLE_CONFLICT = "role_conflict"
     NO_END = "no_end"
@@ -33,7 +34,9 @@ class Rule(StrEnum):
     INTERNAL_IN_WORKING_STATE = "internal_in_working_state"
     UNUSED_EVENT = "unused_event"
     STRAY_HOOK = "stray_hook"
+    NO_HOOK = "no_hook"
     SYNC_HOOK = "sync_hook"
+    HOOK_ARGUMENTS = "hook_arguments"
     DUPLICATE_HOOK = "duplicate_hook"
     MISSING_ENTER = "missing_enter"
     TERMINAL_WITHOUT_FAILURE = "terminal_without_failure"

@@ -17,7 +17,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question, State
 from orchestrator.messages import Message, Response, ToolCall, Usage
 from orchestrator.runtime.recovery import path_of
-from orchestrator.runtime.result import Result, last_text, result_of
+from orchestrator.runtime.result import Result, result_of
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop import answer, recall
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, key_of
@@ -112,7 +112,7 @@ def told(
     found = result_of(run, path_of(stored.run_id, machine.graph.name, records))
     outcome = Outcome(end["outcome"])
     if outcome not in (Outcome.COMPLETED, Outcome.PARTIAL):
-        output = last_text(run.ctx)
+        output = None
     elif deps.output is None and "output" in end:
         output = end["output"]
     else:

@@ -18,7 +18,6 @@ from orchestrator.errors import (
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.machines.llm_loop.ending import ending, refusal
-from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.messages import Message, Usage
 from orchestrator_callbacks.llm_loop import recall
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -42,7 +41,11 @@ class Result:
     reason: str
     """One of REASONS[outcome]."""
     output: Any
-    """The final answer: text, or the value of `output_type`. For a run that was stopped, the last text it said."""
+    """The final answer: text, or the value of `output_type`. None unless the run is `completed` or `partial`.
+
+    What a stopped run said last is no answer: it may be half of one, of the wrong type, or what a phase of the host's
+    has just refused. It stays in `messages`. A `partial` run with an `output_type` has a value of that type or None.
+    """
     messages: tuple[Message, ...]
     """The whole conversation, valid as the history of a next run."""
     usage: Usage
@@ -71,16 +74,10 @@ def result_of(run: LoopRun, path: Iterable[Transition]) -> Result:
         run_id=run.run_id,
         outcome=end.outcome,
         reason=end.reason,
-        output=ctx.output if ended_well else last_text(ctx),
+        output=ctx.output if ended_well else None,
         messages=tuple(recall.conversation(ctx)),
         usage=ctx.spent.total,
         transitions=tuple(path),
         verdict=refusal(run) if ctx.verdict is None else ctx.verdict,
         error=run.error,
     )
-
-
-def last_text(ctx: LoopContext) -> str | None:
-    """Return what the model said last, in words."""
-    said = (one.text for one in reversed(ctx.messages[ctx.base :]) if one.role == "assistant" and one.text)
-    return next(said, None)

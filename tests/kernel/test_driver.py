@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ import pytest
 from orchestrator.errors import InTransition, InvalidEvent, RunExists
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.graph import Edge, Graph, bounding
+from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import (
     EventFailed,
@@ -19,7 +22,8 @@ from orchestrator.kernel.record import (
     RunStarted,
     Transition,
 )
-from tests.kernel.toy import TOY, E, S, ToyRun, machine, new_run, nothing, rig
+from orchestrator.testing.clock import FakeClock
+from tests.kernel.toy import TOY, Context, E, Facts, S, ToyRun, machine, new_run, nothing, rig
 
 
 async def test_a_run_goes_from_its_initial_state_to_a_terminal_one() -> None:
@@ -159,7 +163,7 @@ async def test_guards_are_asked_once_and_told() -> None:
     (told,) = a.facts.of(GuardEvaluated)
     assert (told.event, told.guard, told.result, told.observed, told.limit) == (
         "again",
-        "turns",
+        "<lambda>",
         "allow",
         7,
         9,
@@ -279,3 +283,65 @@ async def test_a_parked_run_with_nothing_to_do_is_not_told_again() -> None:
     await a.driver.drive(a.run)
     assert len(a.facts.all) == told
     assert [fact.reason for fact in a.facts.of(RunParked)] == ["waiting"]
+
+
+# ---- what the kernel itself costs ----
+
+
+class Stopwatch(FakeClock):
+    """Time passes where a test says that work was done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.worked = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.worked
+
+
+class StrollingJournal(MemoryJournal):
+    """Each append takes two seconds of the clock."""
+
+    def __init__(self, clock: Stopwatch) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
+        self.clock.worked += 2
+        super().append(lease, drafts, blobs)
+
+
+@pytest.mark.parametrize("journalled", [True, False])
+async def test_a_transition_tells_what_it_cost_the_kernel_without_hooks_and_journal(journalled: bool) -> None:
+    clock, facts = Stopwatch(), Facts()
+
+    def dear_guard(ctx: Context) -> bool:
+        clock.worked += 0.5
+        return ctx.iteration < 2
+
+    async def hook(run: ToyRun) -> None:
+        clock.worked += 8
+
+    async def work(run: ToyRun) -> E:
+        run.ctx.iteration += 1
+        clock.worked += 4
+        return E.DID
+
+    graph = TOY.extend(
+        without=[("check", "again")], edges=[Edge(E.AGAIN, (S.CHECK,), S.WORK, bounding(dear_guard))]
+    )
+    made = machine(graph, before_again=hook, leave_work=hook, enter_work=work, after_did=hook)
+    journal = StrollingJournal(clock) if journalled else None
+    run = new_run(made, E.AGAIN)
+    await Driver(made, observers=(facts,), journal=journal, clock=clock).drive(run)
+    told = [(fact.event, fact.overhead) for fact in facts.of(Transition)]
+    assert told == [("start", 0), ("did", 0), ("again", 0.5), ("did", 0), ("finish", 0)]
+
+
+async def test_what_it_cost_is_no_part_of_which_transition_it_was() -> None:
+    first, again = rig(E.AGAIN), rig(E.AGAIN)
+    for each in (first, again):
+        await each.driver.drive(each.run)
+    one, other = first.facts.of(Transition)[0], again.facts.of(Transition)[0]
+    assert one == dataclasses.replace(one, overhead=1.0)
+    assert one == other

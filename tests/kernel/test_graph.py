@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator.errors import GraphError
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph, bounding, guard_name
 from orchestrator.kernel.hooks import collect
@@ -159,5 +160,37 @@ def test_a_row_is_dropped_from_one_source_only() -> None:
     assert graph.failure_event(graph.states("work")) == "fail"
 
 
-def test_a_name_that_is_there_already_is_not_added_twice() -> None:
-    assert list(TOY.extend(states=["ask"], events=["note"]).states) == list(S)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"states": ["ask"]}, "state 'ask' is there already, as 'ask'"),
+        ({"states": ["Ask"]}, "state 'Ask' is there already, as 'ask'"),
+        ({"events": ["note"]}, "event 'note' is there already, as 'note'"),
+        ({"states": ["more", "more"]}, "state 'more' is there already, as 'more'"),
+    ],
+)
+def test_a_name_that_is_there_already_is_refused_not_passed_over(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        TOY.extend(strict=False, **changes)
+    assert [str(problem) for problem in caught.value.problems] == [f"taken_name: {said}; choose another name"]
+
+
+def test_everything_wrong_with_an_extension_stands_in_one_error() -> None:
+    with pytest.raises(GraphError, match="2 problems"):
+        TOY.extend(states=["ask"], without=[("ask", "nothing")])
+
+
+@pytest.mark.parametrize("source", ["check", S.CHECK, ("check",), [S.CHECK]])
+def test_a_single_source_may_be_given_alone(source: Any) -> None:
+    graph = TOY.extend(without=[("check", "finish")], edges=[Edge("finish", source, "done")])
+    assert [(row[0], row[2]) for row in graph.rows if row[1] == "finish"] == [("check", "done")]
+    assert graph.edges[-1].sources == (graph.states("check"),)
+
+
+def test_an_edge_from_a_source_that_is_not_declared_is_one_problem() -> None:
+    with pytest.raises(GraphError, match="1 problem\n  - unknown_name: edge source 'nowhere'"):
+        LLM_LOOP.extend(edges=[Edge("budget_ok", "nowhere", "init")])
+
+
+def test_a_graph_shows_as_one_short_line() -> None:
+    assert repr(LLM_LOOP) == "Graph('llm_loop', 8 states)"

@@ -11,6 +11,12 @@ from orchestrator.kernel.hooks import GENERAL, collect, expected
 from orchestrator.kernel.lint import Rule
 from tests.kernel.toy import TOY, ToyRun, hooks, nothing
 
+POINTS = {"before_request": "request", "after_start": "answer"}
+"""A point of its own, and one that has the name of a hook."""
+
+
+async def _point(run: ToyRun, value: Any) -> None: ...
+
 
 def rules(*modules: object, **options: Any) -> list[Rule]:
     with pytest.raises(GraphError) as caught:
@@ -53,7 +59,8 @@ def test_a_name_without_any_likeness_gets_no_guess() -> None:
 
 def test_a_sync_hook_is_refused_and_a_sync_helper_is_none() -> None:
     assert rules(hooks(), extra=[types.SimpleNamespace(enter_done=lambda run: None)]) == [Rule.SYNC_HOOK]
-    collect(TOY, hooks(), extra=[types.SimpleNamespace(helper=lambda run: None)])
+    host = types.SimpleNamespace(helper=lambda run: None, enter_done=nothing)
+    assert "helper" not in collect(TOY, hooks(), extra=[host])
 
 
 def test_ours_are_unique_and_the_hosts_may_be_many() -> None:
@@ -81,9 +88,7 @@ def test_an_object_with_an_async_call_and_a_partial_are_hooks() -> None:
 
 
 def test_points_are_names_that_the_caller_runs_by_itself() -> None:
-    bound = collect(
-        TOY, hooks(), extra=[types.SimpleNamespace(before_request=nothing)], points=["before_request"]
-    )
+    bound = collect(TOY, hooks(), extra=[types.SimpleNamespace(before_request=_point)], points=POINTS)
     assert [name for name, _ in bound.named("before_request")] == ["before_request"]
 
 
@@ -121,3 +126,105 @@ def test_classes_in_a_module_are_no_hooks() -> None:
 def test_named_gives_the_named_first_and_the_general_second() -> None:
     bound = collect(TOY, hooks(enter_state=nothing))
     assert [name for name, _ in bound.named("enter_work", "enter_state")] == ["enter_work", "enter_state"]
+
+
+# ---- what is given as a hook and is none ----
+
+
+async def before_start(run: ToyRun) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (before_start, "before_start (function)"),
+        ("m", "'m' (str)"),
+        ({"before_start": before_start}, "(dict)"),
+        (object(), "(object)"),
+        (types.ModuleType("empty"), "empty (module)"),
+        (type("Empty", (), {}), "Empty (type)"),
+    ],
+    ids=["function", "str", "dict", "object", "module", "class"],
+)
+def test_what_a_host_gives_and_holds_no_hook_is_refused_with_what_is_wanted(
+    given: object, named: str
+) -> None:
+    with pytest.raises(GraphError) as caught:
+        collect(TOY, hooks(), extra=[given], points=POINTS)
+    [problem] = caught.value.problems
+    assert problem.rule is Rule.NO_HOOK  # type: ignore[attr-defined]
+    wanted = "enter_<state>, leave_<state>, before_<event>, after_<event>, before_request, after_start"
+    assert f"{named} holds no hook; give the module or an object with methods named {wanted}" in str(problem)
+
+
+def test_a_module_of_ours_may_hold_none() -> None:
+    collect(TOY, hooks(), types.ModuleType("after"))
+
+
+# ---- hooks that could not be called ----
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "wanted"),
+    [
+        ("enter_done", 0, "(run)"),
+        ("enter_done", 2, "(run)"),
+        ("leave_ask", 0, "(run)"),
+        ("before_start", 2, "(run)"),
+        ("after_event", 0, "(run)"),
+        ("before_request", 1, "(run, request)"),
+        ("before_request", 3, "(run, request)"),
+        ("after_start", 0, "(run) or (run, answer)"),
+    ],
+)
+def test_a_hook_that_takes_something_else_is_told_with_where_it_stands_and_what_it_gets(
+    name: str, count: int, wanted: str
+) -> None:
+    with pytest.raises(GraphError) as caught:
+        collect(TOY, hooks(), extra=[types.SimpleNamespace(**{name: _taking(count)})], points=POINTS)
+    [problem] = caught.value.problems
+    assert str(problem) == f"hook_arguments: SimpleNamespace.{name} must take {wanted}"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_name_that_is_hook_and_point_takes_what_either_gets(count: int) -> None:
+    collect(TOY, hooks(), extra=[types.SimpleNamespace(after_start=_taking(count))], points=POINTS)
+
+
+def test_arguments_with_defaults_and_any_number_of_them_are_fine() -> None:
+    async def more(run: ToyRun, extra: int = 0, *rest: int, **others: int) -> None: ...
+
+    collect(TOY, hooks(), extra=[types.SimpleNamespace(enter_done=more)])
+
+
+def _taking(count: int) -> Any:
+    async def none() -> None: ...
+
+    async def one(run: ToyRun) -> None: ...
+
+    async def two(run: ToyRun, value: Any) -> None: ...
+
+    async def three(run: ToyRun, value: Any, more: Any) -> None: ...
+
+    return (none, one, two, three)[count]
+
+
+# ---- strays ----
+
+
+def test_a_misspelt_hook_is_compared_with_those_of_its_kind_and_with_the_points() -> None:
+    stray = types.SimpleNamespace(before_requests=_point)
+    with pytest.raises(GraphError, match="did you mean 'before_request'"):
+        collect(TOY, hooks(), extra=[stray], points=POINTS)
+
+
+def test_a_public_method_that_is_no_hook_is_told_how_to_stay_out() -> None:
+    class Service:
+        async def close(self) -> None: ...
+
+        async def before_start(self, run: ToyRun) -> None: ...
+
+    with pytest.raises(
+        GraphError, match=r"Service\.close fits no state or event; prefix it with _ if it is no hook"
+    ):
+        collect(TOY, hooks(), extra=[Service()])

@@ -34,6 +34,7 @@ Change = Callable[[], Graph]
 
 GRAPH_CHANGES: dict[Rule, Change] = {
     Rule.UNKNOWN_NAME: lambda: LLM_LOOP.extend(terminal={*LLM_LOOP.terminal, "heaven"}),
+    Rule.TAKEN_NAME: lambda: LLM_LOOP.extend(states=["init"]),
     Rule.RESERVED_NAME: lambda: LLM_LOOP.extend(events=["event"], edges=[row("event", "init", "finalize")]),
     Rule.ROLE_CONFLICT: lambda: LLM_LOOP.extend(waiting={State.TERMINATE_ERROR}),
     Rule.NO_END: lambda: LLM_LOOP.extend(terminal=()),
@@ -94,6 +95,12 @@ def _async() -> Any:
     return hook
 
 
+def _async_alone() -> Any:
+    async def hook() -> None: ...
+
+    return hook
+
+
 def _second(**hooks: Any) -> types.ModuleType:
     made = types.ModuleType("second")
     for name, hook in hooks.items():
@@ -105,6 +112,7 @@ def _second(**hooks: Any) -> types.ModuleType:
 HOOK_CHANGES: dict[Rule, Callable[[], list[types.ModuleType]]] = {
     Rule.STRAY_HOOK: lambda: [module(enter_awiat_llm=_async())],
     Rule.SYNC_HOOK: lambda: [module(leave_init=lambda run: None)],
+    Rule.HOOK_ARGUMENTS: lambda: [module(leave_init=_async_alone())],
     Rule.DUPLICATE_HOOK: lambda: [module(), _second(enter_init=_async())],
     Rule.MISSING_ENTER: lambda: [module(enter_await_llm=None)],
     Rule.TERMINAL_WITHOUT_FAILURE: lambda: [module(enter_terminate_error=_async())],
@@ -124,7 +132,7 @@ def test_the_shipped_graph_and_its_hooks_are_clean() -> None:
 
 
 def test_every_rule_is_proven_here() -> None:
-    assert {*GRAPH_CHANGES, *HOOK_CHANGES} == set(Rule)
+    assert {*GRAPH_CHANGES, *HOOK_CHANGES, Rule.NO_HOOK} == set(Rule)
 
 
 @pytest.mark.parametrize("rule", GRAPH_CHANGES, ids=str)
@@ -136,6 +144,11 @@ def test_a_change_to_the_graph_breaks_exactly_that_rule(rule: Rule) -> None:
 def test_a_change_to_the_hooks_breaks_exactly_that_rule(rule: Rule) -> None:
     found = problems_of(lambda: collect(LLM_LOOP, *HOOK_CHANGES[rule]()))
     assert {problem.rule for problem in found} == {rule}
+
+
+def test_something_of_the_hosts_without_any_hook_breaks_exactly_that_rule() -> None:
+    found = problems_of(lambda: collect(LLM_LOOP, module(), extra=[object()]))
+    assert {problem.rule for problem in found} == {Rule.NO_HOOK}
 
 
 # ---- the finer points of a rule ----

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections import deque
 from dataclasses import fields, replace
 from typing import Any
@@ -54,6 +56,30 @@ def test_a_negative_cap_is_refused_with_its_tool() -> None:
 def test_at_most_one_turn_is_kept_back(turns: int) -> None:
     with pytest.raises(ConfigError, match=f"limit wrap_up_turns is {turns}; it must be 0 or 1"):
         Limits(wrap_up_turns=turns)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_iteration": 3}, "there is no limit 'max_iteration'; did you mean 'max_iterations'?"),
+        ({"timeout": 3}, "there is no limit 'timeout'; known: max_iterations, max_tool_errors,"),
+    ],
+)
+def test_a_limit_that_is_none_is_told_with_the_one_that_was_meant(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Limits(**given)
+    assert str(caught.value).startswith(said)
+
+
+def test_limits_are_given_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"limits are given by name, as Limits\(max_iterations=3\)"):
+        Limits(3)  # type: ignore[call-arg]
+
+
+def test_limits_are_copied_and_described_as_any_dataclass() -> None:
+    limits = Limits(max_iterations=3, tool_caps={"Send": 1})
+    assert copy.copy(limits) == copy.deepcopy(limits) == replace(limits) == limits
+    assert list(inspect.signature(Limits).parameters) == [item.name for item in fields(Limits)]
 
 
 def test_the_defaults_are_those_of_the_seed() -> None:

@@ -67,7 +67,9 @@ async def test_a_used_up_budget_ends_the_run_with_its_reason_history_and_last_wo
     assert len(llm.requests) == asked
     assert path(result.transitions)[-1] == "budget_exceeded"
     assert result.transitions[-1].source == "update_budgets"
-    assert (result.verdict.ok, result.error, result.output) == (False, None, "thinking")
+    assert (result.verdict.ok, result.error, result.output) == (False, None, None)
+    said = [message.text for message in result.messages if message.role == "assistant"]
+    assert said[-1] == "thinking", "what it said last is in the history, and is no output"
     assert not faults(result.messages)
     assert result.messages[-1].role == "tool", "the turn that tripped it is whole in the history"
     assert next(v for v in facts.of(BudgetChecked)[-1].verdicts if not v.ok) == result.verdict
@@ -137,12 +139,13 @@ async def test_a_budget_used_up_whole_leaves_nothing_for_a_wrap_up_turn() -> Non
     assert (result.outcome, result.reason, len(llm.requests)) == (Outcome.BUDGET_EXCEEDED, "input_tokens", 1)
 
 
-async def test_the_wrap_up_answer_may_be_free_text_or_a_typed_value() -> None:
-    for said, value in (("about three", "about three"), ("[3]", [3])):
+async def test_the_wrap_up_answer_of_a_typed_run_is_a_value_of_that_type_or_none() -> None:
+    for said, value in (("about three", None), ("[3]", [3])):
         llm = endless(wraps_up=said)
         limits = Limits(max_iterations=2, wrap_up_turns=1)
         result = await agent(llm, [step], limits=limits, output_type=list[int]).run("go")
         assert (result.outcome, result.output) == (Outcome.PARTIAL, value)
+        assert result.messages[-1].text == said
 
 
 @pytest.mark.parametrize(("cap", "wanted", "ran"), [(2, 5, 2), (5, 5, 5), (0, 5, 5)])

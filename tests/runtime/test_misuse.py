@@ -38,8 +38,8 @@ class TakesTooMuch:
 @pytest.mark.parametrize(
     ("hooks", "said"),
     [
-        (TakesTooLittle(), r"before_tool_execution must take \(run, call\)"),
-        (TakesTooMuch(), r"before_finalize must take \(run, output\)"),
+        (TakesTooLittle(), r"hook_arguments: TakesTooLittle.before_tool_execution must take \(run, call\)"),
+        (TakesTooMuch(), r"hook_arguments: TakesTooMuch.before_finalize must take \(run, output\)"),
         (TakesTooLittle, r"TakesTooLittle.before_tool_execution: give an instance of the class"),
     ],
 )

@@ -126,7 +126,7 @@ async def test_exactly_so_many_retries_are_made(retries: int) -> None:
     assert (result.outcome, result.reason) == (Outcome.FAILED, "completion_invalid")
     assert isinstance(result.error, CompletionError)
     assert result.error.attempts == retries
-    assert result.output == BAD
+    assert (result.output, result.messages[-1].text) == (None, BAD)
     llm.assert_complete()
     tries = [fact.outcome for fact in facts.of(Attempt) if fact.operation == "completion"]
     assert tries == ["retry"] * retries + ["exhausted"]
@@ -175,7 +175,7 @@ async def test_retries_count_as_iterations_and_end_with_them() -> None:
     result = await agent(llm, output_type=City, limits=limits).run("?")
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "max_iterations")
     assert (result.transitions[-1].source, result.transitions[-1].event) == ("handle_completion", "failure")
-    assert result.output == BAD
+    assert (result.output, result.messages[-1].text) == (None, BAD)
     llm.assert_complete()
 
 
@@ -183,7 +183,8 @@ async def test_the_turn_kept_back_answers_where_retries_run_out_of_iterations() 
     llm = ScriptedLLM([BAD, BAD, "About two."])
     limits = Limits(max_iterations=3, completion_retries=5, wrap_up_turns=1)
     result = await agent(llm, output_type=City, limits=limits).run("?")
-    assert (result.outcome, result.reason, result.output) == (Outcome.PARTIAL, "max_iterations", "About two.")
+    assert (result.outcome, result.reason, result.output) == (Outcome.PARTIAL, "max_iterations", None)
+    assert result.messages[-1].text == "About two."
     assert [request.tool_choice for request in llm.requests] == ["auto", "auto", "none"]
 
 

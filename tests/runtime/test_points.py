@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import GraphError
+from orchestrator.errors import GraphError, Refused, RunFailed
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import EventFailed
 from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopRun
-from tests.runtime.stage import agent, faults, path
+from tests.runtime.stage import Facts, agent, faults, path
 
 
 def add(a: int, b: int) -> int:
@@ -161,6 +162,45 @@ async def test_an_error_of_a_hosts_hook_fails_the_run_from_each_state(hook: str,
     assert not faults(result.messages)
 
 
+async def test_a_hook_that_asks_for_the_failure_itself_leaves_an_error_that_names_it() -> None:
+    class Judge:
+        async def enter_evaluate_response(self, run: LoopRun) -> str:
+            return "failure"
+
+    facts = Facts()
+    result = await agent(["done"], hooks=[Judge()], observers=[facts]).run("?")
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "callback_error")
+    said = "Judge.enter_evaluate_response returned 'failure' and no error; raise one that says why"
+    assert str(result.error) == said
+    assert path(result.transitions)[-2:] == ["llm_response", "failure"]
+    [told] = facts.of(EventFailed)
+    assert (told.hook, told.state, told.event) == ("enter_evaluate_response", "evaluate_response", "failure")
+    with pytest.raises(RunFailed, match="Judge"):
+        result.raise_for_outcome()
+
+
+async def test_a_failure_that_a_later_hook_takes_back_leaves_no_error() -> None:
+    class Judge:
+        async def enter_evaluate_response(self, run: LoopRun) -> str:
+            return "failure"
+
+        async def enter_state(self, run: LoopRun) -> str | None:
+            return "response_no_tool" if run.cursor == "evaluate_response" else None
+
+    result = await agent(["done"], hooks=[Judge()]).run("?")
+    assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
+
+
+@pytest.mark.parametrize("hook", ["after_budget_ok", "before_llm_request"])
+async def test_a_refusal_where_nothing_can_be_refused_any_more_says_why_and_nothing_else(hook: str) -> None:
+    async def refuse(run: LoopRun, *rest: object) -> None:
+        raise Refused("not on Sundays")
+
+    result = await agent([call("add", a=1, b=2), "3"], [add], hooks=[_Only(hook, refuse)]).run("?")
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "policy_stop")
+    assert str(result.error) == "not on Sundays"
+
+
 @pytest.mark.parametrize("hook", ["before_failure", "leave_await_llm", "after_failure"])
 async def test_no_hook_can_keep_a_failed_run_from_failing_or_hide_its_error(hook: str) -> None:
     error = RuntimeError("the model broke")
@@ -195,6 +235,58 @@ def test_a_misspelt_point_is_named_with_the_one_that_was_meant() -> None:
 
     with pytest.raises(GraphError, match="did you mean 'before_llm_request'"):
         agent([], hooks=[_Only("before_llm_requests", before_llm_requests)])
+
+
+def test_a_misspelt_point_is_guessed_among_the_points_too() -> None:
+    async def before_tool_call(run: LoopRun, call: ToolCall) -> None: ...
+
+    with pytest.raises(GraphError, match=r"did you mean .*'before_tool_execution'"):
+        agent([], hooks=[_Only("before_tool_call", before_tool_call)])
+
+
+@pytest.mark.parametrize(
+    ("point", "wanted"),
+    [
+        ("before_llm_request", "Request"),
+        ("after_llm_response", "Response"),
+        ("before_tool_execution", "ToolCall or ToolResult"),
+        ("after_tool_execution", "ToolResult"),
+    ],
+)
+async def test_what_a_point_returns_of_another_kind_is_its_own_error_and_names_it(
+    point: str, wanted: str
+) -> None:
+    class Host:
+        async def _answer(self, run: LoopRun, value: Any) -> str:
+            return "text"
+
+    setattr(Host, point, Host._answer)
+    result = await agent([call("add", a=1, b=2), "3"], [add], hooks=[Host()]).run("?")
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "callback_error")
+    assert str(result.error) == f"Host.{point} returned str, not {wanted}"
+    assert not faults(result.messages)
+
+
+async def test_a_call_that_one_host_denies_is_not_shown_to_the_next_and_the_model_reads_why() -> None:
+    ran, seen = [], []
+
+    def pay(amount: int) -> str:
+        ran.append(amount)
+        return "paid"
+
+    class Policy:
+        async def before_tool_execution(self, run: LoopRun, call: ToolCall) -> ToolResult:
+            return ToolResult.denied(call, "not on Sundays")
+
+    class Later:
+        async def before_tool_execution(self, run: LoopRun, call: ToolCall) -> None:
+            seen.append(call)
+
+    result = await agent([call("pay", amount=5), "well"], [pay], hooks=[Policy(), Later()]).run("?")
+    assert (ran, seen) == ([], [])
+    assert result.outcome is Outcome.COMPLETED
+    assert result.messages[2].text == '{"error":"not on Sundays","type":"Denied"}'
+    assert result.messages[2].is_error
 
 
 class _Only:

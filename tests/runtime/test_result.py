@@ -15,12 +15,15 @@ from orchestrator.errors import (
     RunRejected,
     RunStopped,
 )
+from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Message
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.runtime.conversation import Conversations
 from orchestrator.runtime.result import Result
+from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import agent, faults
 
 
@@ -71,13 +74,44 @@ async def test_the_exception_of_a_failure_is_caused_by_the_first_error() -> None
     assert caught.value.__cause__ is error
 
 
-async def test_the_output_of_a_stopped_run_is_what_it_said_last_not_what_others_said_before() -> None:
-    history = [Message("user", "a"), Message("assistant", "before"), Message("user", "b")]
-    result = await agent([call("step", n=1)], [step], limits=Limits(max_iterations=1)).run(history)
-    assert result.output is None
+async def test_a_stopped_run_has_no_output_and_what_it_said_stays_in_the_messages() -> None:
     script = [Message("assistant", "first I step", (call("step", n=1),)), call("step", n=2)]
-    result = await agent(script, [step], limits=Limits(max_iterations=2)).run(history)
-    assert result.output == "first I step"
+    result = await agent(script, [step], limits=Limits(max_iterations=2)).run("go")
+    assert (result.outcome, result.output) == (Outcome.BUDGET_EXCEEDED, None)
+    assert "first I step" in [message.text for message in result.messages]
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_what_a_phase_of_the_hosts_refused_is_no_output_not_even_after_a_wrap_up_turn(
+    turns: int,
+) -> None:
+    class Moderation:
+        async def enter_moderate(self, run: LoopRun) -> str:
+            return "dirty"
+
+    runner = agent(
+        ["my secret"] * 9,
+        graph=MODERATED,
+        hooks=[Moderation()],
+        limits=Limits(max_iterations=3, wrap_up_turns=turns),
+    )
+    result = await runner.run("go", run_id="r")
+    assert (result.outcome, result.output) == (Outcome.BUDGET_EXCEEDED, None)
+    assert (await runner.resume("r")).output is None  # it has ended: only told
+
+
+MODERATED = LLM_LOOP.extend(
+    name="moderated",
+    states=["moderate"],
+    events=["clean", "dirty"],
+    without=[("evaluate_response", "response_no_tool")],
+    edges=[
+        Edge("response_no_tool", "evaluate_response", "moderate"),
+        Edge("clean", "moderate", "handle_completion"),
+        Edge("dirty", "moderate", "await_llm", may_continue),
+        Edge("failure", "moderate", "terminate_error"),
+    ],
+)
 
 
 async def test_a_conversation_goes_on_with_what_was_said() -> None:

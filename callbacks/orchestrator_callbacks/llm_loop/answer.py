@@ -29,7 +29,7 @@ def read(run: LoopRun) -> str | None:
         ctx.output = spec.parse(text)
     except UnusableAnswer as error:
         if ctx.wrapping_up:
-            ctx.output = text  # a partial answer in free text is worth more than none
+            ctx.output = None  # in free text it stays among the messages: the host was promised a type
             return None
         return f"the model refused: {response.refusal}" if response.refusal else str(error)
     return None

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from orchestrator.completion import OutputSpec
-from orchestrator.errors import GraphError
-from orchestrator.kernel.hooks import Hook, Hooks
-from orchestrator.kernel.lint import Problem, Rule
+from orchestrator.errors import RunError
+from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import ToolCall
+from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
 from orchestrator.toolresult import ToolResult
@@ -33,40 +31,33 @@ POINTS = {
 }
 """The five places inside the loop's states where a host's hooks may look and change.
 
-`before_llm_request(run, request)`, `after_llm_response(run, response)`, `before_tool_execution(run, call)`,
-`after_tool_execution(run, result)`, `before_finalize(run, output)`. An error in any of them fails the run.
+`before_llm_request(run, request)` may return another Request, `after_llm_response(run, response)` a Response,
+`before_tool_execution(run, call)` another ToolCall or a ToolResult that stands for the call, so that it does not run,
+`after_tool_execution(run, result)` a ToolResult, `before_finalize(run, output)` any output. An error in any of them
+fails the run, another kind of value is one. To refuse a call and let the model read why, or to change what it reads:
+
+    async def before_tool_execution(self, run, call):
+        return ToolResult.denied(call, "not on Sundays") if call.name == "pay" else None
+
+    async def after_tool_execution(self, run, result):
+        return dataclasses.replace(result, content="withheld") if "secret" in result.content else None
 """
 
 
 def split(bound: Hooks) -> tuple[Hooks, Mapping[str, tuple[Point, ...]]]:
-    """Part what was bound into the machine's hooks and the hosts' points.
+    """Part what was bound, with POINTS as points, into the machine's hooks and the hosts' points.
 
     `after_llm_response` is the name of both: the hook of the event takes (run), the point (run, response).
-    Raises GraphError for a hook at a point that takes anything else: it would never run.
     """
     hooks: dict[str, tuple[Hook, ...]] = dict(bound.by_name)
     points: dict[str, tuple[Point, ...]] = {}
-    problems: list[Problem] = []
-    for name, value in POINTS.items():
+    for name in POINTS:
         named = hooks.pop(name, ())
-        if here := tuple(hook for hook in named if _takes(hook, 2)):
+        if here := tuple(hook for hook in named if takes(hook, 2)):
             points[name] = here
-        rest = tuple(hook for hook in named if not _takes(hook, 2))
-        if name == "after_llm_response" and all(_takes(hook, 1) for hook in rest):
-            hooks |= {name: rest} if rest else {}
-        elif rest:
-            problems.append(Problem(Rule.STRAY_HOOK, f"{name} must take (run, {value})"))
-    if problems:
-        raise GraphError("llm_loop", problems)
+        if rest := tuple(hook for hook in named if not takes(hook, 2)):
+            hooks[name] = rest
     return Hooks(hooks, bound.hosted & hooks.keys()), points
-
-
-def _takes(hook: Hook, arguments: int) -> bool:
-    try:
-        inspect.signature(hook).bind(*[None] * arguments)
-    except TypeError:
-        return False
-    return True
 
 
 class Tools(Protocol):
@@ -126,13 +117,33 @@ class LoopDeps:
 LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
 
 
+_GIVES: Mapping[str, tuple[type, ...]] = {
+    "before_llm_request": (Request,),
+    "after_llm_response": (Response,),
+    "before_tool_execution": (ToolCall, ToolResult),
+    "after_tool_execution": (ToolResult,),
+    "before_finalize": (object,),
+}
+"""Point -> what its hooks may return beside None."""
+
+
 async def through(run: LoopRun, point: str, value: Any) -> Any:
-    """Pass a value through the host's hooks at a point, each seeing what the one before made of it."""
+    """Pass a value through the host's hooks at a point, each seeing what the one before made of it.
+
+    A result that stands for a call ends that: there is no call any more that the next hook could look at. Raises
+    RunError for a hook that returns something else than its point takes.
+    """
     for hook in run.deps.points.get(point, ()):
         run.hook = point
         changed = await hook(run, value)
         if run.halted:  # somebody stopped the run meanwhile, the hook itself perhaps: go no further
             await asyncio.sleep(0)
-        if changed is not None:
-            value = changed
+        if changed is None:
+            continue
+        if not isinstance(changed, _GIVES[point]):
+            wanted = " or ".join(kind.__name__ for kind in _GIVES[point])
+            raise RunError(f"{where(hook, point)} returned {type(changed).__name__}, not {wanted}")
+        value = changed
+        if point == "before_tool_execution" and isinstance(value, ToolResult):
+            break
     return value

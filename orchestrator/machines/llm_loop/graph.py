@@ -14,6 +14,7 @@ from orchestrator_guards import (
     output_tokens,
     progress,
     reserve,
+    restarts,
     tool_errors,
 )
 
@@ -60,23 +61,28 @@ def hard_refusal(ctx: LoopContext) -> Verdict | None:
     return first_refusal(_whole(ctx))
 
 
-def _whole(ctx: LoopContext) -> tuple[Verdict, ...]:
+def _whole(ctx: LoopContext) -> list[Verdict]:
+    """Ask about the whole budgets, iterations last; limits that are off are not asked."""
     limits, spent = ctx.limits, ctx.spent
     used = spent.total
-    return (
-        input_tokens(used.input_tokens, limits.max_input_tokens),
-        output_tokens(used.output_tokens, limits.max_output_tokens),
-        cost(used.cost or 0.0, limits.max_cost),
-        elapsed(spent.seconds, limits.max_seconds),
-        iterations(ctx.iteration, limits.max_iterations),
-    )
+    asked: list[Verdict] = []
+    if limits.max_input_tokens:
+        asked.append(input_tokens(used.input_tokens, limits.max_input_tokens))
+    if limits.max_output_tokens:
+        asked.append(output_tokens(used.output_tokens, limits.max_output_tokens))
+    if limits.max_cost:
+        asked.append(cost(used.cost or 0.0, limits.max_cost))
+    if limits.max_seconds:
+        asked.append(elapsed(spent.seconds, limits.max_seconds))
+    asked.append(iterations(ctx.iteration, limits.max_iterations))
+    return asked
 
 
 @bounding
 def may_continue(ctx: LoopContext) -> Verdict:
     """May the model be asked again? The first refusal of any guard, or the verdict on iterations."""
     if ctx.wrapping_up:
-        asked = [*_whole(ctx)]
+        asked = _whole(ctx)
     elif ctx.verdict is not None:
         return ctx.verdict
     else:
@@ -89,8 +95,9 @@ def may_continue(ctx: LoopContext) -> Verdict:
 def may_restart(ctx: LoopContext) -> Verdict:
     """May the loop start over? Restarts have a limit of their own and no iteration is given back."""
     limits = ctx.limits
-    if not limits.max_restarts or ctx.spent.restarts >= limits.max_restarts:
-        return Verdict(ok=False, guard="restarts", observed=ctx.spent.restarts, limit=limits.max_restarts)
+    asked = restarts(ctx.spent.restarts, limits.max_restarts)
+    if not asked or not limits.max_restarts:  # to the guard 0 is unlimited, here it is off
+        return asked._replace(ok=False)
     return iterations(ctx.iteration, limits.max_iterations)
 
 

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from orchestrator.errors import ConfigError
 from orchestrator_guards import tool_key
 
+T = TypeVar("T")
 
+
+def _by_name(kind: type[T]) -> type[T]:
+    """Let a class refuse values without a name, and names that it has no field for, in a sentence."""
+    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
+    made: Callable[..., None] = kind.__init__
+
+    @functools.wraps(made)
+    def init(self: T, *unnamed: Any, **given: Any) -> None:
+        if unnamed:
+            raise ConfigError(f"limits are given by name, as {kind.__name__}(max_iterations={unnamed[0]!r})")
+        for name in given.keys() - set(known):
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise ConfigError(f"there is no limit {name!r}; {hint}")
+        made(self, **given)
+
+    kind.__init__ = init  # type: ignore[assignment,method-assign]
+    return kind
+
+
+@_by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one run may use. A limit of N allows exactly N; 0 is unlimited, or off.
 
-    Defaults are seed 003's. Raises ConfigError on a negative number or a share outside its range.
+    Defaults are seed 003's. Raises ConfigError on a name that is none, a negative number or a share outside
+    its range.
     """
 
     max_iterations: int = 100

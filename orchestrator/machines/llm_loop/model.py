@@ -183,7 +183,7 @@ class LoopContext:
     verdict: Verdict | None = None
     """The refusal that ends the run, or that it wraps up for."""
     wrapping_up: bool = False
-    """The last turn: no tools, whatever it answers is the output."""
+    """The last turn: no tools, and no further request whatever it answers."""
     output: Any = None
     fault: str | None = None
     """Reason of a failure where the place it happened in knows better than the error's type."""
