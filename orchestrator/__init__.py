@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from orchestrator.telemetry.metrics import Metrics as Metrics
     from orchestrator.telemetry.notice import ParkNotice as ParkNotice
     from orchestrator.testing.clock import FakeClock as FakeClock
+    from orchestrator.toolresult import ToolResult as ToolResult
     from orchestrator.toolspec import ToolContext as ToolContext
     from orchestrator.toolspec import ToolSpec as ToolSpec
     from orchestrator.toolspec import tool as tool
@@ -117,6 +118,7 @@ _HOME = {
     "Suspended": "errors",
     "ToolCall": "messages",
     "ToolContext": "toolspec",
+    "ToolResult": "toolresult",
     "ToolSpec": "toolspec",
     "TransitionLog": "telemetry.log",
     "Usage": "messages",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, overload
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -164,6 +164,40 @@ class Usage:
 
 NO_USAGE = Usage()
 
+_OPENAI = (
+    "stop",
+    "length",
+    "tool_calls",
+    "content_filter",
+    "function_call",
+    "completed",
+    "incomplete",
+    "failed",
+)
+_ANTHROPIC = ("end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal")
+FINISH_REASONS = frozenset(
+    (*_OPENAI, *_ANTHROPIC, "model_context_window_exceeded", "max_output_tokens", "error")
+)
+"""Why models say that they stopped, in the words of the vendors that are known."""
+
+
+def finish_word(reason: object) -> str | None:
+    """Return one of FINISH_REASONS as it is, None for None, and `_other` for anything else: it is text from outside."""
+    if reason is None:
+        return None
+    return reason if isinstance(reason, str) and reason in FINISH_REASONS else "_other"
+
+
+def encodable(value: Any) -> Any:
+    """Return text or JSON data in a form that UTF-8 has: a lone surrogate would stop the journal and the next request."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="replace").decode()
+    if isinstance(value, list | tuple):
+        return [encodable(one) for one in value]
+    if isinstance(value, dict):
+        return {encodable(name): encodable(one) for name, one in value.items()}
+    return value
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -180,6 +214,21 @@ class Response:
     def message(self) -> Message:
         """Return the assistant message that this response becomes in the transcript."""
         return Message("assistant", self.content, self.tool_calls, None, None, self.refusal, self.reasoning)
+
+    def encodable(self) -> Response:
+        """Return the answer with every text of it in a form that can be stored and sent; itself where all is ASCII."""
+        called = [text for call in self.tool_calls for text in (call.id, call.name, call.arguments)]
+        if all(
+            one is None or (type(one) is str and one.isascii())
+            for one in (self.content, self.refusal, self.reasoning, *called)
+        ):
+            return self
+        calls = tuple(
+            ToolCall(encodable(call.id), encodable(call.name), encodable(call.arguments))
+            for call in self.tool_calls
+        )
+        content, refusal, reasoning = (encodable(one) for one in (self.content, self.refusal, self.reasoning))
+        return replace(self, content=content, tool_calls=calls, refusal=refusal, reasoning=reasoning)
 
 
 class ToolOffer(Protocol):

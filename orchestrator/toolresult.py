@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from pydantic_core import to_json
 
-from orchestrator.messages import Message, ToolCall
+from orchestrator.messages import Message, ToolCall, encodable
 
 ToolOutcome: TypeAlias = Literal["ok", "error", "timeout", "denied", "invalid_args", "cancelled"]
 
@@ -29,6 +29,8 @@ class ToolResult:
     queued: float = 0.0
     cut: bool = False
     """The tool said more than its `max_result_chars`."""
+    at: float = field(default=0.0, compare=False)
+    """When the tool began (epoch seconds); 0 where none ran, or nobody knows."""
 
     @property
     def is_error(self) -> bool:
@@ -43,10 +45,20 @@ class ToolResult:
         """Answer a call with JSON the model can read, `{"error": why, "type": kind}`; `why` is capped."""
         return cls(call, position, error_text(why, kind), outcome)
 
+    @classmethod
+    def denied(cls, call: ToolCall, why: str) -> ToolResult:
+        """Refuse a call, for a `before_tool_execution` hook: the tool does not run, and the model reads why.
+
+        Example:
+            >>> ToolResult.denied(ToolCall("1", "pay", "{}"), "not on Sundays").content
+            '{"error":"not on Sundays","type":"Denied"}'
+        """
+        return cls.failure(call, 0, "denied", why, kind="Denied")  # whoever asked the hook knows the position
+
 
 def error_text(why: str, kind: str) -> str:
     """Return JSON that the model can read, `{"error": why, "type": kind}`; `why` is capped."""
-    text = _encodable(why if len(why) <= _ERROR_CHARS else f"{why[: _ERROR_CHARS - 1]}…")
+    text: str = encodable(why if len(why) <= _ERROR_CHARS else f"{why[: _ERROR_CHARS - 1]}…")
     return to_json({"error": text, "type": kind}).decode()
 
 
@@ -74,7 +86,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
 def content_of(value: object, limit: int) -> tuple[str, bool]:
     """Return the text of what a tool returned, and whether it was cut. Raises for what has no text."""
     text, was_cut = cut(value if type(value) is str else _serialised(value), limit)
-    return _encodable(text), was_cut
+    return str(encodable(text)), was_cut
 
 
 def _serialised(value: object) -> str:
@@ -95,8 +107,3 @@ def cut(text: str, limit: int) -> tuple[str, bool]:
     longest = len(f"… [cut: {limit:,} of {len(text):,} characters]")
     kept = max(0, limit - longest)
     return f"{text[:kept]}… [cut: {kept:,} of {len(text):,} characters]"[:limit], True
-
-
-def _encodable(text: str) -> str:
-    """Return text that has a UTF-8 form; a lone surrogate would stop the journal and the next request."""
-    return text if text.isascii() else text.encode(errors="replace").decode()

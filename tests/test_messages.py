@@ -117,3 +117,15 @@ def test_a_request_offers_nothing_by_default_and_lets_the_model_choose() -> None
         None,
         {},
     )
+
+
+def test_an_answer_with_half_a_character_gets_a_form_that_can_be_stored_and_sent() -> None:
+    broken = Response(
+        "half \ud800", (ToolCall("i", "f", '{"a": "\udfff"}'),), refusal="é", reasoning="\ud801"
+    )
+    mended = broken.encodable()
+    assert mended == Response("half ?", (ToolCall("i", "f", '{"a": "?"}'),), refusal="é", reasoning="?")
+    parts = Response([{"type": "text", "text": "\ud800"}], (), "stop").encodable()
+    assert parts == Response([{"type": "text", "text": "?"}], (), "stop")
+    plain = Response("text", (ToolCall("i", "f", "{}"),))
+    assert plain.encodable() is plain

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.journal.redacted import tool_word
+
 TOOL = "tool"
 """The effect of intents and results that belong to this ledger; others (`file`) have one of their own."""
 
@@ -20,6 +22,7 @@ class Entry:
 
     key: str
     tool: str = ""
+    """Its name; `_unregistered` for one that the model made up."""
     effect: str = ""
     open: bool = False
     """It was announced and has neither a result nor been taken back."""
@@ -52,10 +55,10 @@ class Ledger:
             case "intent":
                 for call in body["calls"]:
                     entry = self._entry(call["key"])
-                    entry.tool, entry.effect, entry.open = call["tool"], call["effect"], True
+                    entry.tool, entry.effect, entry.open = tool_word(call), call["effect"], True
             case "done":
                 entry = self._entry(body["key"])
-                entry.tool, entry.open, entry.done, entry.asked = body["tool"], False, body, None
+                entry.tool, entry.open, entry.done, entry.asked = tool_word(body), False, body, None
             case "rolled_back":
                 self._entry(body["key"]).open = False
             case "asked":

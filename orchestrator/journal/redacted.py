@@ -3,7 +3,8 @@
 Told apart by what may be shown, not by what may not: a member that nobody listed here is content, so one that
 is added to a record later is never handed around by mistake. Kept are names, numbers, times, digests, and who
 decided what and why (`by`, `why`: that is what an audit is about). Content are messages, arguments, results,
-texts of errors, memory, outputs, and how the run was launched. Pure.
+texts of errors, memory, outputs, and how the run was launched. The name of a tool that the model made up, and a reason
+for stopping that no vendor is known to give, are content in the place of a name: a fixed word is shown for them. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
+
+from orchestrator.messages import finish_word
+
+UNREGISTERED = "_unregistered"
+"""Stands for the name of a tool that nobody registered, as in metrics and logs."""
 
 Spec: TypeAlias = "Mapping[str, Spec | None]"
 """Member -> None: shown whole; a Spec: what of it is shown (of each element, where it is a list)."""
@@ -20,8 +26,12 @@ def _whole(*names: str) -> dict[str, Spec | None]:
     return dict.fromkeys(names)
 
 
-_CONTEXT: Spec = _whole("limits", "iteration", "base", "recalled", "spent", "next", "wrapping_up", "degraded")
-_CALL: Spec = _whole("key", "position", "tool", "effect")
+_CONTEXT: Spec = {
+    **_whole("limits", "iteration", "base", "recalled", "next", "wrapping_up", "degraded"),
+    # not `by_tool`: its keys are names, those that a model made up among them
+    "spent": _whole("usage", "below", "seconds", "tool_calls", "retries", "restarts", "compactions"),
+}
+_CALL: Spec = _whole("key", "position", "tool", "effect", "registered")
 
 SHOWN: Mapping[str, Spec] = MappingProxyType(
     {
@@ -38,7 +48,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
             "iteration", "model", "finish_reason", "seconds", "retries", "usage", "at", "t", "tool_calls"
         ),
         "intent": {**_whole("effect", "turn", "key", "step", "change", "path", "mode", "at"), "calls": _CALL},
-        "done": _whole("effect", "key", "tool", "outcome", "seconds", "queued", "cut", "at"),
+        "done": _whole("effect", "key", "tool", "registered", "outcome", "seconds", "queued", "cut", "at"),
         "memory": _whole("stored"),
         "rolled_back": _whole("effect", "key", "outcome", "at"),
         "asked": _whole("key", "tool", "digest", "why", "expires_at", "at"),
@@ -80,7 +90,8 @@ def _parted(body: Mapping[str, Any], spec: Spec) -> Parts:
         if name not in spec:
             parts.content[name] = value
         elif inner is None or value is None:
-            parts.shown[name] = value
+            parts.shown[name] = _word(name, value, body)
+            parts.content.update({name: value} if parts.shown[name] != value else {})
         elif isinstance(value, Mapping):
             part = _parted(value, inner)
             parts.shown[name] = part.shown
@@ -96,6 +107,17 @@ def _parted(body: Mapping[str, Any], spec: Spec) -> Parts:
     return parts
 
 
+def tool_word(body: Mapping[str, Any]) -> str:
+    """Return the tool that a record is about: its name, or UNREGISTERED for one that the model made up."""
+    return UNREGISTERED if body.get("registered") is False else str(body.get("tool", ""))
+
+
+def _word(name: str, value: object, body: Mapping[str, Any]) -> object:
+    if name == "finish_reason":
+        return finish_word(value)
+    return tool_word(body) if name == "tool" and value is not None else value
+
+
 def _names(content: Mapping[str, Any], prefix: str) -> list[str]:
     """Name each member that is content; one that is only partly so by its parts."""
     found: list[str] = []
@@ -106,5 +128,5 @@ def _names(content: Mapping[str, Any], prefix: str) -> list[str]:
     return found
 
 
-_PARTLY = frozenset(("context", "error", "messages", "calls"))
+_PARTLY = frozenset(("context", "context.spent", "error", "messages", "calls", "spent"))
 """Members whose parts are told apart above."""

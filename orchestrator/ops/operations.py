@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.ops.panel import Dashboard, Kind, Panel, Query, Row, Unit
+from orchestrator.ops.promql import age, increase, lately, quantile, rate, some, total
 from orchestrator.ops.threshold import Thresholds
 from orchestrator.ops.work_rows import WORK_ROWS
 
@@ -78,19 +79,14 @@ HEALTH = Row(
         Panel(
             title="Waiting for people",
             description="Parked runs by why. approval, unknown_effect and undo_failed go on when somebody answers.",
-            queries=(
-                Query("sum by (machine, reason) (orchestrator_runs_parked{%m})", "{{machine}} {{reason}}"),
-            ),
+            queries=(Query(total("runs_parked", "machine, reason"), "{{machine}} {{reason}}"),),
             width=8,
         ),
         Panel(
             title="Oldest open question",
             description="How long the person who is asked has been waited for.",
             queries=(
-                Query(
-                    "max by (machine, reason) (time() - orchestrator_oldest_parked_timestamp_seconds{%m})",
-                    "{{machine}} {{reason}}",
-                ),
+                Query(age("oldest_parked_timestamp_seconds", "machine, reason"), "{{machine}} {{reason}}"),
             ),
             unit=Unit.SECONDS,
             line=_LIMITS.approval_age_s,
@@ -100,10 +96,7 @@ HEALTH = Row(
             title="Oldest run",
             description="Age of the oldest run under way, and the deadline of runs where one is declared.",
             queries=(
-                Query(
-                    "max by (machine) (time() - orchestrator_oldest_run_started_timestamp_seconds{%m})",
-                    "{{machine}}",
-                ),
+                Query(age("oldest_run_started_timestamp_seconds", "machine"), "{{machine}}"),
                 Query("max by (machine) (orchestrator_run_timeout_seconds{%m})", "{{machine}} deadline"),
             ),
             unit=Unit.SECONDS,
@@ -118,20 +111,13 @@ RUNS = Row(
         Panel(
             title="Active runs by state",
             description="Where everything piles up.",
-            queries=(
-                Query("sum by (machine, state) (orchestrator_runs_active{%m})", "{{machine}} {{state}}"),
-            ),
+            queries=(Query(total("runs_active", "machine, state"), "{{machine}} {{state}}"),),
             stacked=True,
         ),
         Panel(
             title="Runs begun",
             description="New ones, and those taken up again after a stop or a crash.",
-            queries=(
-                Query(
-                    "sum by (machine, origin) (rate(orchestrator_runs_started_total{%m}[$__rate_interval]))",
-                    "{{machine}} {{origin}}",
-                ),
-            ),
+            queries=(Query(rate("runs_started_total", "machine, origin"), "{{machine}} {{origin}}"),),
             unit=Unit.RATE,
         ),
         Panel(
@@ -139,8 +125,7 @@ RUNS = Row(
             description="Only what happened within the last hour.",
             queries=(
                 Query(
-                    "sum by (machine, outcome, reason)"
-                    " (increase(orchestrator_runs_completed_total{%m}[1h])) > 0",
+                    some(increase("runs_completed_total", "machine, outcome, reason")),
                     "{{machine}} {{outcome}} {{reason}}",
                 ),
             ),
@@ -151,9 +136,7 @@ RUNS = Row(
             description="By edge. A graph that stands still shows here first.",
             queries=(
                 Query(
-                    "sum by (machine, from_state, event)"
-                    " (rate(orchestrator_transitions_total{%m}[$__rate_interval])) > 0",
-                    "{{from_state}} {{event}}",
+                    some(rate("transitions_total", "machine, from_state, event")), "{{from_state}} {{event}}"
                 ),
             ),
             unit=Unit.RATE,
@@ -163,8 +146,7 @@ RUNS = Row(
             description="Events that did not commit, and hooks that raised: state, event and why.",
             queries=(
                 Query(
-                    "sum by (machine, from_state, event, reason)"
-                    " (increase(orchestrator_transition_failures_total{%m}[$__rate_interval])) > 0",
+                    some(lately("transition_failures_total", "machine, from_state, event, reason")),
                     "{{from_state}} {{event}} {{reason}}",
                 ),
             ),
@@ -174,11 +156,7 @@ RUNS = Row(
             title="Run duration",
             description="Half, nineteen in twenty, and ninety-nine in a hundred runs are quicker.",
             queries=tuple(
-                Query(
-                    f"histogram_quantile({q}, sum by (machine, le)"
-                    " (rate(orchestrator_run_duration_seconds_bucket{%m}[$__rate_interval])))",
-                    f"{{{{machine}}}} p{name}",
-                )
+                Query(quantile(q, "run_duration_seconds", "machine"), f"{{{{machine}}}} p{name}")
                 for q, name in ((0.5, 50), (0.95, 95), (0.99, 99))
             ),
             unit=Unit.SECONDS,
@@ -188,30 +166,19 @@ RUNS = Row(
             description="Runs that left a process without an end, runs found open and what became of them, and runs"
             " that an engine did not take in.",
             queries=(
+                Query(some(increase("runs_suspended_total", "machine, reason")), "suspended {{reason}}"),
                 Query(
-                    "sum by (machine, reason) (increase(orchestrator_runs_suspended_total{%m}[1h])) > 0",
-                    "suspended {{reason}}",
-                ),
-                Query(
-                    "sum by (machine, outcome) (orchestrator_recoveries_total{%m}) > 0",
+                    some(total("recoveries_total", "machine, outcome")),
                     "taken up since the start: {{outcome}}",
                 ),
-                Query(
-                    "sum by (machine, reason) (increase(orchestrator_runs_rejected_total{%m}[1h])) > 0",
-                    "refused: {{reason}}",
-                ),
+                Query(some(increase("runs_rejected_total", "machine, reason")), "refused: {{reason}}"),
             ),
             empty_ok="nothing of the kind happened",
         ),
         Panel(
             title="Rollbacks",
             description="Effects that were taken back; failed means that files are not as they were.",
-            queries=(
-                Query(
-                    "sum by (machine, outcome) (increase(orchestrator_rollbacks_total{%m}[1h]))",
-                    "{{machine}} {{outcome}}",
-                ),
-            ),
+            queries=(Query(increase("rollbacks_total", "machine, outcome"), "{{machine}} {{outcome}}"),),
         ),
     ),
 )
@@ -247,12 +214,7 @@ TIME = Row(
         Panel(
             title="Time in state, spread",
             description="All states of the machines chosen above.",
-            queries=(
-                Query(
-                    "sum by (le) (increase(orchestrator_state_duration_seconds_bucket{%m}[$__rate_interval]))",
-                    "{{le}}",
-                ),
-            ),
+            queries=(Query(lately("state_duration_seconds_bucket", "le"), "{{le}}"),),
             unit=Unit.SECONDS,
             kind=Kind.HEATMAP,
         ),
@@ -260,25 +222,13 @@ TIME = Row(
             title="One loop, p95",
             description="From the first state of a loop until it comes round. The PRD allows 2 % above a hand-written"
             " loop.",
-            queries=(
-                Query(
-                    "histogram_quantile(0.95, sum by (machine, le)"
-                    " (rate(orchestrator_iteration_duration_seconds_bucket{%m}[$__rate_interval])))",
-                    "{{machine}}",
-                ),
-            ),
+            queries=(Query(quantile(0.95, "iteration_duration_seconds", "machine"), "{{machine}}"),),
             unit=Unit.SECONDS,
         ),
         Panel(
             title="What a transition costs, p99",
             description="The kernel's own time, without hooks and journal.",
-            queries=(
-                Query(
-                    "histogram_quantile(0.99, sum by (machine, le)"
-                    " (rate(orchestrator_transition_overhead_seconds_bucket{%m}[$__rate_interval])))",
-                    "{{machine}}",
-                ),
-            ),
+            queries=(Query(quantile(0.99, "transition_overhead_seconds", "machine"), "{{machine}}"),),
             unit=Unit.SECONDS,
             line=_LIMITS.overhead,
         ),

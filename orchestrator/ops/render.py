@@ -27,6 +27,7 @@ i{display:inline-block;width:8px;height:8px;margin-right:4px;border-radius:2px}
 .bar b{right:0}table{font-size:11px;border-collapse:collapse;width:100%}td,th{border-top:1px solid #eee;padding:1px 4px;
 text-align:left}td:last-child{text-align:right}.none{color:#888;font-size:11px}
 .alert{background:#fbe3e3;border-left:4px solid #c22;padding:3px 8px;margin:3px 0;font-size:12px}
+.alerts{max-height:150px;overflow-y:auto}
 .warning{background:#fdf0d8;border-color:#c77a00}.info{background:#e8eef7;border-color:#2f6fb5}
 """
 
@@ -57,7 +58,8 @@ def _alerts(source: Prometheus) -> str:
                 f"<b>{escape(labels['alertname'])}</b> {escape(alert['annotations'].get('description', ''))}"
             )
             lines.append(f'<div class="alert {escape(severity)}">{words}</div>')
-    return "<h1>Firing alerts</h1>" + ("".join(sorted(lines)) or '<p class="none">none</p>')
+    told = "".join(sorted(lines)) or '<p class="none">none</p>'
+    return f'<h1>Firing alerts: {len(lines)}</h1><div class="alerts">{told}</div>'
 
 
 def _panel(panel: Panel, source: Prometheus, window: Window) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from orchestrator.kernel.graph import Graph, guard_name
 from orchestrator.ops.flow import in_order, returns, waits
 from orchestrator.ops.panel import Dashboard, Kind, Panel, Query, Row, Unit, text
+from orchestrator.ops.promql import increase, lately, quantile, rate, ratio
 
 
 def run_flow(graphs: Iterable[Graph]) -> Dashboard:
@@ -55,7 +56,7 @@ def _edges(here: str) -> Panel:
         description="The matrix of states and events; an edge that is never taken is dead, or a defect.",
         queries=(
             Query(
-                f"sum by (from_state, event, to_state) (increase(orchestrator_transitions_total{{{here}}}[1h]))",
+                increase("transitions_total", "from_state, event, to_state", here),
                 "{{from_state}} · {{event}} · {{to_state}}",
             ),
         ),
@@ -68,12 +69,7 @@ def _entries(graph: Graph, here: str) -> Panel:
     return Panel(
         title="Visits of states",
         description=f"In the order of the table: {', '.join(in_order(graph))}.",
-        queries=(
-            Query(
-                f"sum by (state) (rate(orchestrator_state_entries_total{{{here}}}[$__rate_interval]))",
-                "{{state}}",
-            ),
-        ),
+        queries=(Query(rate("state_entries_total", "state", here), "{{state}}"),),
         unit=Unit.RATE,
     )
 
@@ -127,8 +123,10 @@ def _dwell(here: str) -> Panel:
         description="For each visit.",
         queries=(
             Query(
-                f"sum by (state) (rate(orchestrator_state_duration_seconds_sum{{{here}}}[$__rate_interval]))"
-                f" / sum by (state) (rate(orchestrator_state_duration_seconds_count{{{here}}}[$__rate_interval]))",
+                ratio(
+                    rate("state_duration_seconds_sum", "state", here),
+                    rate("state_duration_seconds_count", "state", here),
+                ),
                 "{{state}}",
             ),
         ),
@@ -142,7 +140,7 @@ def _tokens(here: str) -> Panel:
         description="By direction.",
         queries=(
             Query(
-                f"sum by (direction) (rate(orchestrator_llm_tokens_total{{{here}}}[$__rate_interval]))"
+                f"{rate('llm_tokens_total', 'direction', here)}"
                 f" / on () group_left () sum"
                 f" (rate(orchestrator_runs_completed_total{{{here}}}[$__rate_interval]))",
                 "{{direction}}",
@@ -157,8 +155,7 @@ def _budgets(here: str) -> Panel:
         description="How much of each budget the median run and nineteen in twenty runs used.",
         queries=tuple(
             Query(
-                f"histogram_quantile({q}, sum by (budget, le)"
-                f" (rate(orchestrator_budget_consumed_ratio_bucket{{{here}}}[$__rate_interval])))",
+                quantile(q, "budget_consumed_ratio", "budget", here),
                 f"{{{{budget}}}} p{name}",
             )
             for q, name in ((0.5, 50), (0.95, 95))
@@ -171,11 +168,6 @@ def _loops(here: str) -> Panel:
     return Panel(
         title="Loops per run, spread",
         description="How many runs needed how many loops.",
-        queries=(
-            Query(
-                f"sum by (le) (increase(orchestrator_run_iterations_bucket{{{here}}}[$__rate_interval]))",
-                "{{le}}",
-            ),
-        ),
+        queries=(Query(lately("run_iterations_bucket", "le", here), "{{le}}"),),
         kind=Kind.HEATMAP,
     )

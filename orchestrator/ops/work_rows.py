@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.ops.panel import Kind, Panel, Query, Row, Unit
+from orchestrator.ops.promql import age, increase, lately, quantile, rate, ratio, some, total
 from orchestrator.ops.threshold import Thresholds
 
 _LIMITS = Thresholds()
-
-
-def _quantile(q: float, metric: str, by: str, matchers: str, legend: str) -> Query:
-    return Query(
-        f"histogram_quantile({q}, sum by ({by}, le)"
-        f" (rate(orchestrator_{metric}_bucket{{{matchers}}}[$__rate_interval])))",
-        legend,
-    )
 
 
 GUARDS = Row(
@@ -24,9 +17,12 @@ GUARDS = Row(
             description="Share of evaluations that refused or raised. A rise in one guard says which limit is met.",
             queries=(
                 Query(
-                    'sum by (machine, guard) (rate(orchestrator_guard_evaluations_total{%m, result!="allow"}'
-                    "[$__rate_interval])) / sum by (machine, guard)"
-                    " (rate(orchestrator_guard_evaluations_total{%m}[$__rate_interval])) > 0",
+                    some(
+                        ratio(
+                            rate("guard_evaluations_total", "machine, guard", '%m, result!="allow"'),
+                            rate("guard_evaluations_total", "machine, guard"),
+                        )
+                    ),
                     "{{machine}} {{guard}}",
                 ),
             ),
@@ -38,8 +34,10 @@ GUARDS = Row(
             description="Above 0.3 the load feeds itself: RetryStorm.",
             queries=(
                 Query(
-                    "sum by (machine, operation) (rate(orchestrator_retries_total{%m}[$__rate_interval]))"
-                    " / sum by (machine, operation) (rate(orchestrator_attempts_total{%m}[$__rate_interval]))",
+                    ratio(
+                        rate("retries_total", "machine, operation"),
+                        rate("attempts_total", "machine, operation"),
+                    ),
                     "{{machine}} {{operation}}",
                 ),
             ),
@@ -50,17 +48,14 @@ GUARDS = Row(
             title="Given up after the last try",
             description="By operation, within the last hour.",
             queries=(
-                Query(
-                    "sum by (machine, operation) (increase(orchestrator_retries_exhausted_total{%m}[1h]))",
-                    "{{machine}} {{operation}}",
-                ),
+                Query(increase("retries_exhausted_total", "machine, operation"), "{{machine}} {{operation}}"),
             ),
         ),
         Panel(
             title="Use of budgets, p95",
             description="1 is the limit. What comes near it will be cut off next.",
             queries=(
-                _quantile(0.95, "budget_consumed_ratio", "machine, budget", "%m", "{{machine}} {{budget}}"),
+                Query(quantile(0.95, "budget_consumed_ratio", "machine, budget"), "{{machine}} {{budget}}"),
             ),
             unit=Unit.SHARE,
             line=0.9,
@@ -68,22 +63,17 @@ GUARDS = Row(
         Panel(
             title="Budgets used up",
             description="Checks that found a budget used up, by which.",
-            queries=(
-                Query(
-                    "sum by (machine, budget) (increase(orchestrator_budget_exceeded_total{%m}[1h]))",
-                    "{{machine}} {{budget}}",
-                ),
-            ),
+            queries=(Query(increase("budget_exceeded_total", "machine, budget"), "{{machine}} {{budget}}"),),
         ),
         Panel(
             title="Loops per run, p95",
             description="Agents that go round in circles show here before a limit ends them.",
-            queries=(_quantile(0.95, "run_iterations", "machine", "%m", "{{machine}}"),),
+            queries=(Query(quantile(0.95, "run_iterations", "machine"), "{{machine}}"),),
         ),
         Panel(
             title="Use of the model's context, p95",
             description="What comes near 1 is compacted or fails.",
-            queries=(_quantile(0.95, "context_used_ratio", "machine", "%m", "{{machine}}"),),
+            queries=(Query(quantile(0.95, "context_used_ratio", "machine"), "{{machine}}"),),
             unit=Unit.SHARE,
             line=0.9,
             empty_ok="no model tells the size of its context",
@@ -92,12 +82,9 @@ GUARDS = Row(
             title="Restarts and compactions",
             description="Loops that were started over, and messages replaced by a summary, within the last hour.",
             queries=(
+                Query(increase("restarts_total", "machine"), "{{machine}} restarts"),
                 Query(
-                    "sum by (machine) (increase(orchestrator_restarts_total{%m}[1h]))", "{{machine}} restarts"
-                ),
-                Query(
-                    "sum by (machine, outcome) (increase(orchestrator_compactions_total{%m}[1h]))",
-                    "{{machine}} compactions {{outcome}}",
+                    increase("compactions_total", "machine, outcome"), "{{machine}} compactions {{outcome}}"
                 ),
             ),
         ),
@@ -111,10 +98,7 @@ MODELS = Row(
             title="Requests by outcome",
             description="rate_limited, auth and server_error each call for something else: see the runbook.",
             queries=(
-                Query(
-                    "sum by (model, outcome) (rate(orchestrator_llm_requests_total{%i}[$__rate_interval])) > 0",
-                    "{{model}} {{outcome}}",
-                ),
+                Query(some(rate("llm_requests_total", "model, outcome", "%i")), "{{model}} {{outcome}}"),
             ),
             unit=Unit.RATE,
             stacked=True,
@@ -122,13 +106,13 @@ MODELS = Row(
         Panel(
             title="Time of a request, p95",
             description="By model.",
-            queries=(_quantile(0.95, "llm_request_duration_seconds", "model", "%i", "{{model}}"),),
+            queries=(Query(quantile(0.95, "llm_request_duration_seconds", "model", "%i"), "{{model}}"),),
             unit=Unit.SECONDS,
         ),
         Panel(
             title="Time to first token, p95",
             description="Of streamed answers.",
-            queries=(_quantile(0.95, "llm_time_to_first_token_seconds", "model", "%i", "{{model}}"),),
+            queries=(Query(quantile(0.95, "llm_time_to_first_token_seconds", "model", "%i"), "{{model}}"),),
             unit=Unit.SECONDS,
             empty_ok="no answer was streamed",
         ),
@@ -137,8 +121,7 @@ MODELS = Row(
             description="Billable ones, by direction. Multiply by the price for the cost.",
             queries=(
                 Query(
-                    "sum by (machine, model, direction)"
-                    " (rate(orchestrator_llm_tokens_total{%m}[$__rate_interval]))",
+                    rate("llm_tokens_total", "machine, model, direction"),
                     "{{machine}} {{model}} {{direction}}",
                 ),
             ),
@@ -148,12 +131,7 @@ MODELS = Row(
         Panel(
             title="Tokens by state",
             description="Which state of the graph spends them.",
-            queries=(
-                Query(
-                    "sum by (machine, state) (rate(orchestrator_state_tokens_total{%m}[$__rate_interval])) > 0",
-                    "{{machine}} {{state}}",
-                ),
-            ),
+            queries=(Query(some(rate("state_tokens_total", "machine, state")), "{{machine}} {{state}}"),),
             unit=Unit.RATE,
         ),
         Panel(
@@ -161,15 +139,17 @@ MODELS = Row(
             description="Share of input tokens read from the provider's cache, and of output tokens that nobody reads.",
             queries=(
                 Query(
-                    "sum by (model) (rate(orchestrator_llm_cached_input_tokens_total{%i}[$__rate_interval]))"
-                    " / sum by (model)"
-                    ' (rate(orchestrator_llm_tokens_total{%i, direction="input"}[$__rate_interval]))',
+                    ratio(
+                        rate("llm_cached_input_tokens_total", "model", "%i"),
+                        rate("llm_tokens_total", "model", '%i, direction="input"'),
+                    ),
                     "{{model}} cached",
                 ),
                 Query(
-                    "sum by (model) (rate(orchestrator_llm_reasoning_output_tokens_total{%i}[$__rate_interval]))"
-                    " / sum by (model)"
-                    ' (rate(orchestrator_llm_tokens_total{%i, direction="output"}[$__rate_interval]))',
+                    ratio(
+                        rate("llm_reasoning_output_tokens_total", "model", "%i"),
+                        rate("llm_tokens_total", "model", '%i, direction="output"'),
+                    ),
                     "{{model}} reasoning",
                 ),
             ),
@@ -186,9 +166,10 @@ TOOLS = Row(
             description="Share of calls with outcome error or timeout, by tool. Above a quarter: ToolErrorRatioHigh.",
             queries=(
                 Query(
-                    'sum by (tool) (rate(orchestrator_tool_calls_total{%i, outcome=~"error|timeout"}'
-                    "[$__rate_interval]))"
-                    " / sum by (tool) (rate(orchestrator_tool_calls_total{%i}[$__rate_interval]))",
+                    ratio(
+                        rate("tool_calls_total", "tool", '%i, outcome=~"error|timeout"'),
+                        rate("tool_calls_total", "tool", "%i"),
+                    ),
                     "{{tool}}",
                 ),
             ),
@@ -198,17 +179,14 @@ TOOLS = Row(
         Panel(
             title="Time of a call, p95",
             description="By tool.",
-            queries=(_quantile(0.95, "tool_call_duration_seconds", "tool", "%i", "{{tool}}"),),
+            queries=(Query(quantile(0.95, "tool_call_duration_seconds", "tool", "%i"), "{{tool}}"),),
             unit=Unit.SECONDS,
         ),
         Panel(
             title="Calls of tools that do not exist",
             description="The model makes names up: prompt and tool list disagree.",
             queries=(
-                Query(
-                    'sum by (outcome) (increase(orchestrator_tool_calls_total{%i, tool="_unregistered"}[1h]))',
-                    "{{outcome}}",
-                ),
+                Query(increase("tool_calls_total", "outcome", '%i, tool="_unregistered"'), "{{outcome}}"),
             ),
         ),
     ),
@@ -221,11 +199,8 @@ RUNTIME = Row(
             title="Journal writes, p99",
             description="Every step of a run waits for such a write.",
             queries=(
-                _quantile(
-                    0.99,
-                    "journal_write_duration_seconds",
-                    "backend, operation",
-                    "%i",
+                Query(
+                    quantile(0.99, "journal_write_duration_seconds", "backend, operation", "%i"),
                     "{{backend}} {{operation}}",
                 ),
             ),
@@ -237,9 +212,7 @@ RUNTIME = Row(
             description="Any is a page: JournalWritesFailing.",
             queries=(
                 Query(
-                    "sum by (backend, reason)"
-                    " (increase(orchestrator_journal_write_failures_total{%i}[$__rate_interval]))",
-                    "{{backend}} {{reason}}",
+                    lately("journal_write_failures_total", "backend, reason", "%i"), "{{backend}} {{reason}}"
                 ),
             ),
         ),
@@ -248,7 +221,7 @@ RUNTIME = Row(
             description="Grows while nothing happens; growing while runs are active is trouble.",
             queries=(
                 Query(
-                    "max by (instance, backend) (time() - orchestrator_journal_last_success_timestamp_seconds{%i})",
+                    age("journal_last_success_timestamp_seconds", "instance, backend", "%i"),
                     "{{instance}} {{backend}}",
                 ),
             ),
@@ -257,23 +230,39 @@ RUNTIME = Row(
         Panel(
             title="Size of the journal",
             description="`orchestrator runs prune` removes ended runs.",
-            queries=(
-                Query(
-                    "sum by (instance, backend) (orchestrator_journal_bytes{%i})", "{{instance}} {{backend}}"
-                ),
-            ),
+            queries=(Query(total("journal_bytes", "instance, backend", "%i"), "{{instance}} {{backend}}"),),
             unit=Unit.BYTES,
             empty_ok="journals in memory have no size",
+        ),
+        Panel(
+            title="Runs in the journal",
+            description="Of one that `orchestrator metrics serve` watches: runs that have not ended, orphaned where"
+            " nobody alive holds them (RunsOrphaned), and runs that cannot be read.",
+            queries=(
+                Query(total("journal_runs", "machine, status"), "{{machine}} {{status}}"),
+                Query("sum(orchestrator_journal_unreadable_runs{%i})", "not readable"),
+            ),
+            empty_ok="no journal is watched",
+        ),
+        Panel(
+            title="Since the last look at the journal",
+            description="What `orchestrator metrics serve` shows is as old as this; a look itself takes less.",
+            queries=(
+                Query(age("journal_last_read_timestamp_seconds", "instance", "%i"), "{{instance}}"),
+                Query(
+                    "max by (instance) (orchestrator_journal_read_duration_seconds{%i})",
+                    "{{instance}} a look",
+                ),
+            ),
+            unit=Unit.SECONDS,
+            empty_ok="no journal is watched",
         ),
         Panel(
             title="Event loop lag, p99",
             description="How late the watchdog wakes up; blocked counts the times it printed all stacks.",
             queries=(
-                _quantile(0.99, "event_loop_lag_seconds", "instance", "%i", "{{instance}}"),
-                Query(
-                    "sum by (instance) (increase(orchestrator_event_loop_blocked_total{%i}[1h]))",
-                    "{{instance}} blocked",
-                ),
+                Query(quantile(0.99, "event_loop_lag_seconds", "instance", "%i"), "{{instance}}"),
+                Query(increase("event_loop_blocked_total", "instance", "%i"), "{{instance}} blocked"),
             ),
             unit=Unit.SECONDS,
             line=_LIMITS.loop_lag,
@@ -281,7 +270,7 @@ RUNTIME = Row(
         Panel(
             title="Wait for a slot, p95",
             description="From submitting a run until it begins.",
-            queries=(_quantile(0.95, "run_queue_wait_seconds", "machine", "%m", "{{machine}}"),),
+            queries=(Query(quantile(0.95, "run_queue_wait_seconds", "machine"), "{{machine}}"),),
             unit=Unit.SECONDS,
             line=_LIMITS.queue_wait_s,
             empty_ok="no engine with a queue is used",
@@ -291,9 +280,7 @@ RUNTIME = Row(
             description="Of a machine on an instance. With active runs it should be short: EngineStalled.",
             queries=(
                 Query(
-                    "max by (instance, machine)"
-                    " (time() - orchestrator_last_transition_timestamp_seconds{%m})",
-                    "{{instance}} {{machine}}",
+                    age("last_transition_timestamp_seconds", "instance, machine"), "{{instance}} {{machine}}"
                 ),
             ),
             unit=Unit.SECONDS,
@@ -327,25 +314,16 @@ RUNTIME = Row(
             title="Lost telemetry",
             description="Exceptions inside telemetry, log lines dropped, label values folded: TelemetryDegraded.",
             queries=(
-                Query(
-                    "sum by (component) (increase(orchestrator_telemetry_errors_total{%i}[1h]))",
-                    "errors: {{component}}",
-                ),
+                Query(increase("telemetry_errors_total", "component", "%i"), "errors: {{component}}"),
                 Query("sum(increase(orchestrator_log_records_dropped_total{%i}[1h]))", "log lines dropped"),
-                Query(
-                    "sum by (label) (increase(orchestrator_label_overflow_total{%i}[1h]))",
-                    "folded: {{label}}",
-                ),
+                Query(increase("label_overflow_total", "label", "%i"), "folded: {{label}}"),
+                Query("sum(increase(orchestrator_journal_read_failures_total{%i}[1h]))", "journal not read"),
             ),
         ),
         Panel(
             title="Log lines",
             description="By level. Transitions are info, failed ones warning, failed runs error.",
-            queries=(
-                Query(
-                    "sum by (level) (rate(orchestrator_log_records_total{%i}[$__rate_interval]))", "{{level}}"
-                ),
-            ),
+            queries=(Query(rate("log_records_total", "level", "%i"), "{{level}}"),),
             unit=Unit.RATE,
         ),
         Panel(

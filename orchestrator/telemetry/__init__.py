@@ -1,1 +1,43 @@
-"""Observers: facts become log lines and metrics. No layer below imports them; importing starts nothing."""
+"""What an application hangs round its agents to operate them; observers see facts, nothing below imports them.
+
+    from orchestrator.telemetry import Spans, Watchdog, configure_logging, serve_metrics
+
+Names are loaded when first used. `Metrics`, `TransitionLog` and `ParkNotice` come from `orchestrator`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.telemetry.configure import configure_logging as configure_logging
+    from orchestrator.telemetry.exposition import Batch as Batch
+    from orchestrator.telemetry.exposition import asgi_app as asgi_app
+    from orchestrator.telemetry.exposition import serve_metrics as serve_metrics
+    from orchestrator.telemetry.exposition import wsgi_app as wsgi_app
+    from orchestrator.telemetry.otel import Spans as Spans
+    from orchestrator.telemetry.sink import BoundedWriter as BoundedWriter
+    from orchestrator.telemetry.watchdog import Watchdog as Watchdog
+
+_HOME = {
+    "Batch": "exposition",
+    "BoundedWriter": "sink",
+    "Spans": "otel",
+    "Watchdog": "watchdog",
+    "asgi_app": "exposition",
+    "configure_logging": "configure",
+    "serve_metrics": "exposition",
+    "wsgi_app": "exposition",
+}
+"""Public name -> the module it lives in."""
+
+__all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from orchestrator.kernel.record import LLMCall, ToolCall
+from orchestrator.messages import finish_word
 from orchestrator.telemetry import semconv as ours
-from orchestrator.telemetry.redaction import plain
 from orchestrator.telemetry.semconv import Conventions
 
 Attributes: TypeAlias = dict[str, Any]
@@ -24,7 +24,7 @@ def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> A
         ours.TOOL_CALLS: fact.tool_calls or None,
         ours.COST: fact.cost,
     }
-    finish = plain(fact.finish_reason)  # the provider's word, so anything might stand there
+    finish = finish_word(fact.finish_reason)
     return {
         names.operation: names.llm,
         names.model: fact.model,

@@ -32,7 +32,7 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.telemetry.metric import PREFIX, Kind, Made, Metric, counter, gauge, histogram
-from orchestrator.telemetry.scraped import PARKINGS, PUSHED, SCRAPED
+from orchestrator.telemetry.scraped import PARKINGS, PUSHED, SCRAPED, STORED
 
 __all__ = [
     "BACKENDS",
@@ -334,7 +334,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "telemetry_errors_total",
         "component",
         "Exceptions inside telemetry; none of them failed a run.",
-        component=("metrics", "logs", "tracing", "collector"),
+        component=("metrics", "logs", "tracing", "collector", "observer"),
     ),
     counter(
         "label_overflow_total",
@@ -344,7 +344,7 @@ _OBSERVED: tuple[Metric, ...] = (
     ),
 )
 
-CATALOGUE: tuple[Metric, ...] = (*_OBSERVED, *SCRAPED, *PUSHED)
+CATALOGUE: tuple[Metric, ...] = (*_OBSERVED, *SCRAPED, *STORED, *PUSHED)
 
 ROWS: Mapping[str, Metric] = {metric.name: metric for metric in CATALOGUE}
 """The same rows by name."""

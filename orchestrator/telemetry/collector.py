@@ -1,6 +1,6 @@
 """The gauges that are made at a scrape, from what stands then: no pair of increments that an exception can part.
 
-With metrics.py the only importer of prometheus_client.
+Like metrics.py and child.py it imports prometheus_client.
 """
 
 from __future__ import annotations

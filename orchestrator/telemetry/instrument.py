@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from itertools import product
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from orchestrator.kernel.graph import Graph
@@ -33,6 +33,11 @@ from orchestrator.telemetry.tally import Tally
 class Counter(Protocol):
     """What is called on a counter."""
 
+    @property
+    def add(self) -> Callable[[float], None]:
+        """`inc` at its cheapest."""
+        ...
+
     def inc(self, amount: float = 1) -> None: ...
 
 
@@ -44,6 +49,11 @@ class Gauge(Protocol):
 
 class Histogram(Protocol):
     """What is called on a histogram."""
+
+    @property
+    def take(self) -> Callable[[float], None]:
+        """`observe` at its cheapest."""
+        ...
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None: ...
 
@@ -74,20 +84,52 @@ class Children(dict[tuple[str, ...], M], Generic[M]):
         return child
 
 
+Add: TypeAlias = Callable[[float], None]
+"""Adds to a counter, observes in a histogram or sets a gauge."""
+
+
 class EdgeMeters(NamedTuple):
     """What one transition does, looked up once for each edge."""
 
-    increment: Callable[[], None]
-    set_time: Callable[[float], None]
-    stay: Callable[..., None]
-    """(seconds, exemplar or nothing)"""
-    enter: Callable[[], None]
+    move: Add
+    set_time: Add
+    stay: Histogram
+    enter: Add
     begins: bool
     """The edge leaves the state in which loops begin."""
     ends: bool
     """The edge comes back to that state, or ends the run well."""
-    lap: Callable[[float], None]
-    overhead: Callable[[float], None]
+    lap: Add
+    overhead: Add
+
+
+class ModelMeters(NamedTuple):
+    """What one answered request to a model does, looked up once for each (machine, state, model)."""
+
+    machine: str
+    model: tuple[str, str]
+    """(provider, model): these two are label values."""
+    attempt: Add
+    request: Add
+    seconds: Histogram
+    input: tuple[Add, Add]
+    """For the tokens of the model, and of the state."""
+    output: tuple[Add, Add]
+
+
+class ToolMeters(NamedTuple):
+    """What one call of a tool that ran does, looked up once for each (machine, tool, outcome)."""
+
+    attempt: Add
+    call: Add
+    seconds: Histogram
+
+
+class StoreMeters(NamedTuple):
+    """What one append to a journal does, looked up once for each backend."""
+
+    seconds: Add
+    set_time: Add
 
 
 class Instruments:
@@ -98,6 +140,14 @@ class Instruments:
         self.gauges: Children[Gauge] = Children(Kind.GAUGE, make)
         self.histograms: Children[Histogram] = Children(Kind.HISTOGRAM, make)
         self.edges: dict[tuple[str, str, str, str], EdgeMeters] = {}
+        self.answers: dict[tuple[str, str, str], ModelMeters] = {}
+        """(machine, state, model) -> what an answer of it does, where all three were declared."""
+        self.calls: dict[tuple[str, str, str], ToolMeters] = {}
+        """(machine, tool, outcome) -> what such a call does, where the first two were declared."""
+        self.asked: dict[tuple[str, str, bool], Add] = {}
+        """(machine, guard, allowed) -> what counts that it was asked, where the first two were declared."""
+        self.appends: dict[str, StoreMeters] = {}
+        """Backend -> what an append to it does, where it was declared."""
         self._tools = Names(CAPS["tool"], lambda: self.fold("tool"), rest=UNREGISTERED)
         self._models = Names(CAPS["model"], lambda: self.fold("model"))
         self._backends = Names(CAPS["backend"], lambda: self.fold("backend"))
@@ -172,18 +222,74 @@ class Instruments:
             source, event, dest = UNKNOWN, UNKNOWN, UNKNOWN
         name = names.name
         meters = EdgeMeters(
-            self.counters["transitions_total", name, source, event, dest].inc,
+            self.counters["transitions_total", name, source, event, dest].add,
             self.gauges["last_transition_timestamp_seconds", name].set,
-            self.histograms["state_duration_seconds", name, source].observe,
-            self.counters["state_entries_total", name, dest].inc,
+            self.histograms["state_duration_seconds", name, source],
+            self.counters["state_entries_total", name, dest].add,
             source == names.head,
             dest == names.head or (dest in names.terminal and (source, event) not in names.failures),
-            self.histograms["iteration_duration_seconds", name].observe,
-            self.histograms["transition_overhead_seconds", name].observe,
+            self.histograms["iteration_duration_seconds", name].take,
+            self.histograms["transition_overhead_seconds", name].take,
         )
         if source != UNKNOWN:
             self.edges[machine, source, event, dest] = meters
         return meters
+
+    def answer(self, machine: str, state: str, model: str) -> ModelMeters:
+        """Return the meters of an answered request."""
+        names, about = self.machine(machine), self.model(model)
+        name, place = names.name, names.state(state)
+        count = self.counters
+
+        def tokens(direction: str) -> tuple[Add, Add]:
+            of_model = count["llm_tokens_total", name, *about, direction]
+            return of_model.add, count["state_tokens_total", name, place, direction].add
+
+        meters = ModelMeters(
+            name,
+            about,
+            count["attempts_total", name, "llm"].add,
+            count["llm_requests_total", *about, "ok"].add,
+            self.histograms["llm_request_duration_seconds", *about],
+            tokens("input"),
+            tokens("output"),
+        )
+        if (name, place, about[1]) == (machine, state, model) and model != OTHER:
+            self.answers[machine, state, model] = meters
+        return meters
+
+    def call(self, machine: str, tool: str, outcome: str) -> ToolMeters:
+        """Return the meters of a call that ran. `outcome` is one of the catalogue."""
+        name, label = self.machine(machine).name, self.tool(tool)
+        meters = ToolMeters(
+            self.counters["attempts_total", name, "tool"].add,
+            self.counters["tool_calls_total", label, outcome].add,
+            self.histograms["tool_call_duration_seconds", label],
+        )
+        if (name, label) == (machine, tool) and tool != OTHER:
+            self.calls[machine, tool, outcome] = meters
+        return meters
+
+    def append(self, backend: str) -> StoreMeters:
+        """Return the meters of an append."""
+        label = self.backend(backend)
+        meters = StoreMeters(
+            self.histograms["journal_write_duration_seconds", label, "append"].take,
+            self.gauges["journal_last_success_timestamp_seconds", label].set,
+        )
+        if label == backend != OTHER:
+            self.appends[backend] = meters
+        return meters
+
+    def ask(self, machine: str, guard: str, *, allowed: bool) -> Add:
+        """Return what counts that a guard allowed or denied."""
+        names = self.machine(machine)
+        label = names.guards.of(guard)
+        result = "allow" if allowed else "deny"
+        count = self.counters["guard_evaluations_total", names.name, label, result].add
+        if (names.name, label) == (machine, guard) and guard != OTHER:
+            self.asked[machine, guard, allowed] = count
+        return count
 
     def declare(
         self,
@@ -203,7 +309,8 @@ class Instruments:
                 return
             names = self._machines[graph.name] = MachineNames(graph.name, self._guards(CAPS["guard"]))
         names.learn(graph, run_seconds)
-        self.edges.clear()
+        for meters in (self.edges, self.answers, self.calls, self.asked, self.appends):
+            meters.clear()
         known = {
             "machine": [names.name],
             "state": sorted(names.states),

@@ -3,6 +3,10 @@
 Levels are a contract: transitions and the beginning and end of runs are INFO, what failed is WARNING, a
 failed run is ERROR. Nothing that an alert or a runbook relies on is DEBUG. No line has prompts, arguments or
 results.
+
+A line is written when its transition is durable, before the run does anything else. A process that is killed may owe
+each run that it held the lines of one commit, its last append (three transitions of the loop at most), and never has
+a line of what is not in the journal. What is owed is not told later: the journal has it (`orchestrator runs events`).
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
+from orchestrator.kernel.clock import micros
 from orchestrator.kernel.record import (
     Attempt,
     BudgetChecked,
@@ -26,6 +31,7 @@ from orchestrator.kernel.record import (
     ToolCall,
     Transition,
 )
+from orchestrator.messages import finish_word
 from orchestrator.telemetry.line import (
     LEVELS,
     SCHEMA,
@@ -38,7 +44,7 @@ from orchestrator.telemetry.line import (
     totals,
     verdict_fields,
 )
-from orchestrator.telemetry.redaction import error_fields, plain
+from orchestrator.telemetry.redaction import error_fields
 from orchestrator.telemetry.sink import BoundedWriter, Stream
 from orchestrator.telemetry.span import Trace, span_of
 from orchestrator.telemetry.tally import Tally
@@ -60,6 +66,9 @@ class TransitionLog:
         >>> TransitionLog(level="warning").level
         'warning'
     """
+
+    component = "logs"
+    """Under which Metrics count what it raises."""
 
     def __init__(
         self,
@@ -137,7 +146,7 @@ class TransitionLog:
             "fsm_event": fact.event,
             "to_state": fact.dest,
             "outcome": "ok",
-            "state_duration_s": round(fact.dwell, 6),
+            "state_duration_s": micros(fact.dwell),
         }
         if fact.guard is not None:
             fields["guard"] = fact.guard
@@ -147,7 +156,7 @@ class TransitionLog:
         if fact.internal:
             fields["internal"] = True
         if fact.overhead is not None:
-            fields["overhead_s"] = round(fact.overhead, 9)
+            fields["overhead_s"] = round(fact.overhead * 1e9) / 1e9
         if self._trace is not None:
             fields |= self._span()
         self._write_transition(fact, fields)
@@ -190,7 +199,7 @@ class TransitionLog:
             state=fact.state,
             outcome=fact.outcome,
             reason=fact.reason,
-            run_duration_s=round(fact.seconds, 6),
+            run_duration_s=micros(fact.seconds),
             **totals(fact.summary),
             **verdict_fields(fact.verdict),
             **error_fields(fact.error),
@@ -237,7 +246,7 @@ class TransitionLog:
             operation=fact.operation,
             attempt=fact.number,
             reason=fact.reason or "other",
-            **({"retry_in_s": round(fact.delay, 6)} if again else {}),
+            **({"retry_in_s": micros(fact.delay)} if again else {}),
         )
 
     def _llm(self, fact: LLMCall) -> None:
@@ -251,13 +260,13 @@ class TransitionLog:
             state=fact.state,
             model=fact.model,
             outcome=fact.outcome,
-            duration_s=round(fact.seconds, 6),
+            duration_s=micros(fact.seconds),
             tokens_in=fact.input_tokens,
             tokens_out=fact.output_tokens,
             tokens_cached=fact.cached_input_tokens,
             tokens_reasoning=fact.reasoning_tokens,
             cost=fact.cost,
-            finish_reason=plain(fact.finish_reason),
+            finish_reason=finish_word(fact.finish_reason),
             tool_calls=fact.tool_calls,
             **self._span(),
         )
@@ -273,8 +282,8 @@ class TransitionLog:
             position=fact.position,
             tool=fact.tool,
             outcome=fact.outcome,
-            duration_s=round(fact.seconds, 6),
-            queued_s=round(fact.queued, 6),
+            duration_s=micros(fact.seconds),
+            queued_s=micros(fact.queued),
             result_chars=fact.result_chars,
             cut=fact.cut,
             **self._span(),
@@ -288,7 +297,7 @@ class TransitionLog:
                 operation=fact.operation,
                 records=fact.records,
                 reason=fact.outcome,
-                duration_s=round(fact.seconds, 6),
+                duration_s=micros(fact.seconds),
             )
 
     def _span(self) -> dict[str, str]:

@@ -25,6 +25,8 @@ class Made(StrEnum):
     """An instrument, as facts come in."""
     SCRAPED = "scraped"
     """The collector, from what stands at the moment of a scrape."""
+    STORED = "stored"
+    """`orchestrator metrics serve`, from a journal; no process that runs agents has it."""
     PUSHED = "pushed"
     """A batch job, which pushes it at its end; no scrape has it."""
 

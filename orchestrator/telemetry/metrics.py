@@ -1,4 +1,4 @@
-"""Facts become Prometheus counters and histograms. With collector.py the only importer of prometheus_client.
+"""Facts become Prometheus counters and histograms.
 
 Nothing is created at import. Instruments exist once for each registry, however many Metrics are on it, and
 series exist at 0 from `declare` on: a counter born with its first increment hides it from increase().
@@ -42,15 +42,13 @@ from orchestrator.telemetry.catalogue import (
     BUDGET_OF,
     BUDGETS,
     NO_BUDGETS,
-    PREFIX,
     RETRY_REASONS,
     ROWS,
-    Kind,
-    Metric,
 )
+from orchestrator.telemetry.child import maker
 from orchestrator.telemetry.collector import LiveCollector
 from orchestrator.telemetry.engine import Engine
-from orchestrator.telemetry.instrument import Instruments
+from orchestrator.telemetry.instrument import Histogram, Instruments
 from orchestrator.telemetry.labels import OTHER, UNKNOWN
 from orchestrator.telemetry.scraped import PARKINGS
 from orchestrator.telemetry.span import Trace, span_of
@@ -61,22 +59,10 @@ _lock = threading.Lock()
 
 
 def _instruments_of(registry: CollectorRegistry) -> Instruments:
-    def make(metric: Metric) -> Any:
-        name, text = PREFIX + metric.name, metric.help
-        if metric.kind is Kind.COUNTER:
-            return prometheus_client.Counter(name, text, metric.labels, registry=registry)
-        if metric.kind is Kind.GAUGE:
-            return prometheus_client.Gauge(
-                name, text, metric.labels, registry=registry, multiprocess_mode="mostrecent"
-            )
-        return prometheus_client.Histogram(
-            name, text, metric.labels, registry=registry, buckets=metric.buckets
-        )
-
     with _lock:
         found = _instruments.get(registry)
         if found is None:
-            found = _instruments[registry] = Instruments(make)
+            found = _instruments[registry] = Instruments(maker(registry))
             registry.register(LiveCollector(found))
         return found
 
@@ -184,28 +170,30 @@ class Metrics:
             self.telemetry_error("metrics")
             raise
 
+    def observer_failed(self, observer: object) -> None:
+        """Count that an observer beside this one raised; Metrics count their own."""
+        if not isinstance(observer, Metrics):
+            self.telemetry_error(str(getattr(observer, "component", "observer")))
+
     def telemetry_error(self, component: str) -> None:
-        """Count an exception inside telemetry: `metrics`, `logs`, `tracing` or `collector`."""
+        """Count an exception inside telemetry: `metrics`, `logs`, `tracing`, `collector`, or a host's `observer`."""
         allowed = ROWS["telemetry_errors_total"].values["component"]
-        self._count["telemetry_errors_total", component if component in allowed else "collector"].inc()
+        self._count["telemetry_errors_total", closed(component, allowed, "collector")].inc()
 
     def _transition(self, fact: Transition) -> None:
         edge = (fact.graph, fact.source, fact.event, fact.dest)
         meters = self._edges.get(edge) or self._use.edge(*edge)
-        increment, set_time, stay, enter, begins, ends, lap, overhead = meters
+        move, set_time, stay, enter, begins, ends, lap, overhead = meters
         at = fact.at
-        increment()
+        move(1)
         set_time(at)
         if fact.overhead is not None:
             overhead(fact.overhead)
         if fact.internal:
             return
         dwell = fact.dwell
-        if self._exemplar is None:
-            stay(dwell)
-        else:
-            stay(dwell, span_of(self._exemplar))
-        enter()
+        self._timed(stay, dwell)
+        enter(1)
         key = (fact.graph, fact.run_id)
         run = self._runs.get(key)
         if run is None:  # it is over
@@ -268,9 +256,14 @@ class Metrics:
         self._count[metric, self._use.machine(graph).name, closed(word, allowed, OTHER)].inc()
 
     def _observe(self, metric: str, *labels: str, value: float) -> None:
+        self._timed(self._use.histograms[metric, *labels], value)
+
+    def _timed(self, histogram: Histogram, seconds: float) -> None:
         """Observe a duration, with the present span where there is one."""
-        exemplar = None if self._exemplar is None else span_of(self._exemplar)
-        self._use.histograms[metric, *labels].observe(value, exemplar)
+        if self._exemplar is None:
+            histogram.take(seconds)
+        else:
+            histogram.observe(seconds, span_of(self._exemplar))
 
     def _totals(self, machine: str, summary: Mapping[str, Any]) -> None:
         restarts = summary.get("restarts")
@@ -291,20 +284,24 @@ class Metrics:
             self._exceeded(names.name, "time")
 
     def _guard(self, fact: GuardEvaluated) -> None:
+        if fact.result in ("allow", "deny"):
+            self._asked(fact.graph, fact.guard, allowed=fact.result == "allow")
+            return
         names = self._use.machine(fact.graph)
-        result = closed(fact.result, ("allow", "deny"), "error")
-        self._count["guard_evaluations_total", names.name, names.guards.of(fact.guard), result].inc()
+        self._count["guard_evaluations_total", names.name, names.guards.of(fact.guard), "error"].inc()
+
+    def _asked(self, machine: str, guard: str, *, allowed: bool) -> None:
+        count = self._use.asked.get((machine, guard, allowed))
+        (count or self._use.ask(machine, guard, allowed=allowed))(1)
 
     def _budgets(self, fact: BudgetChecked) -> None:
-        names = self._use.machine(fact.graph)
         refusal = None
         for verdict in fact.verdicts:
-            result = "allow" if verdict.ok else "deny"
-            self._count["guard_evaluations_total", names.name, names.guards.of(verdict.guard), result].inc()
+            self._asked(fact.graph, verdict.guard, allowed=verdict.ok)
             if refusal is None and not verdict.ok:
                 refusal = verdict
         if refusal is not None:
-            self._exceeded(names.name, refusal.guard)
+            self._exceeded(self._use.machine(fact.graph).name, refusal.guard)
 
     def _exceeded(self, machine: str, guard: str) -> None:
         if budget := self._budget(guard):
@@ -336,35 +333,55 @@ class Metrics:
             self._count["compactions_total", machine, outcome].inc()
 
     def _llm(self, fact: LLMCall) -> None:
-        names, count = self._use.machine(fact.graph), self._count
-        model = self._use.model(fact.model)
-        outcome = closed(fact.outcome, ROWS["llm_requests_total"].values["outcome"], "other")
-        count["attempts_total", names.name, "llm"].inc()
-        count["llm_requests_total", *model, outcome].inc()
-        self._observe("llm_request_duration_seconds", *model, value=fact.seconds)
-        if fact.first_token is not None:
-            self._use.histograms["llm_time_to_first_token_seconds", *model].observe(fact.first_token)
-        if fact.context_used is not None:
-            self._use.histograms["context_used_ratio", names.name].observe(fact.context_used)
-        state = names.state(fact.state)
-        for direction, tokens in (("input", fact.input_tokens), ("output", fact.output_tokens)):
+        if fact.outcome != "ok":
+            self._unanswered(fact)
+            return
+        where = (fact.graph, fact.state, fact.model)
+        meters = self._use.answers.get(where) or self._use.answer(*where)
+        meters.attempt(1)
+        meters.request(1)
+        self._timed(meters.seconds, fact.seconds)
+        for tokens, counts in ((fact.input_tokens, meters.input), (fact.output_tokens, meters.output)):
             if tokens:
-                count["llm_tokens_total", names.name, *model, direction].inc(tokens)
-                count["state_tokens_total", names.name, state, direction].inc(tokens)
+                for count in counts:
+                    count(tokens)
+        self._seldom(fact, meters.machine, meters.model)
+
+    def _seldom(self, fact: LLMCall, machine: str, model: tuple[str, str]) -> None:
+        """Count what few answers say."""
+        count, observe = self._count, self._use.histograms
+        if fact.first_token is not None:
+            observe["llm_time_to_first_token_seconds", *model].observe(fact.first_token)
+        if fact.context_used is not None:
+            observe["context_used_ratio", machine].observe(fact.context_used)
         if fact.cached_input_tokens:
             count["llm_cached_input_tokens_total", *model].inc(fact.cached_input_tokens)
         if fact.reasoning_tokens:
             count["llm_reasoning_output_tokens_total", *model].inc(fact.reasoning_tokens)
 
+    def _unanswered(self, fact: LLMCall) -> None:
+        model = self._use.model(fact.model)
+        outcome = closed(fact.outcome, ROWS["llm_requests_total"].values["outcome"], "other")
+        self._count["attempts_total", self._use.machine(fact.graph).name, "llm"].inc()
+        self._count["llm_requests_total", *model, outcome].inc()
+        self._observe("llm_request_duration_seconds", *model, value=fact.seconds)
+
     def _tool(self, fact: ToolCall) -> None:
-        tool = self._use.tool(fact.tool)
-        outcome = closed(fact.outcome, ROWS["tool_calls_total"].values["outcome"], "error")
-        self._count["attempts_total", self._use.machine(fact.graph).name, "tool"].inc()
-        self._count["tool_calls_total", tool, outcome].inc()
-        if outcome not in ("denied", "invalid_args"):  # those never ran
-            self._observe("tool_call_duration_seconds", tool, value=fact.seconds)
+        meters = self._use.calls.get((fact.graph, fact.tool, fact.outcome))
+        if meters is None:
+            outcome = closed(fact.outcome, ROWS["tool_calls_total"].values["outcome"], "error")
+            meters = self._use.call(fact.graph, fact.tool, outcome)
+        meters.attempt(1)
+        meters.call(1)
+        if fact.outcome not in ("denied", "invalid_args"):  # those never ran
+            self._timed(meters.seconds, fact.seconds)
 
     def _journal(self, fact: JournalWrite) -> None:
+        if fact.outcome == "ok" and fact.operation == "append":
+            meters = self._use.appends.get(fact.backend) or self._use.append(fact.backend)
+            meters.seconds(fact.seconds)
+            meters.set_time(time.time())
+            return
         backend = self._use.backend(fact.backend)
         if fact.outcome != "ok":
             reason = closed(fact.outcome, ROWS["journal_write_failures_total"].values["reason"], "other")
@@ -372,7 +389,7 @@ class Metrics:
             return
         # Creating a run appends its first record.
         operation = closed(fact.operation, ("append", "snapshot"), "append")
-        self._use.histograms["journal_write_duration_seconds", backend, operation].observe(fact.seconds)
+        self._use.histograms["journal_write_duration_seconds", backend, operation].take(fact.seconds)
         self._use.gauges["journal_last_success_timestamp_seconds", backend].set(time.time())
 
 

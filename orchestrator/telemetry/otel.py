@@ -16,9 +16,8 @@ arguments, results or the text of an error.
   take days, and a parent that ended long ago would be a lie. `links` is where the span before is looked up: a mapping
   from run id to W3C `traceparent`, by default in memory, so that a run resumed by another process has no link. A host
   that wants one hands in a mapping that outlives the process; it must be quick, and what it raises costs the link.
-- A fact says how long a call took, not when. A request to a model has just ended when it is told. Tool calls are told
-  when all of their turn are over: each span begins with its turn, its wait for a slot added, and lasts as long as
-  its call did.
+- A span of a call begins when the call began and lasts as long as it did, as its fact says. Calls that never ran
+  (refused, invented, answered by a person) have no such time: their spans begin with their turn.
 - Several tries of one request are several spans.
 - At most `most` spans of runs are open. The oldest is then ended as `orchestrator.abandoned`.
 """
@@ -77,6 +76,9 @@ class Spans:
     `conventions` is a version of `semconv.VERSIONS`. Raises ImportError that names the install line where the extra is
     missing, ConfigError for an unknown version.
     """
+
+    component = "tracing"
+    """Under which Metrics count what it raises."""
 
     def __init__(
         self,
@@ -296,19 +298,16 @@ class Spans:
 
     def _llm(self, fact: LLMCall) -> None:
         attributes = llm_attributes(fact, self._names, self._providers.get(fact.model))
-        end = self._now()
+        start = fact.at or self._now() - fact.seconds
         bad = fact.outcome not in {"ok", "cancelled"}
-        span_name = f"{self._names.llm} {fact.model}"
-        self._call(fact, span_name, attributes, end - fact.seconds, end, client=True, bad=bad)
+        self._call(fact, f"{self._names.llm} {fact.model}", attributes, start, client=True, bad=bad)
 
     def _tool(self, fact: ToolCall) -> None:
         attributes = tool_attributes(fact, self._names)
         run = self._open.get((fact.graph, fact.run_id))
-        latest = self._now() - fact.seconds
-        start = latest if run is None else max(run.since, min(run.since + fact.queued, latest))
-        end = start + fact.seconds
+        start = fact.at or (self._now() if run is None else run.since)
         bad = fact.outcome in _BAD_TOOL
-        self._call(fact, f"{self._names.tool} {fact.tool}", attributes, start, end, client=False, bad=bad)
+        self._call(fact, f"{self._names.tool} {fact.tool}", attributes, start, client=False, bad=bad)
 
     def _call(
         self,
@@ -316,7 +315,6 @@ class Spans:
         name: str,
         attributes: Attributes,
         start: float,
-        end: float,
         *,
         client: bool,
         bad: bool,
@@ -337,7 +335,7 @@ class Spans:
         if bad:
             self._set_error(span, fact.outcome)
         _PRESENT.set(span.get_span_context())
-        span.end(_nano(end))
+        span.end(_nano(start + fact.seconds))
 
     def _set_error(self, span: Span, why: str) -> None:
         span.set_status(self._api.Status(self._api.StatusCode.ERROR, why))

@@ -1,9 +1,10 @@
-"""The rows of the catalogue that no fact feeds: what stands at a scrape, and what batch jobs push."""
+"""The rows of the catalogue that no fact feeds: what stands at a scrape or in a journal, and what batch jobs push."""
 
 from __future__ import annotations
 
 from functools import partial
 
+from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.telemetry.metric import Kind, Made, Metric, counter, gauge
 
 PARKINGS = (
@@ -20,6 +21,12 @@ PARKINGS = (
 
 PHASES = ("starting", "running", "draining", "stopped")
 """States of a process, or of one engine in it."""
+
+RUNNING = "running"
+ORPHANED = "orphaned"
+PARKED = "parked"
+"""Of a run of a journal that has not ended: somebody alive holds it; nobody does, so it waits for `runs resume`; it
+waits for a person or an event."""
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -90,12 +97,46 @@ SCRAPED: tuple[Metric, ...] = (
     _gauge("collector_duration_seconds", "", "Time it took to find out what the live gauges say.", zero=True),
 )
 
+_stored = partial(gauge, made=Made.STORED)
+
+STORED: tuple[Metric, ...] = (
+    _stored(
+        "journal_runs",
+        "machine status",
+        "Runs in a journal that have not ended; orphaned: nobody alive holds them.",
+        status=(RUNNING, ORPHANED, PARKED),
+    ),
+    _stored(
+        "journal_ended_runs",
+        "machine outcome reason",
+        "Runs in a journal that have ended; pruning lowers it.",
+        outcome=tuple(Outcome),
+        reason=sorted(set().union(*REASONS.values())),
+    ),
+    _stored("journal_unreadable_runs", "", "Runs of a journal that could not be read."),
+    _stored("journal_last_read_timestamp_seconds", "", "Unix time of the last look at a journal."),
+    _stored("journal_read_duration_seconds", "", "Time that the last look at a journal took."),
+    counter(
+        "journal_read_failures_total",
+        "",
+        "Looks at a journal that failed; the figures are those of the look before.",
+        made=Made.STORED,
+    ),
+)
+"""What `orchestrator metrics serve` tells beside the names of live processes."""
+
 PUSHED: tuple[Metric, ...] = (
     gauge(
         "batch_last_success_timestamp_seconds",
-        "",
-        "Unix time at which a batch job last ended well.",
+        "batch",
+        "Unix time at which a batch job last went well.",
         made=Made.PUSHED,
     ),
-    gauge("batch_last_duration_seconds", "", "How long a batch job took.", made=Made.PUSHED),
+    gauge(
+        "batch_last_duration_seconds",
+        "batch",
+        "Time that a batch job took when it last ran, whether it went well or not.",
+        made=Made.PUSHED,
+    ),
 )
+"""What a batch job leaves behind; `batch` is the name that the host gave it."""

@@ -24,7 +24,12 @@ def _row(row: Metric) -> tuple[str, ...]:
         f"{label}{{{', '.join(row.values[label])}}}" if label in row.values else label for label in row.labels
     )
     facts = ", ".join(kind.__name__ for kind in row.fed_by)
-    made = {Made.OBSERVED: facts or "watchdog, telemetry", Made.SCRAPED: "scrape", Made.PUSHED: "batch push"}
+    made = {
+        Made.OBSERVED: facts or "watchdog, telemetry",
+        Made.SCRAPED: "scrape",
+        Made.STORED: "metrics serve",
+        Made.PUSHED: "batch push",
+    }
     buckets = " ".join(f"{bound:g}" for bound in row.buckets)
     return f"`{PREFIX}{row.name}`", row.kind.value, labels, buckets, row.help, made[row.made]
 
@@ -51,9 +56,8 @@ def most_series(
         "python": 1,
         "definition": MOST_DEFINITIONS,
     }
-    return sum(
-        _combinations(row, graph, sizes) * _samples(row) for row in CATALOGUE if row.made is not Made.PUSHED
-    )
+    live = (row for row in CATALOGUE if row.made in {Made.OBSERVED, Made.SCRAPED})
+    return sum(_combinations(row, graph, sizes) * _samples(row) for row in live)
 
 
 def _combinations(row: Metric, graph: Graph, sizes: dict[str, int]) -> int:

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import orchestrator
+from orchestrator import telemetry
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PUBLIC = {
     # running an agent
     "Orchestrator", "Limits", "Result", "Outcome", "RetryPolicy", "tool", "agent_tool", "ToolSpec", "ToolContext",
-    "Request", "Response", "Message", "ToolCall", "Usage", "config_from_context", "logger_from_context",
+    "Request", "Response", "Message", "ToolCall", "ToolResult", "Usage", "config_from_context", "logger_from_context",
     # telemetry and journal
     "Metrics", "TransitionLog", "ParkNotice", "MemoryJournal", "SqliteJournal",
     # stored runs and people
@@ -30,6 +31,11 @@ PUBLIC = {
     "Fenced", "NotAdmitting", "Overloaded",
 }  # fmt: skip
 
+OPERATING = {
+    "Batch", "BoundedWriter", "Spans", "Watchdog", "asgi_app", "configure_logging", "serve_metrics", "wsgi_app",
+}  # fmt: skip
+"""What `orchestrator.telemetry` offers to an application beside the observers above."""
+
 
 def test_the_public_names_are_exactly_these_and_sorted() -> None:
     assert orchestrator.__all__ == sorted(PUBLIC)
@@ -42,6 +48,14 @@ def test_every_public_name_can_be_had_and_is_what_it_says() -> None:
         assert getattr(value, "__name__", name) == name, name
 
 
+def test_what_an_application_operates_agents_with_comes_from_the_telemetry_package() -> None:
+    assert telemetry.__all__ == sorted(OPERATING)
+    for name in telemetry.__all__:
+        assert getattr(telemetry, name).__name__ == name
+    seen = _typed(telemetry.__file__)
+    assert {name: module.rpartition(".")[2] for name, module in seen.items()} == telemetry._HOME
+
+
 def test_importing_in_any_order_gives_the_function_tool() -> None:
     for first in ("Orchestrator", "ToolSpec", "tool"):
         script = f"from orchestrator import {first}, tool; assert callable(tool) and tool.__name__ == 'tool'"
@@ -52,20 +66,25 @@ def test_importing_in_any_order_gives_the_function_tool() -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    tree = ast.parse(Path(orchestrator.__file__).read_text())
+    seen = _typed(orchestrator.__file__)
+
+    assert set(seen) == PUBLIC
+    for name, module in seen.items():
+        home = orchestrator._HOME[name]
+        assert module == (f"orchestrator.{home}" if home else "orchestrator_guards"), name
+
+
+def _typed(file: str | None) -> dict[str, str]:
+    """Return public name -> module, as type checkers read it."""
+    tree = ast.parse(Path(file or "").read_text())
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {
+    return {
         alias.asname: f"{node.module}"
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname
     }
-
-    assert set(seen) == PUBLIC
-    for name, module in seen.items():
-        home = orchestrator._HOME[name]
-        assert module == (f"orchestrator.{home}" if home else "orchestrator_guards"), name
 
 
 def _env() -> dict[str, str]:

@@ -84,3 +84,6 @@ PATIENT = LLM_LOOP.extend(
     dwell={**(LLM_LOOP.dwell or {}), State.AWAIT_LLM: None, State.PROCESS_TOOLS: (600.0, Event.FAILURE)},
 )
 """Asking the model may take for ever, and the table says so."""
+
+SIDE = LLM_LOOP.extend(name="side")
+"""The loop as it is, under a name of its own: slots are counted by graph."""

@@ -13,19 +13,21 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from orchestrator.kernel.graph import Graph
 from orchestrator.ops.document import yaml
 from orchestrator.ops.pack import pack, shipped
 from orchestrator.ops.rule import smoke
+from tests.conftest import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
-SCALE = 30
+SCALE = 30 if SOAK or os.environ.get("ORCHESTRATOR_PICTURES") else 50
+"""What every duration of the rules is divided by."""
 
 
 def free_port() -> int:
@@ -56,6 +58,7 @@ class Process:
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     stdin: int | None = None
+    running: subprocess.Popen[bytes] | None = None
 
     def start(self) -> subprocess.Popen[bytes]:
         self.output = (self.folder / f"{self.name}.out").open("ab")
@@ -70,6 +73,8 @@ class Process:
         return self.running
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.running is None:
+            return
         if self.running.poll() is None:
             self.running.send_signal(how)
             try:
@@ -106,11 +111,11 @@ class Webhook:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
-    def names(self, status: str, receiver: str | None = None) -> set[str]:
+    def names(self, status: str, receiver: str | None = None, since: float = 0.0) -> set[str]:
         return {
             alert["labels"]["alertname"]
-            for _, path, alert in list(self.notes)
-            if alert["status"] == status and receiver in (None, path)
+            for at, path, alert in list(self.notes)
+            if alert["status"] == status and receiver in (None, path) and at >= since
         }
 
     def close(self) -> None:
@@ -121,16 +126,25 @@ class Webhook:
 class AgentHost:
     """The application under watch, on one port for all its lives."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, serves: bool = True) -> None:
         self.name, self.folder, self.port = name, folder, free_port()
-        command = [sys.executable, "-m", "tests.dashboards.agent_host", name, str(folder), str(self.port)]
+        told = [name, str(folder), str(self.port), "serving" if serves else "standing"]
+        command = [sys.executable, "-m", "tests.dashboards.agent_host", *told]
         quiet = {"PROMETHEUS_DISABLE_CREATED_SERIES": "True"}
         self.process = Process(name, command, folder, quiet, subprocess.PIPE)
 
     def start(self) -> None:
         self.process.start()
 
+    def scrape(self) -> str:
+        """Return what /metrics says, nothing where nobody answers."""
+        try:
+            return text_of(f"http://127.0.0.1:{self.port}/metrics")
+        except OSError:
+            return ""
+
     def tell(self, line: str) -> None:
+        assert self.process.running is not None
         assert self.process.running.stdin is not None
         self.process.running.stdin.write(f"{line}\n".encode())
         self.process.running.stdin.flush()
@@ -139,10 +153,29 @@ class AgentHost:
         self.process.stop(signal.SIGKILL)
 
 
-class Monitoring:
-    """Prometheus and Alertmanager, with our rules in the smoke profile."""
+class JournalWatch:
+    """`orchestrator metrics serve` on the journal of a host that is dead."""
 
-    def __init__(self, folder: Path, hosts: list[AgentHost], graphs: list[Graph]) -> None:
+    def __init__(self, name: str, folder: Path, journal: Path) -> None:
+        self.port = free_port()
+        command = [*(sys.executable, "-m", "orchestrator", "metrics", "serve", "--every", "1")]
+        command += ["--port", str(self.port), "--journal", str(journal)]
+        self.process = Process(name, command, folder)
+
+    def start(self) -> None:
+        self.process.start()
+
+    def kill(self) -> None:
+        self.process.stop(signal.SIGKILL)
+
+
+Target: TypeAlias = AgentHost | JournalWatch
+
+
+class Monitoring:
+    """Prometheus and Alertmanager, with our rules in the smoke profile. A journal is a job of its own."""
+
+    def __init__(self, folder: Path, hosts: Sequence[Target], graphs: list[Graph]) -> None:
         self.folder = folder
         self.webhook = Webhook()
         self.prometheus = f"http://127.0.0.1:{free_port()}"
@@ -177,7 +210,7 @@ class Monitoring:
             ),
         ]
 
-    def _write(self, hosts: list[AgentHost], graphs: list[Graph]) -> None:
+    def _write(self, hosts: Sequence[Target], graphs: list[Graph]) -> None:
         made = pack(graphs, profile=smoke(SCALE))
         for name in ("rules.yml", "alerts.yml"):
             (self.folder / name).write_text(made[f"prometheus/{name}"])
@@ -187,16 +220,21 @@ class Monitoring:
         text = shipped("alertmanager/example.yml").replace("http://127.0.0.1:9097", self._hook())
         text = re.sub(r"(group_wait|group_interval|repeat_interval): \w+", _quick, text)
         (self.folder / "alertmanager.yml").write_text(text)
-        targets = [{"targets": [f"127.0.0.1:{host.port}"]} for host in hosts]
+        jobs: dict[str, list[str]] = {}
+        for host in hosts:
+            job = "orchestrator" if isinstance(host, AgentHost) else "orchestrator-journal"
+            jobs.setdefault(job, []).append(f"127.0.0.1:{host.port}")
         config: dict[str, Any] = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "900ms", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yml", "alerts.yml"],
             "alerting": {
                 "alertmanagers": [
                     {"static_configs": [{"targets": [self.alertmanager.removeprefix("http://")]}]}
                 ]
             },
-            "scrape_configs": [{"job_name": "orchestrator", "static_configs": targets}],
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": targets}]} for job, targets in jobs.items()
+            ],
         }
         (self.folder / "prometheus.yml").write_text(yaml(config))
 
@@ -247,16 +285,18 @@ def reachable(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def running(folder: Path, hosts: list[AgentHost], graphs: list[Graph]) -> Iterator[Monitoring]:
-    """Everything started, and everything stopped."""
-    monitoring = Monitoring(folder, hosts, graphs)
+def running(
+    folder: Path, hosts: Sequence[Target], graphs: list[Graph], later: Sequence[Target] = ()
+) -> Iterator[Monitoring]:
+    """Everything started, but what somebody else starts later, and everything stopped."""
+    monitoring = Monitoring(folder, [*hosts, *later], graphs)
     try:
         for host in hosts:
             host.start()
         monitoring.start()
         yield monitoring
     finally:
-        for host in hosts:
+        for host in (*hosts, *later):
             host.kill()
         monitoring.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import promql_parser
 import pytest
@@ -12,6 +13,8 @@ from orchestrator.ops.alert import ALERTS
 from orchestrator.ops.recording import SHARED, SLO, of_graphs
 from orchestrator.ops.threshold import seconds
 from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, PREFIX, Kind, Made
+from orchestrator.telemetry.exposition.stored import JournalCollector, Picture, Standing
+from orchestrator.telemetry.scraped import ORPHANED, PARKED, RUNNING
 from tests.dashboards.lint import (
     GRAPHS,
     REASONED,
@@ -32,6 +35,7 @@ EXPRESSIONS = list(expressions())
 UNUSED = {
     "batch_last_success_timestamp_seconds": "pushed by batch jobs of the host, whose schedule only the host knows",
     "batch_last_duration_seconds": "as above: no process that is scraped has it",
+    "journal_ended_runs": "what a store holds, for whoever asks it; how runs end is drawn from runs_completed_total",
 }
 """Metrics that no panel and no alert uses, on purpose."""
 VALUES = {
@@ -96,6 +100,24 @@ def test_every_metric_is_used_or_says_why_not() -> None:
     named = [row_of(one.metric) for where, text in EXPRESSIONS for one in selectors(where, text)]
     used = {row.name for row in named if row is not None}
     assert {row.name for row in CATALOGUE} - used == UNUSED.keys()
+
+
+def test_what_a_watched_journal_tells_is_in_the_catalogue_with_its_labels_and_values() -> None:
+    collector = JournalCollector({("llm_loop", "await_llm"): 600.0})
+    standing = tuple(
+        Standing("llm_loop", status, "await_llm", 1.0, 1.0, "approval", 2.0)
+        for status in (RUNNING, ORPHANED, PARKED)
+    )
+    ended = Counter({("llm_loop", "completed", "none"): 1})
+    collector.show(Picture(3.0, 0.1, 4096, standing, ended, ended, 1))
+    told = {sample.name: sample for family in collector.collect() for sample in family.samples}
+    stored = {PREFIX + row.name for row in CATALOGUE if row.made is Made.STORED}
+    assert stored <= told.keys()
+    for name, sample in told.items():
+        row = row_of(name)
+        assert row is not None, name
+        assert set(sample.labels) == set(row.labels), name
+        assert all(sample.labels[label] in values for label, values in row.values.items()), name
 
 
 def test_what_a_scrape_never_has_is_not_drawn() -> None:

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.cli.ops import whole
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops import document
 from orchestrator.ops.flow import in_order, returns, waits
@@ -30,7 +31,7 @@ BY_HAND = {"README.md", "rendered.webp", "console.webp"}
 
 
 def test_what_is_committed_is_what_the_tables_give() -> None:
-    made = pack(GRAPHS)
+    made = whole(GRAPHS, Profile())
     there = {
         str(file.relative_to(COMMITTED)): file.read_text(encoding="utf-8")
         for file in COMMITTED.rglob("*")

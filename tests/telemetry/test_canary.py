@@ -54,9 +54,6 @@ PLANTED = {
 }
 """Words that no pattern of secrets knows: only never saying them keeps them out."""
 
-NAMES = {"invented", "finish"}
-"""What a model calls a tool, and why it says it stopped: names for the journal, so its records show them."""
-
 DUMPS: list[str] = []
 """Dumps made in the middle of models, tools and hooks."""
 
@@ -115,7 +112,7 @@ class Model:
                 return self.call("fetch", f'{{"query": 3, "{PLANTED["argument"]}": 1}}')
             case 6:
                 return self.call("fetch", f"not json {PLANTED['argument']}")
-        return Response(PLANTED["answer"], finish_reason=f"stop {PLANTED['finish']}", usage=Usage(5, 5))
+        return Response(PLANTED["answer"], finish_reason=PLANTED["finish"], usage=Usage(5, 5))
 
     @staticmethod
     def call(name: str, arguments: str) -> Response:
@@ -202,7 +199,14 @@ def test_planted_secrets_are_in_no_line_metric_dump_or_export_without_content(
     for command in (("runs", "events", "r1"), ("runs", "events", "r1", "--json"), ("runs", "list")):
         shown = shown_by(capfd, *command, *where)
         assert "r1" in shown or "transition" in shown
-        assert set(planted_in(shown)) <= NAMES, command
+        assert planted_in(shown) == [], command
+    looked = shown_by(capfd, "runs", "show", "r1", *where)
+    assert "_unregistered" in looked
+    assert not {"invented", "finish"} & set(planted_in(looked))
     exported = shown_by(capfd, "runs", "export", "r1", *where)
     assert "transition" in exported
-    assert set(planted_in(exported)) <= NAMES
+    assert planted_in(exported) == []
+    assert '"_unregistered"' in exported
+    assert '"_other"' in exported
+    whole = shown_by(capfd, "runs", "events", "r1", "--content", *where)
+    assert {"invented", "finish", "argument", "result"} <= set(planted_in(whole))

@@ -5,26 +5,18 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import random
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 from hypothesis import given, settings
 from prometheus_client import CollectorRegistry
 
-from orchestrator.errors import RunUnknown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.record import Fact, Observer
 from orchestrator.kernel.run import Run
-from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
@@ -146,95 +138,3 @@ def test_while_a_run_goes_on_it_is_active_in_the_state_it_is_in() -> None:
     asyncio.run(go())
     assert all(expected == active for expected, active in seen)
     assert {active for _, active in seen} == {0, 1}
-
-
-# ---- processes that die ----
-
-WORKER = """
-import asyncio, json, sys
-from orchestrator import Orchestrator, tool
-from orchestrator.errors import RunUnknown
-from orchestrator.journal.crashing import CrashingJournal, kill
-from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.messages import Response, ToolCall, Usage
-from orchestrator.telemetry.log import TransitionLog
-
-path, log, at, when = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-
-@tool(effect="pure")
-async def look(number: int) -> str:
-    "Look."
-    return str(number)
-
-class Model:
-    model, double = "script", True
-    async def complete(self, request):
-        turn = sum(message.role == "assistant" for message in request.messages)
-        if turn >= 6:
-            return Response("done", usage=Usage(1, 1))
-        return Response(None, (ToolCall(f"c{turn}", "look", json.dumps({"number": turn})),), "tool_calls", Usage(1, 1))
-
-async def main():
-    async with SqliteJournal(path) as store:
-        journal = CrashingJournal(store, at=at, when=when, crash=kill)
-        with open(log, "ab", buffering=0) as stream:
-            agent = Orchestrator(Model(), tools=[look], journal=journal, observers=[TransitionLog(stream)])
-            try:
-                await store.head("r1")
-            except RunUnknown:
-                await agent.run("go", run_id="r1")
-            else:
-                await agent.resume("r1")
-
-asyncio.run(main())
-"""
-
-
-def folds() -> int:
-    """How many transitions one append of the loop holds at most: a chain of pure states, and the one after it."""
-    longest = 0
-    for state in LLM_LOOP.pure:
-        chain, at = {state}, [state]
-        while at:
-            here = at.pop()
-            ahead = {dest for source, _, dest, _ in LLM_LOOP.rows if source == here} & LLM_LOOP.pure - chain
-            chain |= ahead
-            at += ahead
-        longest = max(longest, len(chain))
-    return longest + 1
-
-
-def life(tmp_path: Path, at: int, when: str) -> int:
-    command = [sys.executable, "-c", WORKER, str(tmp_path / "j.db"), str(tmp_path / "log"), str(at), when]
-    return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_killed_process_may_owe_the_lines_of_its_last_append_and_no_other(
-    tmp_path: Path, when: str, seed: int, campaign: Callable[[int, int], int]
-) -> None:
-    chance = random.Random(seed)
-    kills = 0
-    while life(tmp_path, chance.randint(2, 7), when) < 0:
-        kills += 1
-        if kills >= campaign(4, 40):
-            assert life(tmp_path, 0, when) == 0
-            break
-    moves = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
-    told = [line["seq"] for line in moves if line["msg"] == "fsm.transition"]
-    commits = asyncio.run(committed(tmp_path / "j.db"))
-    assert commits == list(range(1, len(commits) + 1))
-    assert len(set(told)) == len(told)
-    assert set(told) <= set(commits)
-    owed = len(commits) - len(told)
-    assert kills >= 1
-    assert 0 <= owed <= (kills * folds() if when == "after" else 0)
-
-
-async def committed(path: Path) -> list[int]:
-    async with SqliteJournal(path) as journal:
-        try:
-            records = await journal.load("r1")
-        except RunUnknown:
-            return []
-        return [record.body["seq"] for record in records if record.kind == "transition"]

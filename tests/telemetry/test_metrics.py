@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import subprocess
 import sys
 import weakref
@@ -12,7 +13,7 @@ from typing import Any
 
 import prometheus_client
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -170,7 +171,7 @@ def test_every_metric_is_exposed_under_its_name_type_and_help() -> None:
     families = {family.name: family for family in board.registry.collect()}
     for row in CATALOGUE:
         name = PREFIX + row.name.removesuffix("_total").removesuffix("_info")
-        if row.made is Made.PUSHED:
+        if row.made in {Made.STORED, Made.PUSHED}:
             assert name not in families
             continue
         family = families[name]
@@ -653,6 +654,69 @@ async def test_metrics_that_break_fail_no_run_and_are_counted_twice() -> None:
     assert run.error is None
     assert driver.observer_errors["Metrics"] == 1
     assert board.total("telemetry_errors_total", component="metrics") == 1
+
+
+@pytest.mark.parametrize(
+    ("component", "counted"), [("logs", "logs"), (None, "observer"), (CANARY, "collector")]
+)
+async def test_an_observer_that_raises_is_counted_by_the_metrics_beside_it(
+    component: str | None, counted: str
+) -> None:
+    class Broken:
+        def observe(self, fact: Fact) -> None:
+            if isinstance(fact, RunCompleted):
+                raise OSError("the disk is full")
+
+    if component is not None:
+        Broken.component = component  # type: ignore[attr-defined]
+    board = Board()
+    rig = Rig([Broken(), board.metrics])
+    driver, run = rig.driver(), rig.run()
+    await driver.drive(run)
+    assert (run.ended, run.error) == (True, None)
+    assert driver.observer_errors == {"Broken": 1}
+    assert (
+        board.total("telemetry_errors_total") == board.total("telemetry_errors_total", component=counted) == 1
+    )
+
+
+async def test_a_log_that_cannot_be_written_is_counted_under_logs() -> None:
+    class Full(io.RawIOBase):
+        def write(self, line: object) -> int:
+            raise OSError("the disk is full")
+
+    board = Board()
+    await Rig([TransitionLog(Full()), board.metrics]).drive()  # type: ignore[arg-type]
+    lines = board.total("transitions_total") + 2  # its beginning and its end
+    assert board.total("telemetry_errors_total", component="logs") == lines
+
+
+async def test_what_a_transition_cost_the_kernel_is_observed() -> None:
+    board = Board()
+    await Rig([board.metrics]).drive()
+    assert board.value("transition_overhead_seconds_count", machine="loop") == board.total(
+        "transitions_total"
+    )
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(-1, 700, allow_nan=False) | st.sampled_from(ROWS["state_duration_seconds"].buckets))
+)
+def test_a_duration_falls_into_the_same_bucket_as_with_the_library_itself(seconds: list[float]) -> None:
+    board = Board()
+    theirs = CollectorRegistry()
+    row = ROWS["state_duration_seconds"]
+    plain = prometheus_client.Histogram(
+        PREFIX + row.name, row.help, row.labels, registry=theirs, buckets=row.buckets
+    )
+    place = plain.labels("loop", "think")
+    for number, value in enumerate(seconds):
+        place.observe(value)
+        board.tell(Transition("loop", "r", number, "call", "think", "act", value, 1.0, 1))
+    for sample in (one for family in theirs.collect() for one in family.samples):
+        if not sample.name.endswith("_created"):
+            assert board.registry.get_sample_value(sample.name, sample.labels) == sample.value
 
 
 async def test_a_tiny_run_reads_like_this_to_prometheus() -> None:

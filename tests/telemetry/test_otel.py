@@ -242,19 +242,23 @@ def test_a_request_that_failed_is_an_error_and_a_cancelled_one_is_not() -> None:
     assert "error.type" not in attributes(cancelled)
 
 
-def test_a_finish_reason_that_is_no_word_is_left_out() -> None:
-    (span,) = Stand().tell(started(), answered(finish_reason=f"because {CANARY}")).ended
-    assert "gen_ai.response.finish_reasons" not in attributes(span)
+@pytest.mark.parametrize("reason", [f"because {CANARY}", "unheard_of"])
+def test_a_finish_reason_that_no_vendor_is_known_to_give_is_other(reason: str) -> None:
+    (span,) = Stand().tell(started(), answered(finish_reason=reason)).ended
+    assert attributes(span)["gen_ai.response.finish_reasons"] == ("_other",)
 
 
-def test_tool_calls_begin_with_their_turn_and_last_as_long_as_they_did() -> None:
+def test_tool_calls_begin_when_they_began_and_last_as_long_as_they_did() -> None:
     stand = Stand().tell(started(), moved(1, AT + 2, dest="act"))
     stand.now = AT + 10  # all of a turn are told at its end
-    stand.tell(ran(seconds=8.0), ran(seconds=1.0, position=1), ran(seconds=1.5, queued=3.0, position=2))
+    first, queued = ran(seconds=8.0, at=AT + 2), ran(seconds=1.5, queued=3.0, position=2, at=AT + 5)
+    stand.spans.observe(first)
+    stand.spans.observe(ran(seconds=1.0, position=1))
+    stand.spans.observe(queued)
     assert [seconds(span) for span in stand.ended] == [(2.0, 10.0), (2.0, 3.0), (5.0, 6.5)]
-    (first, _, queued) = stand.ended
-    assert (first.name, first.kind) == ("execute_tool search", SpanKind.INTERNAL)
-    assert attributes(first) == {
+    (one, _, other) = stand.ended
+    assert (one.name, one.kind) == ("execute_tool search", SpanKind.INTERNAL)
+    assert attributes(one) == {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "search",
         "gen_ai.tool.type": "function",
@@ -263,7 +267,7 @@ def test_tool_calls_begin_with_their_turn_and_last_as_long_as_they_did() -> None
         "orchestrator.result_chars": 0,
         "orchestrator.outcome": "ok",
     }
-    assert attributes(queued)["orchestrator.queued_seconds"] == 3.0
+    assert attributes(other)["orchestrator.queued_seconds"] == 3.0
 
 
 @pytest.mark.parametrize(

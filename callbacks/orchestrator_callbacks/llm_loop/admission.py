@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.kernel.clock import micros
 from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question
 from orchestrator.messages import ToolCall
 from orchestrator.toolresult import ToolResult
@@ -85,10 +86,16 @@ def note_intent(run: LoopRun, positions: Sequence[int]) -> None:
             "position": position,
             "tool": asked_call(ctx, position).name,
             "effect": effect_of(run, position),
+            **_invented(run, asked_call(ctx, position)),
         }
         for position in positions
     ]
     run.note("intent", {"effect": "tool", "turn": ctx.iteration, "calls": announced})
+
+
+def _invented(run: LoopRun, call: ToolCall) -> dict[str, bool]:
+    """Mark a tool that nobody registered: its name is the model's word, and no name to show."""
+    return {} if run.deps.tools.find(call.name) else {"registered": False}
 
 
 def effect_of(run: LoopRun, position: int) -> str:
@@ -108,13 +115,15 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         "tool": result.call.name,
         "outcome": result.outcome,
         "content": result.content,
-        "seconds": round(result.seconds, 6),
+        "seconds": micros(result.seconds),
+        **_invented(run, result.call),
     }
     if result.queued:
-        body["queued"] = round(result.queued, 6)
+        body["queued"] = micros(result.queued)
     if result.cut:
         body["cut"] = True
-    if result.call != _asked_of(ctx)[position]:
+    asked = _asked_of(ctx)[position]
+    if result.call is not asked and result.call != asked:
         body["call"] = result.call
     run.note("done", body)
 

@@ -105,7 +105,7 @@ async def _tried(run: LoopRun, request: Request) -> Response:
         raise LLMError(f"the model gave {fault}", kind="malformed")
     seconds = tries[-1].seconds if tries else deps.clock.monotonic() - started
     _report_call(run, "ok", seconds, response)
-    return response
+    return response.encodable()
 
 
 def _malformed(response: object) -> str | None:
@@ -115,15 +115,19 @@ def _malformed(response: object) -> str | None:
     content: object = response.content
     usage: object = response.usage
     calls: object = response.tool_calls
-    if not isinstance(content, str | list | None):
+    if not isinstance(content, _CONTENT):
         return f"content of type {type(content).__name__}; it must be text, a list of parts, or None"
     if not isinstance(usage, Usage):
         return f"usage of type {type(usage).__name__}, not a Usage"
     if not isinstance(calls, tuple) or not all(isinstance(call, ToolCall) for call in calls):
         return "tool_calls that are no tuple of ToolCall"
-    if not all(isinstance(part, str) for call in calls for part in (call.id, call.name, call.arguments)):
-        return "a ToolCall whose id, name and arguments are not all text (arguments are JSON text)"
+    for call in calls:
+        if not (isinstance(call.id, str) and isinstance(call.name, str) and isinstance(call.arguments, str)):
+            return "a ToolCall whose id, name and arguments are not all text (arguments are JSON text)"
     return None
+
+
+_CONTENT = (str, list, type(None))
 
 
 def _policy(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
@@ -143,7 +147,7 @@ def _report_failure(run: LoopRun, one: Tried) -> None:
 
 
 def _report_call(run: LoopRun, outcome: str, seconds: float, response: Response | None = None) -> None:
-    usage = response.usage if response else Usage()
+    usage = response.usage if response else NO_USAGE
     run.emit(
         LLMCall(
             run.graph.name,
@@ -161,6 +165,7 @@ def _report_call(run: LoopRun, outcome: str, seconds: float, response: Response 
             response.finish_reason if response else None,
             len(response.tool_calls) if response else 0,
             context_used=_filled(run, usage) if response else None,
+            at=run.deps.clock.time() - seconds,  # told as soon as it is over
         )
     )
 
@@ -202,8 +207,14 @@ def take(run: LoopRun, response: Response) -> None:
     ctx.context.tokens = usage.input_tokens + usage.output_tokens
     ctx.progress.warning = ""
     ctx.messages.append(response.message())
-    body = {"iteration": ctx.iteration, "model": response.model or run.deps.model, "usage": usage}
-    run.note("answer", body | {"finish_reason": response.finish_reason, "retries": ctx.spent.retries})
+    answered = {
+        "iteration": ctx.iteration,
+        "model": response.model or run.deps.model,
+        "usage": usage,
+        "finish_reason": response.finish_reason,
+        "retries": ctx.spent.retries,
+    }
+    run.note("answer", answered)
 
 
 def lost(run: LoopRun) -> Usage:

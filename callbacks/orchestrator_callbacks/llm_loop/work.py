@@ -141,5 +141,6 @@ def _tell(run: LoopRun, ctx: LoopContext, done: ToolResult) -> None:
             done.queued,
             len(done.content),
             done.cut,
+            done.at,
         )
     )

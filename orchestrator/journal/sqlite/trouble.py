@@ -57,9 +57,18 @@ def explain(error: BaseException, path: Path, busy: float) -> JournalError:
     if isinstance(error, JournalError):
         return error
     if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in _FULL):
-        return StoreDown(f"the disk of journal {path} is full: free space, then open the journal again")
+        return StoreDown(
+            f"the disk of journal {path} is full: free space, then open the journal again", "full"
+        )
     kind, sentence = next((kind, text) for of, kind, text in _SENTENCES if isinstance(error, of))
-    return kind(f"journal {path} {sentence.format(busy=busy, detail=_detail(error))}")
+    said = f"journal {path} {sentence.format(busy=busy, detail=_detail(error))}"
+    return StoreDown(said, _kind(error)) if kind is StoreDown else kind(said)
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, TRANSIENT):
+        return "locked"
+    return "io" if isinstance(error, apsw.IOError | OSError) else "other"
 
 
 def _detail(error: BaseException) -> str:

@@ -124,7 +124,7 @@ class Writer:
     def refuse_if_down(self) -> None:
         """Raise what took the writer down."""
         if self.down is not None:
-            raise StoreDown(str(self.down)) from self.down
+            raise _down(self.down) from self.down
 
     def poison(self, why: BaseException) -> JournalError:
         """Refuse everything from now on; from any thread. Return the reason."""
@@ -155,7 +155,7 @@ class Writer:
         self._wake_waiting()
         try:
             if self.down is not None:
-                self._fail(jobs, StoreDown(str(self.down)))
+                self._fail(jobs, _down(self.down))
             elif jobs:
                 self._commit(jobs)
         except BaseException as death:  # noqa: BLE001  whatever ends this thread, nobody may wait for ever
@@ -197,7 +197,7 @@ class Writer:
             if self.down is None:
                 self._commit((job,))
             else:
-                self._fail((job,), StoreDown(str(self.down)))
+                self._fail((job,), _down(self.down))
 
     def _transact(self, jobs: Sequence[Job[Any]]) -> list[Outcome]:
         for job in jobs:
@@ -241,7 +241,7 @@ class Writer:
             while True:
                 job = self._queue.get_nowait()
                 if job is not None:
-                    self._fail((job,), StoreDown(str(reason)))
+                    self._fail((job,), _down(reason))
         self._wake_waiting()
 
     def _wake_waiting(self) -> None:
@@ -272,11 +272,16 @@ def _attempt(job: Job[Any], transaction: Transaction) -> Outcome:
         return job, None, refused
 
 
+def _down(reason: JournalError) -> StoreDown:
+    """Return an error that says why the writer is down, and of what kind that is."""
+    return StoreDown(str(reason), reason.kind)
+
+
 def _copy(error: BaseException) -> BaseException:
     """Return an error of its own for each who waits: a traceback belongs to one."""
     if not isinstance(error, StoreDown | Corrupt):
         return error
-    copied = type(error)(str(error))
+    copied = _down(error) if isinstance(error, StoreDown) else Corrupt(str(error))
     copied.__cause__ = error.__cause__
     return copied
 

@@ -62,10 +62,11 @@ PROCESS_ALERTS = (
     Alert(
         name="JournalGrowing",
         severity=Severity.WARNING,
+        # Over a while, not at an instant: a scrape that is missed must not make half an hour begin anew.
         expr=(
-            "orchestrator_journal_bytes > <journal_size>\n"
+            "last_over_time(orchestrator_journal_bytes[15m]) > <journal_size>\n"
             "and predict_linear(orchestrator_journal_bytes[6h], <journal_horizon_s>)\n"
-            "  > <journal_growth> * orchestrator_journal_bytes"
+            "  > <journal_growth> * last_over_time(orchestrator_journal_bytes[15m])"
         ),
         wait="30m",
         summary="The {{ $labels.backend }} journal of {{ $labels.instance }} grows fast.",
@@ -105,13 +106,14 @@ PROCESS_ALERTS = (
         expr=(
             "sum without (component) (increase(orchestrator_telemetry_errors_total[10m])) > 0\n"
             "or increase(orchestrator_log_records_dropped_total[10m]) > 0\n"
-            "or sum without (metric, label) (increase(orchestrator_label_overflow_total[10m])) > 0"
+            "or sum without (metric, label) (increase(orchestrator_label_overflow_total[10m])) > 0\n"
+            "or increase(orchestrator_journal_read_failures_total[10m]) > 0"
         ),
         keep="10m",
         summary="{{ $labels.instance }} tells less than happens.",
         description=(
-            "Telemetry of {{ $labels.instance }} raised, lost log lines, or folded label values: what is seen of it"
-            " is not complete."
+            "Telemetry of {{ $labels.instance }} raised, lost log lines, folded label values, or could not read its"
+            " journal: what is seen of it is not complete."
         ),
     ),
     Alert(

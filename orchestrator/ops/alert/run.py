@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from orchestrator.ops.rule import Alert, Severity
 
+_NOT_UNDONE = 'orchestrator_rollbacks_total{outcome="failed"}'
 _RATIO = "machine:orchestrator_runs_failed_per_runs:ratio_rate"
 
 
@@ -143,9 +144,25 @@ RUN_ALERTS = (
         ),
     ),
     Alert(
+        name="RunsOrphaned",
+        severity=Severity.WARNING,
+        expr='orchestrator_journal_runs{status="orphaned"} > 0',
+        wait="15m",
+        keep="5m",
+        summary="Runs of {{ $labels.machine }} are left: nobody holds them.",
+        description=(
+            "{{ $value | humanize }} runs of {{ $labels.machine }} are open in the journal that {{ $labels.instance }}"
+            " watches, and whoever held them is dead. Nothing happens in them until somebody resumes them."
+        ),
+    ),
+    Alert(
         name="RollbackFailed",
         severity=Severity.CRITICAL,
-        expr='sum without (instance) (increase(orchestrator_rollbacks_total{outcome="failed"}[15m])) > 0',
+        # A rollback after a crash may fail before the process is scraped: increase() does not see a first value.
+        expr=(
+            f"sum without (instance) (increase({_NOT_UNDONE}[15m]) > 0\n"
+            f"  or ({_NOT_UNDONE} > 0\n    unless {_NOT_UNDONE} offset 15m))"
+        ),
         keep="15m",
         summary="A rollback of {{ $labels.machine }} failed.",
         description=(

@@ -22,6 +22,20 @@ def series(name: str, values: str, **labels: str) -> tuple[str, str]:
     return _selector(name, whole), values
 
 
+def buckets(name: str, counts: Mapping[str, str], **labels: str) -> list[tuple[str, str]]:
+    """Return a histogram by its buckets: upper bound -> values."""
+    return [
+        series(f"orchestrator_{name}_bucket", values, le=bound, **labels) for bound, values in counts.items()
+    ]
+
+
+def spread(
+    name: str, below: str, edge: str, above: str, count: str = "0+100x60", **labels: str
+) -> list[tuple[str, str]]:
+    """Return a histogram of `count` observations, `below` of them up to `edge`, all of them up to `above`."""
+    return buckets(name, {edge: below, above: count, "+Inf": count}, **labels)
+
+
 def _selector(name: str, labels: Mapping[str, str]) -> str:
     chosen = ", ".join(f'{label}="{value}"' for label, value in labels.items())
     return f"{name}{{{chosen}}}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.trial.case import NOWHERE, Case, firing, firing_there, series
+from orchestrator.ops.trial.case import NOWHERE, Case, firing, firing_there, series, spread
 
 _LOOP = {"machine": "llm_loop"}
 _SQLITE = {"backend": "sqlite"}
@@ -17,16 +17,6 @@ def load(active: str, queued: str) -> list[tuple[str, str]]:
         series("orchestrator_runs_queued", queued, **_LOOP),
         series("orchestrator_run_slots", "4x60", **_LOOP),
         series("orchestrator_run_slots", "4x60", machine="pipeline"),
-    ]
-
-
-def spread(name: str, below: str, edge: str, above: str, **labels: str) -> list[tuple[str, str]]:
-    """Return a histogram with two bounds: `below` counts up to `edge`, everything up to `above`."""
-    total = "0+100x60"
-    return [
-        series(f"orchestrator_{name}_bucket", below, le=edge, **labels),
-        series(f"orchestrator_{name}_bucket", total, le=above, **labels),
-        series(f"orchestrator_{name}_bucket", total, le="+Inf", **labels),
     ]
 
 
@@ -164,8 +154,16 @@ PROCESS_CASES = (
     ),
     Case(
         "TelemetryDegraded",
+        "a journal that is watched cannot be read",
+        [told("journal_read_failures_total", "0x5 1x20")],
+        "8m",
+        [firing_there()],
+    ),
+    Case(
+        "TelemetryDegraded",
         "all is told",
         [
+            told("journal_read_failures_total", "2x30"),
             told("telemetry_errors_total", "2x30", component="logs"),
             told("log_records_dropped_total", "0x30"),
             told("label_overflow_total", "3x30", metric="tool_calls_total", label="tool"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.trial.case import Case, Firing, firing, firing_there, series
+from orchestrator.ops.trial.case import Case, Firing, buckets, firing, firing_there, series
 
 _STATE = {"machine": "llm_loop", "state": "await_llm"}
 _ENTERED = "orchestrator_oldest_run_state_entered_timestamp_seconds"
@@ -17,11 +17,20 @@ def ended(outcome: str, values: str, reason: str = "none") -> tuple[str, str]:
     )
 
 
+def in_journal(values: str, status: str = "orphaned") -> tuple[str, str]:
+    """Return runs of a journal that have not ended."""
+    return series("orchestrator_journal_runs", values, machine="llm_loop", status=status)
+
+
+def rolled_back(values: str, outcome: str = "failed") -> tuple[str, str]:
+    """Return effects that were to be taken back."""
+    return series("orchestrator_rollbacks_total", values, machine="llm_loop", outcome=outcome)
+
+
 def _share(near: str, count: str) -> list[tuple[str, str]]:
     where = {"machine": "llm_loop", "budget": "input_tokens"}
     return [
-        series("orchestrator_budget_consumed_ratio_bucket", near, le="0.9", **where),
-        series("orchestrator_budget_consumed_ratio_bucket", count, le="+Inf", **where),
+        *buckets("budget_consumed_ratio", {"0.9": near, "+Inf": count}, **where),
         series("orchestrator_budget_consumed_ratio_count", count, **where),
     ]
 
@@ -247,19 +256,45 @@ RUN_CASES = (
         "25m",
     ),
     Case(
+        "RunsOrphaned",
+        "two runs that nobody takes up",
+        [in_journal("2x30")],
+        "20m",
+        [firing_there("2", machine="llm_loop", status="orphaned")],
+    ),
+    Case("RunsOrphaned", "a deployment that takes them up", [in_journal("0x5 9x10 0x20")], "25m"),
+    Case(
+        "RunsOrphaned",
+        "held by keep_firing_for while one look misses them",
+        [in_journal("2x20 0x2 2x10")],
+        "22m",
+        [firing_there("2", machine="llm_loop", status="orphaned")],
+    ),
+    Case(
+        "RunsOrphaned",
+        "runs under way, and those that wait for people",
+        [in_journal("7x30", "running"), in_journal("3x30", "parked"), in_journal("0x30")],
+        "20m",
+    ),
+    Case(
         "RollbackFailed",
         "one failure is enough",
-        [series("orchestrator_rollbacks_total", "0x5 1x30", machine="llm_loop", outcome="failed")],
-        "10m",
+        [rolled_back("0x20 1x30")],
+        "25m",
         [firing(machine="llm_loop", outcome="failed")],
     ),
     Case(
         "RollbackFailed",
+        "a process that took up its runs before it was scraped",
+        [rolled_back("_x5 1x30")],
+        "10m",
+        [firing(machine="llm_loop", outcome="failed")],
+    ),
+    Case("RollbackFailed", "long ago", [rolled_back("1x50")], "40m"),
+    Case(
+        "RollbackFailed",
         "rollbacks that worked",
-        [
-            series("orchestrator_rollbacks_total", "0+1x30", machine="llm_loop", outcome="undone"),
-            series("orchestrator_rollbacks_total", "0x30", machine="llm_loop", outcome="failed"),
-        ],
+        [rolled_back("0+1x30", "undone"), rolled_back("0x30")],
         "10m",
     ),
     Case(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.trial.case import Case, firing, firing_there, series
+from orchestrator.ops.trial.case import Case, firing, firing_there, series, spread
 
 _EDGE = {"machine": "llm_loop", "from_state": "await_llm", "event": "llm_response"}
 _MODEL = {"provider": "openai", "model": "m"}
@@ -31,12 +31,7 @@ def asked(values: str, outcome: str) -> tuple[str, str]:
 
 def took(fast: str, slow: str) -> list[tuple[str, str]]:
     """Return requests by their time: up to 40.96 s, and all of them."""
-    name = "orchestrator_llm_request_duration_seconds_bucket"
-    return [
-        series(name, fast, le="40.96", **_MODEL),
-        series(name, slow, le="81.92", **_MODEL),
-        series(name, slow, le="+Inf", **_MODEL),
-    ]
+    return spread("llm_request_duration_seconds", fast, "40.96", "81.92", slow, **_MODEL)
 
 
 def attempts(all_: str, again: str) -> list[tuple[str, str]]:

@@ -28,10 +28,11 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.errors import ConfigError
-from orchestrator.telemetry.catalogue import PREFIX
+from orchestrator.telemetry.metric import PREFIX, Metric
+from orchestrator.telemetry.scraped import PUSHED
 
-SUCCESS = f"{PREFIX}batch_last_success_timestamp_seconds"
-DURATION = f"{PREFIX}batch_last_duration_seconds"
+_WENT_WELL, _TOOK = PUSHED
+SUCCESS, DURATION = PREFIX + _WENT_WELL.name, PREFIX + _TOOK.name
 
 _TIMEOUT = 10.0
 
@@ -123,12 +124,14 @@ def forget(gateway: str, name: str) -> None:
 
 def _figures(name: str, seconds: float, success: float | None) -> CollectorRegistry:
     registry = CollectorRegistry()
-    took = "Seconds that the batch job took when it last ran, whether it went well or not."
-    Gauge(DURATION, took, ["batch"], registry=registry).labels(name).set(seconds)
+    _gauge(_TOOK, registry).labels(name).set(seconds)
     if success is not None:  # never 0: "half a century ago" would page somebody
-        went_well = "Unix time at which the batch job last went well."
-        Gauge(SUCCESS, went_well, ["batch"], registry=registry).labels(name).set(success)
+        _gauge(_WENT_WELL, registry).labels(name).set(success)
     return registry
+
+
+def _gauge(row: Metric, registry: CollectorRegistry) -> Gauge:
+    return Gauge(PREFIX + row.name, row.help, row.labels, registry=registry)
 
 
 def _last_success(file: Path, name: str) -> float | None:

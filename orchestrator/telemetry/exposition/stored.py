@@ -1,8 +1,8 @@
 """What a journal tells, as metrics: for runs whose own processes are too short to be scraped.
 
-The names are those of live processes, so that alerts and dashboards hold; what begins with
-`journal_` is only here. Serve a journal under a job of its own, and not beside a process that serves the same runs
-itself: both would count them.
+The names are those of live processes, so that alerts and dashboards hold; what live processes do not have are the rows
+`scraped.STORED` of the catalogue. Serve a journal under a job of its own, and not beside a process that serves the same
+runs itself: both would count them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,8 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from orchestrator.telemetry.catalogue import PREFIX
-
-RUNNING = "running"
-ORPHANED = "orphaned"
-PARKED = "parked"
-"""Of a run that has not ended: somebody alive holds it; nobody does, so it waits for `runs resume`; it waits for
-a person or an event."""
+from orchestrator.telemetry.catalogue import PREFIX, ROWS
+from orchestrator.telemetry.scraped import PARKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +121,8 @@ def _version() -> str:
 
 
 def _failures(count: int) -> Metric:
-    text = "Looks at the journal that failed; the figures are those of the look before."
-    found = CounterMetricFamily(f"{PREFIX}journal_read_failures_total", text)
+    row = ROWS["journal_read_failures_total"]
+    found = CounterMetricFamily(PREFIX + row.name, row.help)
     found.add_metric((), count)
     return found
 
@@ -171,24 +166,12 @@ def _families(picture: Picture, backend: str) -> Iterator[Metric]:
 
 
 def _of_the_journal(picture: Picture, backend: str) -> Iterator[Metric]:
-    yield _gauge(
-        "journal_runs",
-        "machine status",
-        "Runs in the journal that have not ended; orphaned: nobody alive holds them.",
-        Counter((run.machine, run.status) for run in picture.standing),
-    )
-    yield _gauge(
-        "journal_ended_runs",
-        "machine outcome reason",
-        "Runs in the journal that have ended; pruning lowers it.",
-        picture.ended,
-    )
-    yield _gauge("journal_bytes", "backend", "Size of the journal.", {(backend,): picture.bytes})
-    yield _gauge("journal_unreadable_runs", "", "Runs that could not be read.", {(): picture.unreadable})
-    last = "Unix time of the last look at the journal."
-    yield _gauge("journal_last_read_timestamp_seconds", "", last, {(): picture.read_at})
-    took = "Time that the last look at the journal took."
-    yield _gauge("journal_read_duration_seconds", "", took, {(): picture.seconds})
+    yield _row("journal_runs", Counter((run.machine, run.status) for run in picture.standing))
+    yield _row("journal_ended_runs", picture.ended)
+    yield _row("journal_bytes", {(backend,): picture.bytes})
+    yield _row("journal_unreadable_runs", {(): picture.unreadable})
+    yield _row("journal_last_read_timestamp_seconds", {(): picture.read_at})
+    yield _row("journal_read_duration_seconds", {(): picture.seconds})
 
 
 def _completed(counts: Counter[tuple[str, str, str]]) -> Metric:
@@ -199,6 +182,10 @@ def _completed(counts: Counter[tuple[str, str, str]]) -> Metric:
     for labels, count in sorted(counts.items()):
         found.add_metric(labels, count)
     return found
+
+
+def _row(name: str, values: Mapping[Any, float]) -> Metric:
+    return _gauge(name, " ".join(ROWS[name].labels), ROWS[name].help, values)
 
 
 def _gauge(name: str, labels: str, text: str, values: Mapping[Any, float]) -> Metric:

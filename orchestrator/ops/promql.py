@@ -1,0 +1,49 @@
+"""The shapes of expression that panels are made of. `where` are matchers, in the short forms of `panel.MATCHERS`."""
+
+from __future__ import annotations
+
+_RATE = "$__rate_interval"
+
+
+def _metric(name: str, where: str) -> str:
+    return f"orchestrator_{name}{{{where}}}"
+
+
+def rate(name: str, by: str, where: str = "%m") -> str:
+    """Return how often a counter goes up per second, summed."""
+    return f"sum by ({by}) (rate({_metric(name, where)}[{_RATE}]))"
+
+
+def increase(name: str, by: str, where: str = "%m", window: str = "1h") -> str:
+    """Return by how much a counter went up within the window, summed."""
+    return f"sum by ({by}) (increase({_metric(name, where)}[{window}]))"
+
+
+def lately(name: str, by: str, where: str = "%m") -> str:
+    """Return by how much a counter went up from one point of the picture to the next, summed."""
+    return increase(name, by, where, _RATE)
+
+
+def total(name: str, by: str, where: str = "%m") -> str:
+    """Return a gauge, summed."""
+    return f"sum by ({by}) ({_metric(name, where)})"
+
+
+def age(name: str, by: str, where: str = "%m") -> str:
+    """Return how many seconds ago the oldest of some times was."""
+    return f"max by ({by}) (time() - {_metric(name, where)})"
+
+
+def quantile(q: float, name: str, by: str, where: str = "%m") -> str:
+    """Return the value that this share of a histogram's observations does not exceed."""
+    return f"histogram_quantile({q}, {rate(f'{name}_bucket', f'{by}, le', where)})"
+
+
+def ratio(part: str, whole: str) -> str:
+    """Return one expression divided by another with the same labels."""
+    return f"{part} / {whole}"
+
+
+def some(expression: str) -> str:
+    """Return an expression without what is 0."""
+    return f"{expression} > 0"

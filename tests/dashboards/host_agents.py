@@ -1,0 +1,172 @@
+"""The agents of the live host: models that are functions and misbehave as models do, tools, and their crews."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from orchestrator import FunctionLLM, Limits, Orchestrator, SqliteJournal, TransitionLog, tool
+from orchestrator.errors import LLMError
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.record import Observer
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.messages import Request, Response, Usage
+from orchestrator.providers.scripted import call
+from orchestrator.retry import RetryPolicy
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.telemetry.sink import BoundedWriter
+from tests.dashboards.host_graphs import PATIENT, SIDE, STUCK
+
+SPENDING = Usage(1200, 300, cached_input_tokens=400, reasoning_tokens=60)
+BINGE = Usage(90_000, 20_000)
+CONTEXT = 8000
+"""Tokens that these models read at once."""
+
+
+@tool(effect="pure")
+async def search(query: str) -> str:
+    """Look something up."""
+    if "broken" in query:
+        raise RuntimeError("the index is gone")
+    return f"found {query}"
+
+
+@tool(effect="irreversible", approval=True)
+async def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
+async def _unbook(seat: int) -> None:
+    """Give a seat back."""
+    raise RuntimeError(f"nobody answers about seat {seat}")
+
+
+@tool(effect="compensable", undo=_unbook)
+async def book(seat: int) -> str:
+    """Book a seat; the office takes its time."""
+    await asyncio.sleep(3600)
+    return f"seat {seat}"
+
+
+# ---- models ----
+
+
+def steady(request: Request) -> object:
+    return call("search", query="moon") if request.messages[-1].role == "user" else "Two moons."
+
+
+def fails(request: Request) -> object:
+    raise LLMError("no answer", kind="server_error", status=500)
+
+
+def fumbles(request: Request) -> object:
+    turns = sum(message.role == "assistant" for message in request.messages)
+    if turns >= 3:
+        return "I give up."
+    return [call("search", query=f"broken {turns}"), call("no_such_tool", n=turns)]
+
+
+def circles(request: Request) -> object:
+    return call("search", query=f"moon {len(request.messages)}")
+
+
+async def ponders(request: Request) -> object:
+    await asyncio.sleep(7)
+    return "At last."
+
+
+def asks(request: Request) -> object:
+    return call("pay", amount=1)
+
+
+def binges(request: Request) -> object:
+    return Response("Much.", usage=BINGE)
+
+
+def blocks(request: Request) -> object:
+    """Answer by a library that knows no event loop."""
+    time.sleep(0.8)
+    return "Done."
+
+
+async def hangs(request: Request) -> object:
+    await asyncio.sleep(3600)
+    return "never"
+
+
+async def deaf(request: Request) -> object:
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+
+
+async def books(request: Request) -> object:
+    return call("book", seat=7) if request.messages[-1].text == "book" else await hangs(request)
+
+
+# ---- crews: one for each engine ----
+
+
+class Crews:
+    """Makes the agents of three engines. Everything an agent tells goes to one Metrics and one log."""
+
+    def __init__(self, metrics: Metrics, log: TransitionLog) -> None:
+        self._metrics = metrics
+        self._observers: tuple[Observer, ...] = (metrics, log)
+
+    def front(self, journal: SqliteJournal) -> dict[str, Orchestrator]:
+        """Who serves users; all of them share few slots."""
+        patient = RetryPolicy(attempts=6, base=0.01, max_delay=0.02)
+        few = Limits(max_iterations=2, max_input_tokens=2500)
+        usual = Limits(max_iterations=10, max_input_tokens=100_000, max_seconds=300)
+        return {
+            "steady": self._agent(steady, LLM_LOOP, journal, limits=usual),
+            "llm": self._agent(fails, LLM_LOOP, journal, retry=patient),
+            "tools": self._agent(fumbles, LLM_LOOP, journal),
+            "limits": self._agent(circles, LLM_LOOP, journal, limits=few),
+            "slow": self._agent(ponders, LLM_LOOP, journal),
+            "tokens": self._agent(binges, LLM_LOOP, journal),
+            "asking": self._agent(asks, LLM_LOOP, journal),
+            "telemetry": self._agent(steady, LLM_LOOP, journal, observers=self._unheard()),
+        }
+
+    def standing(self, journal: SqliteJournal) -> dict[str, Orchestrator]:
+        """Those whose runs last as long as the process; taken up again when it starts."""
+        brief = Limits(max_seconds=4)
+        return {
+            "stuck": self._agent(deaf, STUCK, journal, limits=brief),
+            "patient": self._agent(books, PATIENT, journal, tools=[book]),
+        }
+
+    def side(self, journal: SqliteJournal) -> dict[str, Orchestrator]:
+        """Those with a journal that somebody else writes to as well, and a model that blocks."""
+        return {
+            "side": self._agent(steady, SIDE, journal, tools=[search]),
+            "block": self._agent(blocks, SIDE, journal),
+        }
+
+    def _unheard(self) -> tuple[Observer, ...]:
+        """Observers whose log goes to a disk that is full."""
+        full = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115 - as long as the process
+        return (self._metrics, TransitionLog(BoundedWriter(full)))
+
+    def _agent(
+        self,
+        answer: Callable[[Request], Any],
+        graph: Graph,
+        journal: SqliteJournal,
+        *,
+        observers: Iterable[Observer] | None = None,
+        **options: Any,
+    ) -> Orchestrator:
+        llm = FunctionLLM(answer, model=answer.__name__, usage=SPENDING, latency=0.02)
+        llm.context_window = CONTEXT  # type: ignore[attr-defined]
+        options.setdefault("tools", [search, pay])
+        options.setdefault("retry", RetryPolicy(attempts=3, base=0.01, max_delay=0.02))
+        told = self._observers if observers is None else tuple(observers)
+        return Orchestrator(llm, graph=graph, journal=journal, observers=told, **options)
