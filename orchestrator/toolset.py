@@ -154,13 +154,17 @@ class ToolSet:
     async def _run(
         self, spec: ToolSpec, call: ToolCall, position: int, context_for: ContextFor, queued: float
     ) -> ToolResult:
-        started = self._clock.monotonic()
+        at, started = self._clock.time(), self._clock.monotonic()
         bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
         was_cut = False
         try:
-            work = functools.partial(_invoke, spec, bound, parse_arguments(spec, call.arguments))
-            value = await (work() if spec.timeout is None else self._limited(work, spec.timeout))
+            arguments = parse_arguments(spec, call.arguments)
+            if spec.timeout is None:
+                value = await _invoke(spec, bound, arguments)
+            else:
+                work = functools.partial(_invoke, spec, bound, arguments)
+                value = await self._limited(work, spec.timeout)
             content, was_cut = content_of(value, spec.max_result_chars)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
@@ -169,7 +173,7 @@ class ToolSet:
                 raise
             outcome, content = _fault(error)
         seconds = self._clock.monotonic() - started
-        return ToolResult(call, position, content, outcome, seconds, queued, was_cut)
+        return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at)
 
     async def _limited(self, work: Callable[[], Awaitable[object]], seconds: float) -> object:
         """Return what `work` returns within `seconds`, else raise _OutOfTimeError."""

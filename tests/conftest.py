@@ -1,4 +1,7 @@
-"""What every test can use: coroutine tests, system programs, seeds, sizes of campaigns, the built wheel."""
+"""What every test can use: coroutine tests, system programs, seeds, sizes of campaigns, the built wheel.
+
+And how the tests are laid out in time and space: the longest files first, temporary folders in memory.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,78 @@ settings.register_profile(
 )
 settings.register_profile("soak", settings.get_profile("default"), derandomize=False, max_examples=5_000)
 settings.load_profile("soak" if SOAK else "default")
+
+
+# ---- order and place ----
+
+# What begins last should be short, or one worker ends minutes after the others: these are dealt out first, in
+# this order. xdist by itself deals out files with many tests first, and those with few long ones last.
+LONGEST_FIRST = (
+    "dashboards/test_live.py",
+    "crash/test_rollback_kill.py",
+    "telemetry/test_conservation.py",
+    "telemetry/test_conservation_kills.py",
+    "cli/test_run.py",
+    "engines/test_process.py",
+    "crash/test_run_kill.py",
+    "contract/test_pythons.py",
+    "cli/test_metrics.py",
+    "cli/test_bad_input_journal.py",
+    "cli/test_demo.py",
+    "runtime/test_simulation.py",
+    "runtime/test_allowance.py",
+    "cli/test_runs_care.py",
+    "cli/test_stop.py",
+    "telemetry/test_exposition_server.py",
+    "testing/test_plugin.py",
+    "guards/test_budget.py",
+    "telemetry/test_metrics.py",
+    "crash/test_power.py",
+    "crash/test_kill.py",
+    "crash/test_run_owner.py",
+    "dashboards/test_rules.py",
+    "cli/test_corpus.py",
+    "cli/test_terminal.py",
+    "contract/test_layers.py",
+    "contract/test_distribution.py",
+    "cli/test_exit.py",
+    "cli/test_runs_events.py",
+    "kernel/test_long_run.py",
+    "runtime/test_differential.py",
+    "runtime/test_subagents.py",
+    "crash/test_damage.py",
+)
+MEMORY = Path("/dev/shm")  # noqa: S108  only a parent of temporary folders
+ROOM = 1 << 30
+
+
+def memory() -> Path | None:
+    """Where temporary files need no disk: thousands of journals sync, and a kill takes nothing from memory either.
+
+    None where there is no such place, it is small (a container's), or what lies there may not be run.
+    """
+    if not os.access(MEMORY, os.W_OK):
+        return None
+    found = os.statvfs(MEMORY)
+    roomy = found.f_bavail * found.f_frsize >= ROOM
+    return MEMORY if roomy and not found.f_flag & os.ST_NOEXEC else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # ours is the order
+    if place := memory():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    places = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+    full_size = [item for item in items if item.get_closest_marker("soak")]
+    if full_size and not SOAK:
+        items[:] = [item for item in items if item not in full_size]
+        config.hook.pytest_deselected(items=full_size)
 
 
 # ---- coroutine tests ----
@@ -87,8 +162,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("system"):
         for name in mark.args:
             _program(name)
-    if item.get_closest_marker("soak") and not SOAK:
-        pytest.skip("a campaign at full size: make soak")
 
 
 # ---- chance and size ----

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.errors import CancelRequested
-from orchestrator.kernel.clock import Clock
+from orchestrator.kernel.clock import Clock, micros
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.outcome import Ending, Outcome
@@ -101,7 +101,7 @@ class Closer:
     def _stand(self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any]) -> None:
         """Draft where the run stands, and that it goes no further for now."""
         self._place(run)
-        active = round(run.elapsed(self._clock.monotonic()), 6)
+        active = micros(run.elapsed(self._clock.monotonic()))
         run.note("parked", {"reason": reason, "at": self._clock.time(), "t": active, **detail})
 
     def _place(self, run: Run[Any, Any]) -> None:
@@ -115,7 +115,7 @@ class Closer:
             self._writer.context(run, run.pending)
 
     def _last(self, run: Run[Any, Any], ending: Ending, at: float) -> dict[str, Any]:
-        active = round(run.elapsed(self._clock.monotonic()), 6)
+        active = micros(run.elapsed(self._clock.monotonic()))
         body = {"outcome": ending.outcome.value, "reason": ending.reason, "at": at, "t": active}
         return body | (dict(self._codec.closing(run)) if self._codec else {})
 

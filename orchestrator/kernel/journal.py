@@ -102,8 +102,9 @@ class Posted:
 class JournalWriter(Protocol):
     """The part of a journal that a driver writes through.
 
-    Raises the errors below `JournalError` in `errors` (Held, Fenced, StoreDown, Corrupt, TooNew), RunExists and
-    RunUnknown.
+    One whose `create` and `release` never wait may say so with `at_once = True`: no cancellation can come between, so
+    no task is made to shield them. Raises the errors below `JournalError` in `errors` (Held, Fenced, StoreDown,
+    Corrupt, TooNew), RunExists and RunUnknown.
     """
 
     backend: str
@@ -163,7 +164,7 @@ class Journal(JournalWriter, Protocol):
     ) -> AsyncIterator[RunHead]:
         """Yield the runs that meet every condition given, oldest first.
 
-        Those of one conversation, or of one parent, are found without reading the others.
+        Those of one conversation, of one parent or of one status are found without proving the others.
         """
         ...
 
@@ -203,6 +204,6 @@ class Journal(JournalWriter, Protocol):
 
 def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
     """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
-    parts = (run_id.encode(), b"%d" % seq, b"%d" % epoch, kind.encode(), body)
-    lengths_and_parts = b"".join([b"%d:%s" % (len(part), part) for part in parts])
-    return hashlib.sha256(before.encode() + lengths_and_parts).hexdigest()
+    run, number, writer, name = run_id.encode(), b"%d" % seq, b"%d" % epoch, kind.encode()
+    parts = (len(run), run, len(number), number, len(writer), writer, len(name), name, len(body), body)
+    return hashlib.sha256(b"%s%d:%s%d:%s%d:%s%d:%s%d:%s" % (before.encode(), *parts)).hexdigest()

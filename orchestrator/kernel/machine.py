@@ -2,7 +2,8 @@
 
 `transitions` is the referee: it holds the table and commits each move on the run's `cursor`. Its synchronous
 `Machine` is used without a registered model and without callbacks; hooks are awaited by the driver around it,
-because its AsyncMachine (0.9.3) swallows cancellation and runs the hooks of one slot concurrently.
+because its AsyncMachine (0.9.3) swallows cancellation and runs the hooks of one slot concurrently. For the same
+reason a trigger is shortened to what is left of it then (see `_Row`): it was a third of a turn.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Step:
     event: StrEnum
     source: StrEnum
     dest: StrEnum
+    names: tuple[str, str, str]
+    """The values of these three; reading `value` of a member is a call."""
     edge: Edge
     guard: Callable[[Any], Any] | None
     guard_name: str | None
@@ -78,10 +81,6 @@ class Machine:
             raise UnknownEvent(graph=name, state=str(state), event=str(event), known=known)
         raise InvalidEvent(graph=name, state=str(state), event=str(event), allowed=self.events_from(state))
 
-    def accepts(self, state: str, event: str) -> bool:
-        """Tell whether `event` has an edge from `state`, guards not asked."""
-        return (state, event) in self._steps
-
     def events_from(self, state: str) -> tuple[StrEnum, ...]:
         """Return the events that have an edge from `state`, sorted by name, guards not asked."""
         found = {steps[0].event for (source, _), steps in self._steps.items() if source == state}
@@ -99,6 +98,7 @@ class Machine:
             event=event,
             source=source,
             dest=dest,
+            names=(event.value, source.value, dest.value),
             edge=edge,
             guard=edge.when,
             guard_name=guard_name(edge.when),
@@ -118,10 +118,12 @@ class Machine:
         )
 
 
-def bind(graph: Graph, *modules: object, extra: Iterable[object] = (), points: Iterable[str] = ()) -> Machine:
+def bind(
+    graph: Graph, *modules: object, extra: Iterable[object] = (), points: Mapping[str, str] | None = None
+) -> Machine:
     """Compile a graph with the hooks of `modules` (and then those of `extra`): what a Driver and a Run need.
 
-    Raises GraphError that lists every stray, misspelt, sync, duplicate and missing hook.
+    `points` are as for `hooks.collect`, which raises GraphError that lists everything wrong with the hooks.
     """
     return Machine(graph, collect(graph, *modules, extra=extra, points=points))
 
@@ -131,8 +133,31 @@ def _trigger(number: int, event: StrEnum) -> str:
     return f"{number}:{event.value}"
 
 
+class _Row(transitions.Event):
+    """A trigger without the ten places for callbacks, the conditions and the log lines, which nothing here uses.
+
+    What the library holds still decides: where the model is, whether a row of the table begins there, where it leads,
+    and it is the library that moves the model or refuses to.
+    """
+
+    def trigger(self, model: Any, *_args: Any, **_more: Any) -> bool:
+        """Move the model. Raises MachineError from any state but the row's own, ValueError from none at all."""
+        table = self.machine
+        rows = self.transitions.get(getattr(model, table.model_attribute))
+        if not rows:
+            return self._is_valid_source(table.get_model_state(model))
+        dest = rows[0].dest
+        if dest is not None:
+            table.set_state(table.states[dest], model)
+        return True
+
+
+class _Table(transitions.Machine):
+    event_cls = _Row
+
+
 def _referee(graph: Graph) -> transitions.Machine:
-    table = transitions.Machine(
+    table = _Table(
         model=None,
         # values, not members: transitions files an enum member under its NAME and then misses its own state
         states=[state.value for state in graph.states],

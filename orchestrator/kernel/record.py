@@ -7,11 +7,25 @@ arguments or results: a fact may go to any log.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as fact
+else:
+    import dataclasses
+    import functools
+
+    def fact(**_options: bool) -> Any:
+        """Make a dataclass that is frozen for type checkers only.
+
+        At run time each field of a frozen one is set through `object.__setattr__`, so that the ten facts of a turn
+        cost four times as much.
+        """
+        return functools.partial(dataclasses.dataclass, slots=True, unsafe_hash=True)
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class RunStarted:
     """A run entered its graph. `origin` is `new` or `resumed`."""
 
@@ -28,7 +42,7 @@ class RunStarted:
     """Seconds that it has been active before."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class Transition:
     """One committed edge. `seq` counts them from 1 without a gap; `dwell` is seconds spent in `source`."""
 
@@ -47,11 +61,11 @@ class Transition:
     """The edge stayed in its state: leave and enter hooks did not run."""
     verdict: Any = None
     """The guard verdict that ended the run, on the edge that ended it."""
-    overhead: float | None = None
-    """Seconds the kernel itself took for it, without hooks and journal, where that is measured."""
+    overhead: float | None = field(default=None, compare=False)
+    """Seconds the kernel itself took for it, up to telling observers, without hooks and journal; None: not measured."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class EventFailed:
     """An event that did not commit, or whose hook raised after that. `reason` is one of FAILURES."""
 
@@ -80,9 +94,9 @@ FAILURES = (
 """Why an event can fail: the closed label set of `transition_failures_total{reason}`."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class GuardEvaluated:
-    """An edge's guard was asked. `result` is `allow`, `deny` or `error`."""
+    """An edge's guard was asked. `guard` is its name in the table, `result` is `allow`, `deny` or `error`."""
 
     graph: str
     run_id: str
@@ -94,7 +108,7 @@ class GuardEvaluated:
     limit: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class BudgetChecked:
     """All budget and progress guards of one turn, asked together; the first refusal decides."""
 
@@ -106,7 +120,7 @@ class BudgetChecked:
     """The verdicts, each with ok, guard, observed, limit, detail."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class Attempt:
     """One try of an operation that may be tried again.
 
@@ -126,7 +140,7 @@ class Attempt:
 OPERATIONS = ("llm", "tool", "completion", "journal", "compaction", "memory")
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class LLMCall:
     """One request to a model, tried or answered. `seconds` is the time of this attempt."""
 
@@ -149,9 +163,11 @@ class LLMCall:
     """Seconds until the first token, where the answer was streamed."""
     context_used: float | None = None
     """Share of the model's context that request and answer fill, where its size is known."""
+    at: float = 0.0
+    """When this attempt began (epoch seconds); 0 where nobody knows."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class ToolCall:
     """One tool call, by (iteration, position). `seconds` includes waiting for a slot only in `queued`."""
 
@@ -167,9 +183,11 @@ class ToolCall:
     queued: float = 0.0
     result_chars: int = 0
     cut: bool = False
+    at: float = 0.0
+    """When the tool began (epoch seconds), its wait for a slot over; 0 where none ran, or nobody knows."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class JournalWrite:
     """Records went to the journal: outcome `ok`, or `io`, `locked`, `full`, `corrupt`, `other`."""
 
@@ -182,7 +200,7 @@ class JournalWrite:
     outcome: str = "ok"
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class RunParked:
     """The run left this process's hands without having ended: it waits for somebody, or was interrupted."""
 
@@ -193,7 +211,7 @@ class RunParked:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class RunCompleted:
     """The run reached a terminal state. The totals of the whole run stand here."""
 
@@ -212,7 +230,7 @@ class RunCompleted:
     verdict: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class RunAdmitted:
     """An engine began a run that it had queued for `waited` seconds."""
 
@@ -222,7 +240,7 @@ class RunAdmitted:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class RunRejected:
     """An engine took a run not in. `reason` is one of REJECTIONS."""
 
@@ -236,7 +254,7 @@ REJECTIONS = ("queue_full", "draining", "closed")
 """Why a run can be refused: the queue is full, the engine stops, or an operator stopped admission."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class RunRecovered:
     """A run that its last owner had left open was found in the journal. `outcome` is one of RECOVERIES."""
 
@@ -250,7 +268,7 @@ RECOVERIES = ("resumed", "poison", "other_graph", "corrupt")
 """What became of a run that was found: it goes on, or why not."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact(frozen=True, slots=True)
 class RolledBack:
     """An effect was to be taken back. `outcome` is one of ROLLBACKS."""
 
@@ -284,7 +302,10 @@ Fact: TypeAlias = (
 
 
 class Observer(Protocol):
-    """Receives every fact, in order, on the event loop. One that raises is counted and cannot fail a run."""
+    """Receives every fact, in order, on the event loop. One that raises is counted and cannot fail a run.
+
+    One that also has `observer_failed(observer)` is told which of them raised, each time.
+    """
 
     def observe(self, fact: Fact, /) -> None:
         """Take note. Must be quick and must not block."""

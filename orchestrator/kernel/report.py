@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
@@ -38,7 +39,9 @@ class Reporter:
 
     def __init__(self, observers: Iterable[Observer], clock: Clock) -> None:
         self.errors: Counter[str] = Counter()
-        self._receivers = tuple(observer.observe for observer in observers)
+        known = tuple(observers)
+        self._receivers = tuple(observer.observe for observer in known)
+        self._counting = [one.observer_failed for one in known if hasattr(one, "observer_failed")]
         self.heard = bool(self._receivers)
         """There are observers."""
         self._clock = clock
@@ -103,12 +106,10 @@ class Reporter:
     def transition(self, run: Run[Any, Any], step: Step, now: float) -> Transition:
         """Return the fact about a step that is being committed at monotonic time `now`."""
         return Transition(
-            run.graph.name,
+            run.machine.graph.name,
             run.run_id,
             run.seq,
-            step.event.value,
-            step.source.value,
-            step.dest.value,
+            *step.names,
             now - run.entered_at,
             self._clock.time(),
             run.ctx.iteration,
@@ -118,15 +119,18 @@ class Reporter:
         )
 
     def guard(self, run: Run[Any, Any], step: Step, result: str, verdict: object = None) -> None:
-        """Tell what a guard said: `allow`, `deny` or `error`."""
+        """Tell what a guard said: `allow`, `deny` or `error`.
+
+        By the guard's own name: which limit it read is in the verdicts of BudgetChecked, and counted there.
+        """
         if self.heard:
             run.emit(
                 GuardEvaluated(
                     run.graph.name,
                     run.run_id,
                     run.cursor,
-                    step.event.value,
-                    getattr(verdict, "guard", "") or step.guard_name or "guard",
+                    step.names[0],
+                    step.guard_name or "guard",
                     result,
                     getattr(verdict, "observed", 0),
                     getattr(verdict, "limit", 0),
@@ -151,8 +155,12 @@ class Reporter:
         return fact
 
     def _observer_failed(self, receive: Callable[[Fact], None], error: Exception) -> None:
-        name = type(getattr(receive, "__self__", receive)).__name__
+        observer = getattr(receive, "__self__", receive)
+        name = type(observer).__name__
         self.errors[name] += 1
+        for hear in self._counting:
+            with suppress(Exception):  # it fails while it is told of failing: it is in the count above
+                hear(observer)
         if self.errors[name] == 1:  # name it once; a broken observer must not flood
             logging.getLogger("orchestrator").error("observer %s raised %s", name, type(error).__name__)
 

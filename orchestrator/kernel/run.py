@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -37,6 +36,14 @@ class Keeper(Protocol):
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
     ) -> None:
         """Park the run until `ready`."""
+        ...
+
+    def fence(self, run: Run[Any, Any]) -> None:
+        """Let a run that waits know that somebody else has it now."""
+        ...
+
+    def pass_over(self, run: Run[Any, Any], seconds: float) -> None:
+        """Move the run's times on: what it waited was nobody's time."""
         ...
 
 
@@ -76,9 +83,9 @@ class Mailbox:
     __slots__ = ("_decisions", "_early", "_listener", "_news", "_seen", "_signals")
 
     def __init__(self) -> None:
-        self._signals: deque[Signal] = deque()
-        self._decisions: deque[Signal] = deque()
-        self._seen: set[str] = set()
+        self._signals: list[Signal] = []  # most runs never get any, and an empty deque takes 600 bytes
+        self._decisions: list[Signal] = []
+        self._seen: dict[str, None] = {}
         self._early: list[Signal] = []
         self._news: asyncio.Event | None = None
         self._listener: Callable[[Signal], None] | None = None
@@ -88,7 +95,7 @@ class Mailbox:
         if signal.id:
             if signal.id in self._seen:
                 return False
-            self._seen.add(signal.id)
+            self._seen[signal.id] = None
         if signal.asks == "event":
             self._signals.append(signal)
         elif signal.asks == "decision":
@@ -103,15 +110,15 @@ class Mailbox:
 
     def forget(self, ids: Iterable[str]) -> None:
         """Take these ids for known: their signals were handled before the run came to this process."""
-        self._seen.update(ids)
+        self._seen.update(dict.fromkeys(ids))
 
     def take(self) -> Signal | None:
         """Return the oldest signal that names an event, or None."""
-        return self._signals.popleft() if self._signals else None
+        return self._signals.pop(0) if self._signals else None
 
     def decision(self) -> Signal | None:
         """Return the oldest answer to a question, or None."""
-        return self._decisions.popleft() if self._decisions else None
+        return self._decisions.pop(0) if self._decisions else None
 
     @property
     def decided(self) -> tuple[Signal, ...]:

@@ -6,9 +6,10 @@ import asyncio
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from orchestrator.errors import Fenced, JournalError, Refused
-from orchestrator.kernel.clock import Clock
+from orchestrator.errors import Fenced, JournalError, Refused, RunError
+from orchestrator.kernel.clock import Clock, micros
 from orchestrator.kernel.failure import error_body
+from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.machine import Machine, Step
 from orchestrator.kernel.record import EventFailed, Transition
@@ -29,6 +30,7 @@ class Stepper:
         self._clock = clock
         self._mute = writer is None and not report.heard
         graph = machine.graph
+        self._failures = {state.value: graph.failure_event(state) for state in graph.states}
         self._limits = {state.value: limit[0] for state in graph.states if (limit := graph.dwell_of(state))}
 
     async def enter(self, run: Run[Any, Any]) -> bool:
@@ -37,17 +39,27 @@ class Stepper:
         An event that was pending before, because the caller gave one, stays. Returns False when halted.
         """
         chosen: StrEnum | None = None
+        by: Hook | None = None
         for name, hook in run.machine.enter[run.cursor]:
             run.hook = name
             answer = await hook(run)
             if run.halted:
                 return False
             if answer is not None:
-                chosen = answer
+                chosen, by = answer, hook
         run.fresh = False
         if run.pending is None:
             run.pending = chosen
+            if by is not None and chosen == self._failures[run.cursor] and run.error is None:
+                self._gave_up(run, by)
         return True
+
+    def _gave_up(self, run: Run[Any, Any], by: Hook) -> None:
+        """Take down that a hook asked for the failure event itself: a failed run has an error that says where."""
+        run.hook = next(name for name, hook in run.machine.enter[run.cursor] if hook is by)
+        asked = f"{where(by, run.hook)} returned {str(run.pending)!r}"
+        run.error = RunError(f"{asked} and no error; raise one that says why")
+        run.failure = self._report.failed(run, None, run.error)
 
     async def go_on(self, run: Run[Any, Any]) -> None:
         """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
@@ -59,12 +71,16 @@ class Stepper:
 
         With `fold` the record of a pure state may stay with the run, to be written with the next one.
         """
+        began = self._clock.monotonic()
         run.hook = ""
         run.committed = False
         step = run.step = self._resolve(run, event)
-        if step.ahead and not await self._ahead(run, step):
-            return
-        late = await self._commit(run, step, fold=fold and step.folded and self._writer is not None)
+        if step.ahead:
+            asked = self._clock.monotonic()
+            if not await self._ahead(run, step):
+                return
+            began += self._clock.monotonic() - asked
+        late = await self._commit(run, step, began, fold=fold and step.folded and self._writer is not None)
         if late is not None:
             raise late
         if run.halted or not (step.internal or await self.enter(run)):
@@ -146,14 +162,24 @@ class Stepper:
             if run.halted:
                 return
 
-    async def _commit(self, run: Run[Any, Any], step: Step, *, fold: bool) -> asyncio.CancelledError | None:
-        """Make the record durable, move the cursor, tell the observers. Returns a cancellation for later."""
-        now = self._clock.monotonic()
-        late = None
+    async def _commit(
+        self, run: Run[Any, Any], step: Step, began: float, *, fold: bool
+    ) -> asyncio.CancelledError | None:
+        """Make the record durable, move the cursor, tell the observers. Returns a cancellation for later.
+
+        What the kernel has done for the step since `began`, its hooks and the journal left out, is the overhead told.
+        """
+        now = asked = written = self._clock.monotonic()
+        fact = late = None
         if self._mute:
             run.seq += 1
         else:
-            late = await self._record(run, step, now, fold=fold)
+            fact = self._draft(run, step, now, fold=fold)
+            if fact is not None and self._writer is not None and not fold:
+                asked = self._clock.monotonic()
+                self._writer.context(run)
+                late = await self._write(self._writer, run, step)
+                written = self._clock.monotonic()
         step.commit(run)
         run.committed = True
         run.pending = None
@@ -162,13 +188,14 @@ class Stepper:
             run.fresh = True
             self._left(run)
             self.arm(run)
+        if fact is not None:  # nobody has it yet, so it may still be completed
+            fact.overhead = self._clock.monotonic() - began - (written - asked)  # type: ignore[misc]
         if not fold:
             self._report.send(run)
         return late
 
-    async def _record(
-        self, run: Run[Any, Any], step: Step, now: float, *, fold: bool
-    ) -> asyncio.CancelledError | None:
+    def _draft(self, run: Run[Any, Any], step: Step, now: float, *, fold: bool) -> Transition | None:
+        """Hold back the fact about a step until its record is written, and draft that. None: no journal is left."""
         if run.detached:  # the move is made in memory and told as a failure only
             if not step.failing:
                 raise JournalError(f"run {run.run_id!r} lost its journal; it can only fail")
@@ -176,16 +203,11 @@ class Stepper:
         run.seq += 1
         fact = self._report.transition(run, step, now)
         run.unsent.append(fact)
-        if self._writer is None:
-            return None
-        run.drafts.append(
-            Draft("transition", _body(fact, run.elapsed(now), run.failure if step.failing else None))
-        )
-        if fold:
-            run.folded = True
-            return None
-        self._writer.context(run)
-        return await self._write(self._writer, run, step)
+        if self._writer is not None:
+            failure = run.failure if step.failing else None
+            run.drafts.append(Draft("transition", _body(fact, run.elapsed(now), failure)))
+            run.folded = run.folded or fold
+        return fact
 
     async def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
         """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
@@ -212,7 +234,7 @@ def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict
         "source": fact.source,
         "dest": fact.dest,
         "at": fact.at,
-        "t": round(elapsed, 6),
+        "t": micros(elapsed),
     }
     if fact.internal:
         body["internal"] = True

@@ -28,6 +28,7 @@ class Writer:
         self._report = report
         self._clock = clock
         self._codec = codec
+        self._at_once = bool(getattr(journal, "at_once", False))
 
     async def create(self, run: Run[Any, Any], at: float) -> asyncio.CancelledError | None:
         """Begin a run. Raises RunExists when the journal knows its id."""
@@ -39,6 +40,9 @@ class Writer:
             "parent_run_id": run.parent_run_id,
             **(self._codec.opening(run) if self._codec else {}),
         }
+        if self._at_once:
+            run.lease = await self._journal.create(run.run_id, self.owner, body)
+            return None
         creating = asyncio.ensure_future(self._journal.create(run.run_id, self.owner, body))
         late = await _done(creating)
         run.lease = creating.result()
@@ -105,6 +109,9 @@ class Writer:
         if lease is None or run.detached:
             return None
         try:
+            if self._at_once:
+                await self._journal.release(lease)
+                return None
             return await _done(asyncio.ensure_future(self._journal.release(lease)))
         except Exception as error:  # noqa: BLE001 - whatever a store raises: the run has ended
             self._report.failed(run, None, error)

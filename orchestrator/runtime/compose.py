@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.completion import OutputSpec
-from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal
@@ -81,6 +80,4 @@ def logger_of(observers: Sequence[Observer], run: LoopRun) -> Any:
 
 
 def _model_name(llm: LLM) -> str:
-    if not callable(getattr(llm, "complete", None)):
-        raise ConfigError(f"llm must have `async complete(request)`; {type(llm).__name__} has not")
     return str(getattr(llm, "model", None) or "unknown")

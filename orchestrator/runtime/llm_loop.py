@@ -31,7 +31,7 @@ from orchestrator.machines.llm_loop.model import LoopContext, Question
 from orchestrator.messages import Message
 from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
-from orchestrator.runtime import compose, subagent
+from orchestrator.runtime import arguments, compose, subagent
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, LiveRuns, Prompt, opening
 from orchestrator.runtime.hosting import Hosting
@@ -82,6 +82,7 @@ class Orchestrator:
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
     ) -> None:
+        arguments.check_agent(locals())
         self._limits = limits or Limits()
         self._instructions = instructions
         self._machine, points = compose.machine(graph, hooks)
@@ -96,7 +97,7 @@ class Orchestrator:
         self._migrations = tuple(migrations)
         self._driver, self._recovery = self._wired()
         self._control = Control(self._live, self._journal, self._deps.clock)
-        self.hosting = Hosting(self._journal, self._driver, self._deps, self._live)
+        self.hosting = Hosting(self._journal, self._driver, self._deps, self._live, self._recovery, launch)
         """For the engine that runs this agent."""
         self._members: dict[Orchestrator, Orchestrator] = {}  # agents among the tools -> with our journal
 
@@ -118,6 +119,7 @@ class Orchestrator:
         ConfigError for a prompt that is none or a conversation with a run under way; how the run itself ends is
         `result.outcome`. A cancelled caller gets its CancelledError; the run is then left where it was, for `resume`.
         """
+        arguments.check_run(run_id, conversation_id, limits, deadline)
         history = await self._history(conversation_id)
         run = self._new(prompt, history, run_id or _new_id(), conversation_id, limits or self._limits)
         if deadline is not None:
@@ -135,6 +137,7 @@ class Orchestrator:
         migration, Suspended for a run that failed to get on too often, Corrupt for one that was damaged, ConfigError
         for one that goes on with an open run above it.
         """
+        arguments.check_run(limits=limits)
         live = self._live.find(run_id)
         if live is not None:
             return await self._resume_here(live, limits, by)
@@ -206,7 +209,7 @@ class Orchestrator:
         except OrchestratorError:
             await self._driver.release(run)
             raise
-        end: object = Suspended(run.run_id, "interrupted")
+        end: Result | None = None
         try:
             async with self._control.listening():
                 try:
@@ -224,7 +227,7 @@ class Orchestrator:
                 self._conversations.keep(run.ctx.conversation_id, run.run_id, recall.conversation(run.ctx))
                 if not run.ended:
                     await self._let_go(run)
-            self._live.ended(run.run_id, end)
+            self._live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
 
     async def _let_go(self, run: LoopRun) -> None:
         """Leave a run to whoever resumes it."""
@@ -384,8 +387,8 @@ class Orchestrator:
             summary=summary,
             codec=self._codec,
         )
-        graph, migrations = self._machine.graph, self._migrations
-        return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations)
+        graph, moves, now = self._machine.graph, self._migrations, self._deps.clock.time
+        return driver, Recovery(self._journal, graph, self._codec, driver.owner, moves, now=now)
 
 
 _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}

@@ -124,7 +124,7 @@ async def test_a_second_answer_is_refused_with_the_first_and_the_same_one_again_
         assert (approval["by"], approval["id"], approval["decision"]) == ("ann", "one", "approve")
         (refused,) = [record.body for record in records if record.kind == "control"]
         assert (refused["id"], refused["refused"]) == ("two", "ann answered before (approve)")
-        with pytest.raises(AnswerRefused, match="it has ended as completed"):
+        with pytest.raises(AnswerRefused, match="is over: completed"):
             await desk.approve(RUN, by="carol")
         await check_run(journal, RUN, outside.history, agent=desk)
 

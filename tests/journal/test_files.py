@@ -447,11 +447,15 @@ def test_a_kill_at_any_system_call_leaves_a_whole_file_and_a_leftover_that_is_sw
     assert not path.exists() or path.read_bytes() in {b"old", b"new"}
 
 
+def descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
 def test_no_file_descriptor_is_left_open_whatever_happens(tmp_path: Path) -> None:
     odd_things(tmp_path)
     (tmp_path / "file").write_bytes(b"")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    before = os.dup(0)
+    before = descriptors()
     for _ in range(min(limit, 200)):
         for name in ("file", "fifo", "link", "directory", "none"):
             files.read_file(tmp_path / name)
@@ -460,7 +464,4 @@ def test_no_file_descriptor_is_left_open_whatever_happens(tmp_path: Path) -> Non
             files.atomic_write(tmp_path / "directory", b"")
         files.atomic_write(tmp_path / "file", b"")
         files.sweep(tmp_path)
-    after = os.dup(0)
-    os.close(before)
-    os.close(after)
-    assert after == before + 1
+    assert descriptors() <= before

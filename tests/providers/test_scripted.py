@@ -16,6 +16,7 @@ from orchestrator.providers.scripted import (
     ScriptExhausted,
     call,
 )
+from orchestrator.testing.clock import FakeClock
 
 ASKED = Request((Message("user", "hello"),))
 SEARCH = ToolCall("a", "search", '{"q": 1}')
@@ -171,10 +172,13 @@ async def test_concurrent_requests_get_answers_in_the_order_they_arrived() -> No
 
 
 async def test_an_answer_nobody_waited_for_is_consumed() -> None:
-    llm = ScriptedLLM(["slow", "next"], latency=0.05)
+    clock = FakeClock()
+    llm = ScriptedLLM(["slow", "next"], latency=5, clock=clock)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(llm.complete(ASKED), 0.001)
-    assert (await llm.complete(ASKED)).content == "next"
+    asking = asyncio.create_task(llm.complete(ASKED))
+    await clock.advance(5)
+    assert (await asking).content == "next"
 
 
 def test_a_negative_latency_is_refused() -> None:

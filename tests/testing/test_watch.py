@@ -100,7 +100,7 @@ def test_another_thread_may_do_what_it_likes_meanwhile(tmp_path: Path) -> None:
     asked, written = threading.Event(), threading.Event()
 
     def writes() -> None:
-        asked.wait(5)
+        asked.wait(60)
         (tmp_path / "x").write_text("fine")
         written.set()
 
@@ -109,7 +109,7 @@ def test_another_thread_may_do_what_it_likes_meanwhile(tmp_path: Path) -> None:
 
     def guard(_: object) -> bool:
         asked.set()
-        return written.wait(5)
+        return written.wait(60)
 
     assert check_guard(guard, 1)
     thread.join()
