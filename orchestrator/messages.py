@@ -189,7 +189,7 @@ def finish_word(reason: object) -> str | None:
 
 
 def encodable(value: Any) -> Any:
-    """Return text or JSON data in a form that UTF-8 has: a lone surrogate would stop the journal and the next request."""
+    """Return text or JSON data in a form that UTF-8 has: a lone surrogate would stop the journal, and a request."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, list | tuple):
