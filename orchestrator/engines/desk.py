@@ -64,16 +64,26 @@ class Desk:
         """Raise ConfigError for an order that makes no sense here."""
         if self.draining and order.kind in {"stop_admitting", "start_admitting"}:
             raise ConfigError(f"engine {self._name!r} is draining; that cannot be taken back")
-        known = {
-            "tool": {name for host in self._hosts for name in host.tools},
-            "model": {host.model for host in self._hosts},
-            "graph": {host.graph for host in self._hosts},
-        }.get(KINDS[order.kind] or "")
+        known = self._known(KINDS[order.kind])
         if known is not None and order.about is not None and order.about not in known:
             names = ", ".join(sorted(known)) or "none"
             raise ConfigError(
                 f"engine {self._name!r} has no {KINDS[order.kind]} {order.about!r}; it has: {names}"
             )
+
+    def _known(self, member: str | None) -> set[str] | None:
+        """Return the names that an order may be about; None where it is about no name.
+
+        Those of tools and models are of the whole tree below each agent: orders stand for all of it.
+        """
+        match member:
+            case "tool":
+                return {name for host in self._hosts for one in host.tree() for name in one.tools}
+            case "model":
+                return {one.model for host in self._hosts for one in host.tree()}
+            case "graph":
+                return {host.graph for host in self._hosts}
+        return None
 
     async def carry_out(self, order: Order, **known: Any) -> None:
         """Journal an order, then carry it out. Raises what the journal raises, and nothing is done then."""

@@ -35,7 +35,7 @@ from typing import Any, Self
 from orchestrator.engines.crew import Crew
 from orchestrator.engines.desk import Desk
 from orchestrator.engines.drain import Drain, Drained
-from orchestrator.engines.handle import Handle, Job, Phase
+from orchestrator.engines.handle import Handle, Job
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import Order, Standing
 from orchestrator.engines.registration import Registration
@@ -88,8 +88,8 @@ class LocalEngine:
         self._recover = checked_mode(recover)
         self._queue = queue
         self._journal, self._clock = self._crew.journal, self._crew.clock
-        self._standing = Standing(self._wake)
         self._line = Line(self.name, slots, queue, self._may_begin)
+        self._standing = Standing(self._line.slots.fill)
         self._registration = Registration(self._journal, self._clock)
         self._desk = Desk(
             self._crew.hosts, self._line, self._standing, self._registration, self._begin_to_drain
@@ -307,13 +307,6 @@ class LocalEngine:
             return False
         talk = job.conversation_id
         return talk is None or all(one.conversation_id != talk for one in self._line.live.values())
-
-    def _wake(self) -> None:
-        """Let runs that wait for a model look again; others may begin."""
-        for job in self._line.of_graph(None):
-            if job.phase is Phase.WAITING and job.reason == "waiting":
-                job.hosting.nudge(job.run_id)
-        self._line.slots.fill()
 
     def _refuse_closed(self) -> None:
         self._refuse_foreign(started=False)

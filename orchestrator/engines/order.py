@@ -4,7 +4,8 @@ An order is about this engine, from now on, until it is taken back or the engine
 start of this one, know nothing of it. A disabled tool stays offered: its calls are answered as denied, and the
 model reads why. A blocked model is asked nothing more: its runs wait, without a slot, before their next question,
 and go on when it is unblocked; nothing they did is lost, as it would be if they failed. What is in flight, a tool
-that runs or a question that was put, comes to its end.
+that runs or a question that was put, comes to its end. Both stand for the engine's runs and all runs below them,
+whichever agent's they are; a run below another has its slot, and keeps it while it waits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 from orchestrator.engines.slot import check_slots
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.run import Signal
 from orchestrator.messages import Request, ToolCall
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -88,12 +90,17 @@ def _checked(member: str | None, about: Any) -> Any:
 
 
 class Standing:
-    """The orders about tools and models that stand, as the runs of the engine meet them."""
+    """The orders about tools and models that stand, as the runs of the engine meet them.
+
+    `wake` lets runs begin that were held back for their model.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._disabled: dict[str, Order] = {}
         self._blocked: dict[str, Order] = {}
+        self._waiting: set[LoopRun] = set()
+        """Runs that wait for a model: those of the engine, and any below them."""
 
     def take(self, order: Order) -> None:
         """Take an order about a tool or a model."""
@@ -106,6 +113,8 @@ class Standing:
                 self._blocked[order.about] = order
             case _:
                 self._blocked.pop(order.about, None)
+                for run in self._waiting:  # an answer that answers nothing lets it look again
+                    run.mailbox.post(Signal(kind="decision"))
                 self._wake()
 
     def blocks(self, model: str) -> bool:
@@ -127,7 +136,11 @@ class Standing:
         model = run.deps.model
         while (order := self._blocked.get(model)) is not None and run.keeper is not None:
             detail = {"model": model, "by": order.by, "why": order.why}
-            await run.keeper.wait(run, "waiting", detail, lambda: model not in self._blocked)
+            self._waiting.add(run)
+            try:
+                await run.keeper.wait(run, "waiting", detail, lambda: model not in self._blocked)
+            finally:
+                self._waiting.discard(run)
 
     async def before_tool_execution(self, run: LoopRun, call: ToolCall) -> ToolResult | None:
         """Return the answer to a call of a disabled tool."""

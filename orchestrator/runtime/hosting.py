@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from orchestrator.messages import Request, ToolCall
 from orchestrator.ports import Clock
 from orchestrator.runtime.conversation import LiveRuns
 from orchestrator.runtime.recovery import OpenRun, Recovery
+from orchestrator.runtime.subagent import AgentTool
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point
 
@@ -44,6 +46,29 @@ class Live:
     """Somebody paused it."""
 
 
+class Points(Mapping[str, tuple[Point, ...]]):
+    """What is asked inside the runs of an agent: its host, then its own middleware.
+
+    Each run may have a copy of its agent's handles, so nothing here is copied out: `host` is one dict for all runs of
+    an agent and all runs below them, and what it holds now counts for each of them.
+    """
+
+    def __init__(self, host: Mapping[str, Point], own: Mapping[str, tuple[Point, ...]]) -> None:
+        self._host = host
+        self.own = own
+
+    def __getitem__(self, name: str) -> tuple[Point, ...]:
+        if name not in self._host:
+            return self.own[name]
+        return (self._host[name], *self.own.get(name, ()))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._host, **self.own})
+
+    def __len__(self) -> int:
+        return len({**self._host, **self.own})
+
+
 class Hosting:
     """The inside of one agent, for the engine that runs it."""
 
@@ -60,7 +85,8 @@ class Hosting:
         self._driver = driver
         self._deps = deps
         self._live = live
-        self._own = deps.points
+        self._asked: dict[str, Point] = {}
+        self._points = deps.points = Points(self._asked, deps.points)
         self._recovery = recovery
         self._launched = bool(launch)
 
@@ -97,18 +123,35 @@ class Hosting:
     def attach(self, host: Host) -> None:
         """Let a host decide from now on. Raises RunError when another one does already."""
         self._driver.seat(host)
-        self._own = self._deps.points
-        asked: dict[str, Point] = {
-            "before_llm_request": host.before_llm_request,
-            "before_tool_execution": host.before_tool_execution,
-        }
-        first = {name: (hook, *self._own.get(name, ())) for name, hook in asked.items()}
-        self._deps.points = {**self._own, **first}
+        self._asked["before_llm_request"] = host.before_llm_request
+        self._asked["before_tool_execution"] = host.before_tool_execution
 
     def detach(self) -> None:
         """Let nobody decide any more."""
         self._driver.seat(None)
-        self._deps.points = self._own
+        self._asked.clear()
+
+    def points_below(self, child: Hosting) -> Points:
+        """Return what is asked inside the runs of an agent below this one: the host of this one, whoever hosts it."""
+        return Points(self._asked, child._points.own)
+
+    def tree(self) -> list[Hosting]:
+        """Return this one, and those of the agents among its tools and among theirs; functions are asked for theirs."""
+        found = level = [self]
+        seen: dict[int, AgentTool] = {}
+        for depth in itertools.count():
+            calls = [spec.call for one in level for spec in one._deps.tools.offers]  # noqa: SLF001 - ours
+            agents = {
+                id(call.source): call
+                for call in calls
+                if isinstance(call, AgentTool) and depth < call.max_depth and id(call.source) not in seen
+            }
+            if not agents:
+                break
+            seen |= agents
+            level = [one for one in map(_hosting_of, agents.values()) if one is not None]
+            found = [*found, *level]
+        return found
 
     def tell(self, fact: Fact) -> None:
         """Hand a fact to the observers of the agent."""
@@ -134,10 +177,6 @@ class Hosting:
         `shutdown` as `by` says that the process goes down.
         """
         return self._post(run_id, Signal(kind=kind, id=secrets.token_hex(8), by=by, why=why))
-
-    def nudge(self, run_id: str) -> None:
-        """Let a run that waits look again whether it may go on: an answer that answers nothing."""
-        self._post(run_id, Signal(kind="decision"))
 
     async def open_runs(self) -> list[OpenRun]:
         """Return the runs of this graph that have not ended, as `described`. Raises StoreDown."""
@@ -168,3 +207,11 @@ class Hosting:
             return False
         run.mailbox.post(signal)
         return True
+
+
+def _hosting_of(call: AgentTool) -> Hosting | None:
+    """Return the inside of a tool's agent; None where its function cannot make it, for then it has no runs."""
+    try:
+        return call.child.hosting
+    except Exception:  # noqa: BLE001 - an order is not to fail for the sake of somebody's function
+        return None

@@ -77,15 +77,17 @@ class AgentTool:
         share: float,
         max_depth: int,
     ) -> None:
-        self._child = child
+        self.source = child
+        """The agent, or the function that returns it."""
         self._limits = limits
         self._share = share
-        self._max_depth = max_depth
+        self.max_depth = max_depth
+        """How many runs above one another may be above such a run."""
 
     @property
     def child(self) -> Orchestrator:
         """The agent."""
-        return self._child() if callable(self._child) else self._child
+        return self.source() if callable(self.source) else self.source
 
     def limits_of(self, ctx: LoopContext, own: Limits) -> Limits:
         """Return the limits of a run for a call made by a run in `ctx`."""
@@ -101,8 +103,8 @@ class AgentTool:
         if above is None or above.run.run_id != context.run_id:
             raise ConfigError("an agent's tool works inside a run of another agent only")
         lender = above.account()
-        if len(lender.above) >= self._max_depth:
-            raise RunError(f"agents call each other {self._max_depth} deep already; go on without this one")
+        if len(lender.above) >= self.max_depth:
+            raise RunError(f"agents call each other {self.max_depth} deep already; go on without this one")
         call = Call(self, context.idempotency_key, task, lender)
         work = asyncio.ensure_future(_carried(member(above.agent, self.child), call))
         return _answer(await _joined(work, call, above))
@@ -142,12 +144,14 @@ class Call:
 
 
 def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
-    """Return an agent as one whose runs are in another's journal, and live where that one's do."""
+    """Return an agent as one whose runs are in another's journal, live where that one's do, and obey its host."""
     found = agent._members.get(child)
     if found is None:
         found = agent._members[child] = copy.copy(child)
         found._journal, found._retire = agent._journal, agent._retire
         found._live, found._control, found._members = agent._live, agent._control, agent._members
+        found.hosting = agent.hosting
+        found._deps = replace(child._deps, points=agent.hosting.points_below(child.hosting))
         found._driver, found._recovery = found._wired(Watch(), owner=agent._driver.owner)
     return found
 
