@@ -189,7 +189,10 @@ class ToolCall:
 
 @fact(frozen=True, slots=True)
 class JournalWrite:
-    """Records went to the journal: outcome `ok`, or `io`, `locked`, `full`, `corrupt`, `other`."""
+    """Records went to the journal: outcome `ok`, or `io`, `locked`, `full`, `corrupt`, `other`.
+
+    `operation` is `append`, or `create` for a run that the store refused to begin.
+    """
 
     graph: str
     run_id: str

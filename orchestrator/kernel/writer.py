@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.errors import JournalError
+from orchestrator.errors import JournalError, RunExists
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.failure import error_body
@@ -31,7 +31,7 @@ class Writer:
         self._at_once = bool(getattr(journal, "at_once", False))
 
     async def create(self, run: Run[Any, Any], at: float) -> asyncio.CancelledError | None:
-        """Begin a run. Raises RunExists when the journal knows its id."""
+        """Begin a run. Raises RunExists when the journal knows its id, and what the store raises, which is told."""
         body = {
             "schema": RECORD_SCHEMA,
             "graph": run.graph.name,
@@ -40,11 +40,18 @@ class Writer:
             "parent_run_id": run.parent_run_id,
             **(self._codec.opening(run) if self._codec else {}),
         }
-        if self._at_once:
-            run.lease = await self._journal.create(run.run_id, self.owner, body)
-            return None
-        creating = asyncio.ensure_future(self._journal.create(run.run_id, self.owner, body))
-        late = await _done(creating)
+        began = self._clock.monotonic()
+        try:
+            if self._at_once:
+                run.lease = await self._journal.create(run.run_id, self.owner, body)
+                return None
+            creating = asyncio.ensure_future(self._journal.create(run.run_id, self.owner, body))
+            late = await _done(creating)
+        except RunExists:
+            raise
+        except Exception as error:
+            self._note(run, 1, began, _kind(error), "create")
+            raise
         run.lease = creating.result()
         return late
 
@@ -89,7 +96,7 @@ class Writer:
             told: list[Fact] = [fact for fact in run.unsent if not isinstance(fact, Transition)]
             run.seq -= len(run.unsent) - len(told)
             run.unsent = told
-            self._note(run, len(drafts), began, str(getattr(error, "kind", "other")))
+            self._note(run, len(drafts), began, _kind(error))
             self._report.send(run)
             raise
         self._note(run, len(drafts), began, "ok")
@@ -117,12 +124,18 @@ class Writer:
             self._report.failed(run, None, error)
             return None
 
-    def _note(self, run: Run[Any, Any], records: int, began: float, outcome: str) -> None:
+    def _note(
+        self, run: Run[Any, Any], records: int, began: float, outcome: str, operation: str = "append"
+    ) -> None:
         seconds = self._clock.monotonic() - began
         backend = self._journal.backend
         self._report.tell(
-            JournalWrite(run.graph.name, run.run_id, backend, "append", records, seconds, outcome)
+            JournalWrite(run.graph.name, run.run_id, backend, operation, records, seconds, outcome)
         )
+
+
+def _kind(error: BaseException) -> str:
+    return str(getattr(error, "kind", "other"))
 
 
 async def _waited(write: asyncio.Future[None]) -> asyncio.CancelledError | None:

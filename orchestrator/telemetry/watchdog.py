@@ -159,9 +159,10 @@ def dump(live: Iterable[LiveRun] = (), loop: asyncio.AbstractEventLoop | None = 
 
 @contextlib.contextmanager
 def on_signal(live: Live | Callable[[], Iterable[LiveRun]] | None = None) -> Iterator[None]:
-    """Within the block, SIGUSR1 prints where runs, threads and tasks stand to stderr.
+    """Within the block, SIGUSR1 prints where runs, threads and tasks stand to stderr; without `live`, no runs.
 
     For the main thread of a process of one's own. Does nothing on other threads, and where there is no such signal.
+    A handler that somebody set within the block stays.
     """
     number = getattr(signal, "SIGUSR1", None)
     if number is None or threading.current_thread() is not threading.main_thread():
@@ -171,13 +172,15 @@ def on_signal(live: Live | Callable[[], Iterable[LiveRun]] | None = None) -> Ite
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # whoever asks must not harm the run
-            put(dump(standing() if standing else (), _running_loop()), None)
+            loop = _running_loop()
+            put(dump(standing(), loop) if standing else stacks(loop), None)
 
     before = signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(number, before)
+        if signal.getsignal(number) is handle:
+            signal.signal(number, before)
 
 
 def put(text: str, stream: TextIO | None) -> None:

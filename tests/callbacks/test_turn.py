@@ -111,6 +111,7 @@ async def test_what_is_no_response_is_a_malformed_answer(nothing: object) -> Non
     with pytest.raises(LLMError, match="not a Response") as caught:
         await turn.ask(run, turn.compose(run))
     assert (caught.value.kind, run.ctx.fault) == ("malformed", "llm_error")
+    assert [fact.outcome for fact in facts(run, LLMCall)] == ["malformed"]
 
 
 def test_taking_an_answer_counts_it_and_clears_what_was_of_the_turn_before() -> None:

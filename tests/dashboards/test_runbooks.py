@@ -78,8 +78,9 @@ def test_a_runbook_asks_the_log_for_keys_and_messages_that_exist(name: str) -> N
     (shown,) = re.findall(r"\{(.+)\}", program)
     keys |= {key.strip() for key in shown.split(",")}
     assert keys <= SCHEMA["properties"].keys()
-    ours = SCHEMA["$defs"]["is_run_line"]["properties"]["msg"]["enum"]
-    assert set(re.findall(r'\.msg == "([^"]+)"', program)) <= set(ours)
+    kinds = ("is_run_line", "is_process_line")
+    ours = {name for kind in kinds for name in SCHEMA["$defs"][kind]["properties"]["msg"]["enum"]}
+    assert set(re.findall(r'\.msg == "([^"]+)"', program)) <= ours
 
 
 @pytest.mark.parametrize("name", NAMES)

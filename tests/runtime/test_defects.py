@@ -194,6 +194,24 @@ async def test_d12_a_cancellation_is_never_labelled_timeout() -> None:
     assert [fact.outcome for fact in facts.of(LLMCall)] == ["cancelled"]
 
 
+@pytest.mark.parametrize("by", ["limit of the run", "deadline", "limit of the state"])
+async def test_d12_a_model_that_hangs_until_a_limit_cuts_it_off_timed_out(by: str) -> None:
+    facts, clock, never = Facts(), FakeClock(), asyncio.Event()
+
+    async def model(request: Request) -> str:
+        await never.wait()
+        return "never"
+
+    options: dict[str, Any] = {"deadline": 10} if by == "deadline" else {}
+    if by == "limit of the run":
+        options = {"limits": Limits(max_seconds=10)}
+    runner = agent(FunctionLLM(model), observers=[facts], clock=clock)
+    task = asyncio.create_task(runner.run("go", **options))
+    await clock.advance(10_000)
+    await task
+    assert [fact.outcome for fact in facts.of(LLMCall)] == ["timeout"]
+
+
 async def test_d13_the_error_budget_counts_consecutive_errors() -> None:
     turns: list[Item] = [call("echo" if n % 3 == 0 else "fail", n=n) for n in range(1, 9)]
 

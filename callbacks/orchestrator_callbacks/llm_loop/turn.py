@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import LimitReached, LLMError
+from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
 from orchestrator.kernel.record import Attempt, LLMCall
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.messages import NO_USAGE, Message, Request, Response, ToolCall, Transcript, Usage
@@ -90,7 +90,9 @@ async def _tried(run: LoopRun, request: Request) -> Response:
     try:
         response: object = await policy.call(deps.llm.complete, request, on_attempt=tried, clock=deps.clock)
     except asyncio.CancelledError:
-        _report_call(run, "cancelled", deps.clock.monotonic() - started)
+        # Cut off by a limit: the model hung, and nobody called it off.
+        cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
+        _report_call(run, "timeout" if cut else "cancelled", deps.clock.monotonic() - started)
         if run.interruption is not None and deps.account is None:  # nobody will resume it here and be charged
             ctx.spent.usage = ctx.spent.usage + lost(run)
         raise
@@ -100,10 +102,11 @@ async def _tried(run: LoopRun, request: Request) -> Response:
             ctx.verdict = retries(ctx.spent.retries, ctx.limits.max_retries)
             raise LimitReached(ctx.verdict) from error
         raise
+    seconds = tries[-1].seconds if tries else deps.clock.monotonic() - started
     if (fault := _malformed(response)) is not None or not isinstance(response, Response):
         ctx.fault = "llm_error"
+        _report_call(run, "malformed", seconds)
         raise LLMError(f"the model gave {fault}", kind="malformed")
-    seconds = tries[-1].seconds if tries else deps.clock.monotonic() - started
     _report_call(run, "ok", seconds, response)
     return response.encodable()
 

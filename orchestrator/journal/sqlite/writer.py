@@ -1,5 +1,8 @@
 """The one thread that writes: it takes whatever waits, commits it together, then tells each who asked.
 
+An event loop rings for it once a turn, and not once a job: woken by the first job of a turn, the thread would race
+the loop for the interpreter's lock, and commit a hundred runs four at a time.
+
 One sync makes all of a batch durable (group commit), which is what makes synchronous=FULL cheap. A job that is
 refused (Fenced, Held, RunExists, RunUnknown) has changed nothing, so its batch goes on. Anything that makes the
 connection doubtful poisons the writer for good: `down` says why, nothing is tried again, least of all a sync,
@@ -12,8 +15,10 @@ import asyncio
 import contextlib
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 import apsw
 
@@ -23,6 +28,10 @@ from orchestrator.kernel.journal import Lease
 
 T = TypeVar("T")
 
+ENOUGH = 64
+"""Jobs that are worth a sync of their own while the loop goes on finding more."""
+_GO, _END = True, False
+"""What the bell says: there are jobs; write them and end."""
 CHECKPOINT_PAGES = 1000
 """Length of the write-ahead log from which it is copied back. By us and not by SQLite, which would swallow errors."""
 
@@ -93,7 +102,10 @@ class Writer:
         self._db = db
         self._limit = limit
         self._explain = explain
-        self._queue: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: deque[Job[Any]] = deque()
+        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._ringing: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        """Loops that will ring at the end of their present turn."""
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._pages = 0
         db.set_wal_hook(self._note_pages)
@@ -106,18 +118,28 @@ class Writer:
         """Queue a job and return its outcome to await. Raises StoreDown."""
         self.refuse_if_down()
         job = Job(work, first)
-        self._queue.put(job)
+        self._jobs.append(job)
         if self.down is not None:  # it went down since we looked: nobody else would answer
             self._fail_queued(self.down)
+        if len(self._jobs) == ENOUGH:
+            self._bell.put(_GO)
+        if job.loop not in self._ringing:
+            self._ringing.add(job.loop)
+            job.loop.call_soon(self._ring, job.loop)
         return job.pending
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake the thread when every task that was ready has had its say, so that one sync serves them all."""
+        self._ringing.discard(loop)
+        self._bell.put(_GO)
 
     async def call(self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None) -> T:
         """Wait for room in the queue, then for the job. Raises StoreDown, and what the job raises."""
-        while self._queue.qsize() >= self._limit and self.down is None:
+        while len(self._jobs) >= self._limit and self.down is None:
             loop = asyncio.get_running_loop()
             room = loop.create_future()
             self._waiting.append((loop, room))
-            if self._queue.qsize() >= self._limit and self.down is None:
+            if len(self._jobs) >= self._limit and self.down is None:
                 await room
         return await self.submit(work, first)
 
@@ -131,12 +153,12 @@ class Writer:
         if self.down is None:
             self.down = self._explain(why)
             self.poisoned = True
-            self._queue.put(None)  # the thread may be waiting
+            self._bell.put(_END)  # the thread may be waiting
         return self.down
 
     def stop(self, timeout: float | None = None) -> None:
         """Write what is queued, then end the thread and wait for it."""
-        self._queue.put(None)
+        self._bell.put(_END)
         self._thread.join(timeout)
 
     # ---- in the thread ----
@@ -164,16 +186,16 @@ class Writer:
         return more and self.down is None
 
     def _take(self) -> tuple[list[Job[Any]], bool]:
-        """Return what waits, at least one, and whether to go on after it."""
+        """Wait for the bell; return what waits, as much as goes into one batch, and whether to go on after it."""
+        more = self._bell.get()
         jobs: list[Job[Any]] = []
-        job = self._queue.get()
-        with contextlib.suppress(queue.Empty):
-            while job is not None:
-                jobs.append(job)
-                if len(jobs) >= self._limit:
-                    break
-                job = self._queue.get_nowait()
-        return jobs, job is not None
+        with contextlib.suppress(IndexError):
+            while len(jobs) < self._limit:
+                jobs.append(self._jobs.popleft())
+        if self._jobs:
+            self._bell.put(more)
+            return jobs, True
+        return jobs, more
 
     def _commit(self, jobs: Sequence[Job[Any]]) -> None:
         try:
@@ -237,11 +259,9 @@ class Writer:
         self._deliver([(job, None, _copy(error)) for job in jobs])
 
     def _fail_queued(self, reason: JournalError) -> None:
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(IndexError):
             while True:
-                job = self._queue.get_nowait()
-                if job is not None:
-                    self._fail((job,), _down(reason))
+                self._fail((self._jobs.popleft(),), _down(reason))
         self._wake_waiting()
 
     def _wake_waiting(self) -> None:

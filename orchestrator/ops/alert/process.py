@@ -50,7 +50,9 @@ PROCESS_ALERTS = (
         expr=(
             "histogram_quantile(0.99, sum without (instance)"
             ' (rate(orchestrator_journal_write_duration_seconds_bucket{operation="append"}[10m])))'
-            " > <journal_append>"
+            " > <journal_append>\n"
+            "and sum without (instance)"
+            ' (rate(orchestrator_journal_write_duration_seconds_count{operation="append"}[10m])) > <least_rate>'
         ),
         wait="10m",
         summary="Writes to the {{ $labels.backend }} journal are slow.",
@@ -77,12 +79,17 @@ PROCESS_ALERTS = (
     Alert(
         name="EventLoopLagHigh",
         severity=Severity.WARNING,
-        expr="histogram_quantile(0.99, rate(orchestrator_event_loop_lag_seconds_bucket[5m])) > <loop_lag>",
+        # One block of minutes is one late wake-up among thousands: the share does not see it, the watchdog does.
+        expr=(
+            "histogram_quantile(0.99, rate(orchestrator_event_loop_lag_seconds_bucket[5m])) > <loop_lag>\n"
+            "or increase(orchestrator_event_loop_blocked_total[10m]) > 0"
+        ),
         wait="5m",
+        keep="10m",
         summary="The event loop of {{ $labels.instance }} is blocked.",
         description=(
-            "One wake-up in a hundred on {{ $labels.instance }} comes {{ $value | humanizeDuration }} late or later:"
-            " something blocks the loop that all runs share."
+            "Something blocks the loop that all runs of {{ $labels.instance }} share: one wake-up in a hundred comes"
+            " late, or the loop stood still until the watchdog told where (loop.blocked in the log)."
         ),
     ),
     Alert(

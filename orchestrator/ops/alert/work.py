@@ -10,6 +10,7 @@ _FAILED = (
 )
 _DONE = "sum without (instance, from_state, event, to_state) (rate(orchestrator_transitions_total[5m]))"
 _UNDECLARED = 'orchestrator_transition_failures_total{reason=~"undeclared_edge|unknown_event"}'
+_REGISTERED = 'tool!="_unregistered"'  # names that a model makes up have an alert of their own
 
 WORK_ALERTS = (
     Alert(
@@ -81,9 +82,10 @@ WORK_ALERTS = (
         name="ToolErrorRatioHigh",
         severity=Severity.WARNING,
         expr=(
-            '(sum without (instance, outcome) (rate(orchestrator_tool_calls_total{outcome=~"error|timeout"}[10m]))\n'
+            "(sum without (instance, outcome)"
+            f' (rate(orchestrator_tool_calls_total{{outcome=~"error|timeout", {_REGISTERED}}}[10m]))\n'
             "  / sum without (instance, outcome)"
-            ' (rate(orchestrator_tool_calls_total{outcome!="cancelled"}[10m]))) > <tool_errors>\n'
+            f' (rate(orchestrator_tool_calls_total{{outcome!="cancelled", {_REGISTERED}}}[10m]))) > <tool_errors>\n'
             "and sum without (instance, outcome) (rate(orchestrator_tool_calls_total[10m])) > <least_rate>"
         ),
         wait="5m",

@@ -30,6 +30,15 @@ def told(name: str, values: str, **labels: str) -> tuple[str, str]:
     return series(f"orchestrator_{name}", values, **labels)
 
 
+def appends(below: str, edge: str, count: str = "0+100x60") -> list[tuple[str, str]]:
+    """Return `count` appends, `below` of them within `edge` seconds, all of them within half a second."""
+    name = "journal_write_duration_seconds"
+    return [
+        *spread(name, below, edge, "0.5", count, **_APPEND),
+        series(f"orchestrator_{name}_count", count, **_APPEND),
+    ]
+
+
 PROCESS_CASES = (
     Case(
         "QueueSaturated",
@@ -65,14 +74,20 @@ PROCESS_CASES = (
     Case(
         "JournalSlow",
         "two in a hundred take longer than a tenth of a second",
-        spread("journal_write_duration_seconds", "0+98x60", "0.1", "0.5", **_APPEND),
+        appends("0+98x60", "0.1"),
         "40m",
         [firing("300ms", **_SQLITE, operation="append")],
     ),
     Case(
         "JournalSlow",
         "all are quick",
-        spread("journal_write_duration_seconds", "0+100x60", "0.005", "0.5", **_APPEND),
+        appends("0+100x60", "0.005"),
+        "40m",
+    ),
+    Case(
+        "JournalSlow",
+        "one slow write every five minutes",
+        appends("0x60", "0.1", "0x4 1x4 2x4 3x4 4x4 5x4 6x4 7x4 8x4 9x4"),
         "40m",
     ),
     Case(
@@ -110,7 +125,26 @@ PROCESS_CASES = (
         "five in a hundred wake-ups come more than half a second late",
         spread("event_loop_lag_seconds", "0+95x60", "0.5", "1.0"),
         "20m",
-        [firing_there("900ms")],
+        [firing_there()],
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "one block of a hundred seconds among thousands of quick wake-ups",
+        [
+            *spread("event_loop_lag_seconds", "0+600x5 3000+600x24", "0.025", "+Inf", "0+600x5 3001+600x24"),
+            told("event_loop_blocked_total", "0x5 1x24"),
+        ],
+        "12m",
+        [firing_there()],
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "a block of an hour ago",
+        [
+            *spread("event_loop_lag_seconds", "0+600x60", "0.025", "1.0", "0+600x60"),
+            told("event_loop_blocked_total", "3x60"),
+        ],
+        "20m",
     ),
     Case(
         "EventLoopLagHigh",

@@ -162,6 +162,12 @@ WORK_CASES = (
         "20m",
         [firing("50%", tool="search")],
     ),
+    Case(
+        "ToolErrorRatioHigh",
+        "calls of tools that do not exist have their own alert",
+        [tool("0+30x30", "error", "_unregistered"), tool("0+30x30", "ok")],
+        "20m",
+    ),
     Case("ToolErrorRatioHigh", "one in ten fails", [tool("0+27x30", "ok"), tool("0+3x30", "error")], "20m"),
     Case(
         "ToolErrorRatioHigh",

@@ -11,9 +11,11 @@ Nothing here starts at import, and nothing listens unless it is asked to. Every 
 |---|---|---|
 | /metrics (also / ) | everybody; with `token`, its bearers | Prometheus text or OpenMetrics, gzip where asked for |
 | /healthz | everybody | 200 while the event loop moves (or, without a heartbeat, while the process answers), else 503 |
-| /readyz | everybody | 200 while every check says yes, else 503 |
+| /readyz | everybody | 200 while every check says yes, else 503; without checks, 200 |
 | /debug/runs | this machine, or bearers of `token` | live runs as JSON, the longest in their state first |
 | /debug/stacks | this machine, or bearers of `token` | where tasks and threads stand; no values of variables |
+
+What readiness needs is yours to say: `serve_metrics(ready={"journal": answers(journal), "disk": writable("runs.db")})`.
 
 TLS belongs in front: the host's ASGI server, or a sidecar. prometheus_client's own TLS server is blocked by one client
 that connects and never shakes hands.
@@ -27,6 +29,7 @@ prometheus_client, and the folder emptied at each start. Prefer one port for eac
 from orchestrator.telemetry.exposition.asgi import asgi_app as asgi_app
 from orchestrator.telemetry.exposition.batch import Batch as Batch
 from orchestrator.telemetry.exposition.debug import LiveSource as LiveSource
+from orchestrator.telemetry.exposition.health import answers as answers
 from orchestrator.telemetry.exposition.health import writable as writable
 from orchestrator.telemetry.exposition.page import Pages as Pages
 from orchestrator.telemetry.exposition.server import MetricsServer as MetricsServer

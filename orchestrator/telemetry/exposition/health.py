@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 Check: TypeAlias = Callable[[], bool]
 """Whether one thing that readiness needs is there. Called from a thread; one that raises says no."""
@@ -19,9 +20,17 @@ STALE = 5.0
 """Seconds after which a heartbeat is a dead one."""
 
 _PATIENCE = 2.0
-"""Seconds to wait for checks that somebody else is running."""
+"""Seconds to wait for checks that somebody else is running, and for a store to answer."""
 
 _ROOM = 100 * 1024 * 1024
+
+
+class Store(Protocol):
+    """What a store is asked; every journal is one."""
+
+    async def news(self, since: int) -> tuple[int, list[str]]:
+        """Return where the store stands. Raises what the store raises where it does not."""
+        ...
 
 
 class Health:
@@ -69,5 +78,33 @@ def writable(path: str | Path, room: int = _ROOM) -> Check:
     def check() -> bool:
         place = next(one for one in (file, *file.parents) if one.exists())
         return os.access(place, os.W_OK) and shutil.disk_usage(place).free >= room
+
+    return check
+
+
+def answers(
+    store: Store, loop: asyncio.AbstractEventLoop | None = None, patience: float = _PATIENCE
+) -> Check:
+    """Return a check that a journal itself answers a read, on the loop that uses it, within `patience` seconds.
+
+    `loop` None: the one that runs now; RuntimeError where none does. The check says no while that loop is blocked, and
+    must not be called on its thread: pages inside a server on the same loop (`asgi_app`) call checks from others. One
+    read proves neither room to write, as `writable` does, nor that a file is whole: what SQLite has in memory it reads
+    there, and `orchestrator doctor` proves the rest.
+    """
+    home = loop or asyncio.get_running_loop()
+
+    def check() -> bool:
+        asking = store.news(-1)
+        try:
+            asked = asyncio.run_coroutine_threadsafe(asking, home)
+        except RuntimeError:  # the loop is closed
+            asking.close()
+            return False
+        try:
+            asked.result(patience)
+        finally:
+            asked.cancel()
+        return True
 
     return check
