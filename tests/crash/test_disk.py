@@ -147,7 +147,8 @@ def test_a_slow_disk_is_made_up_for_by_committing_together(nursery: Nursery, qui
     log = prove(quick)
     assert len(log.acknowledged) == 192
     assert len(log.acknowledged) >= 10 * log.numbers["append_commits"]
-    assert log.numbers["most_commits_waited"] == 2  # the one under way when it was asked for, and its own
+    # Its own, and the one that was under way when it was asked for, if there was one.
+    assert log.numbers["most_commits_waited"] in (1, 2)
 
 
 def test_all_syncs_of_an_append_come_before_its_acknowledgement(nursery: Nursery, quick: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from orchestrator.errors import CancelRequested, ConfigError, RunUnknown
+from orchestrator.errors import CancelRequested, ConfigError, RunOver
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted, ToolCall
 from orchestrator.messages import Request, Response
@@ -205,7 +205,7 @@ async def test_a_cancelled_run_is_not_live_any_more() -> None:
     gate = Gate("model")
     runner = gate.agent()
     await stopped(gate, runner, WAYS["agent.cancel"])
-    with pytest.raises(RunUnknown):
+    with pytest.raises(RunOver, match="run 'r' is over: cancelled"):
         runner.cancel("r")
 
 

@@ -166,7 +166,8 @@ def test_a_kill_at_an_append_costs_the_lines_of_that_commit_or_none(
             break
     owed = list(lives.owed())
     assert kills >= 1
-    assert len(owed) == (kills if when == "after" else 0)
+    # A kill after an append that holds no transition, as that of the run's end, owes nothing; the first one holds some.
+    assert 1 <= len(owed) <= kills if when == "after" else not owed
     assert all(missing <= folds() for _, missing in owed)
 
 
