@@ -18,7 +18,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval setup test check coverage dashboards bench soak lock clean
+.PHONY: help run demo-approval setup test check coverage dashboards bench bench-peers soak lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -54,8 +54,11 @@ dashboards: $(READY) ## dashboards/ written anew, and its pictures taken from th
 	@$(PY) -m orchestrator ops export dashboards
 	@ORCHESTRATOR_PICTURES="$(CURDIR)/dashboards" $(PY) -m pytest -q -n 0 -s tests/dashboards/test_live.py $(ARGS)
 
-bench: $(READY) ## measured figures, as ratios to a hand-written loop, and journalled turns beside LangGraph
-	$(PY) -m tests.benchmarks --peers $(VENV)/peers $(ARGS)
+bench: $(READY) ## measured figures, as ratios to a hand-written loop, and journalled turns
+	$(PY) -m tests.benchmarks $(ARGS)
+
+bench-peers: $(READY) ## the same work by seven libraries, each in an environment of its own; about 15 minutes
+	$(PY) -m tests.benchmarks.peers --environments $(VENV)/peers $(ARGS)
 
 soak: $(READY) ## every test, campaigns at full size
 	ORCHESTRATOR_SOAK=1 $(PYTEST) --timeout=7200 $(ARGS)

@@ -1,1 +1,1 @@
-"""Measurements: `python -m tests.benchmarks`. Ratios of interleaved runs in one process; never an assertion."""
+"""Measurements: `make bench` (ours) and `make bench-peers`. Ratios of interleaved runs; never an assertion."""

@@ -1,11 +1,10 @@
-"""Print every figure of the README's performance section, and write them to a JSON file when asked."""
+"""Ours beside a hand-written loop, in one process, and our journal: `make bench`. Beside others: `peers`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import platform
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,9 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import durable, peers, report, trigger
-from tests.benchmarks.contestant import Contestant, NotMeasured
+from tests.benchmarks import report, rounds, trigger
+from tests.benchmarks.cases import JOURNALLED
+from tests.benchmarks.contestant import Contestant
 from tests.benchmarks.measure import Case, Figures, run_case
+from tests.benchmarks.roster import OURS, ROSTER
 
 CASES = (
     Case("50 turns, 1 tool", 50, 1, 0.0, 31),
@@ -33,18 +34,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
-    parser.add_argument("--peers", type=Path, help="environment that LangGraph is installed in when needed")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     loops = [case for case in CASES if options.only in case.name]
-    journalled = [case for case in durable.CASES if options.only in case.name]
+    journalled = rounds.chosen(JOURNALLED, options.only)
     figures: list[Any] = [asdict(one) for one in (_loops(loops) if loops else ())]
     if options.only in f"{trigger.NAME}, all telemetry":
         told = trigger.measure()
         print("", *trigger.rows(told), sep="\n", flush=True)
         figures.append(asdict(told))
     if journalled:
-        figures += [asdict(one) for one in _journalled(journalled, options.peers)]
+        figures += [asdict(one) for one in _journalled(journalled)]
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
@@ -76,39 +76,26 @@ def _row(one: Figures) -> str:
     )
 
 
-# ---- journalled, beside LangGraph ----
+# ---- journalled ----
 
 
-def _journalled(cases: Sequence[durable.Case], environment: Path | None) -> list[durable.Row]:
-    """Measure on the working directory's disk, in the folder for journals that git ignores."""
-    rows: list[durable.Row] = []
+def _journalled(wanted: Sequence[rounds.Case]) -> list[rounds.Row]:
+    """Measure ours on the working directory's disk, in the folder for journals that git ignores."""
+    rows: list[rounds.Row] = []
     Path(".orchestrator").mkdir(exist_ok=True)
     with ExitStack() as open_:
         disk = Path(open_.enter_context(tempfile.TemporaryDirectory(dir=Path(".orchestrator").absolute())))
-        contestants = [open_.enter_context(_ours()), open_.enter_context(_langgraph(environment))]
-        print("", *report.introduce(contestants, disk), sep="\n", flush=True)
-        for case in cases:
-            if not rows or rows[-1].case.kind != case.kind:
-                print("", *report.heading(case.kind, [one.name for one in contestants]), sep="\n")
-            rows.append(durable.run_case(case, contestants, disk))
-            print(report.row(rows[-1]), flush=True)
-    print("", report.NOTES, sep="\n")
+        contestants = [open_.enter_context(_ours())]
+        for case in wanted:
+            rows.append(rounds.run_case(case, contestants, disk))
+            print("", *report.block(rows[-1]), sep="\n", flush=True)
+    print("", *report.legend(rows), sep="\n")
     return rows
 
 
 def _ours() -> Contestant:
-    return Contestant("ours", [sys.executable, "-m", "tests.benchmarks.child_ours"])
-
-
-def _langgraph(environment: Path | None) -> Contestant:
-    name = "LangGraph"
-    if environment is None:
-        return Contestant(name, (), why_not="no folder for its environment was named (--peers)")
-    try:
-        interpreter = peers.python(environment.absolute())
-    except NotMeasured as why:
-        return Contestant(name, (), why_not=str(why))
-    return Contestant(name, [interpreter, "-m", "tests.benchmarks.child_langgraph"])
+    (entry,) = (one for one in ROSTER if one.name == OURS)
+    return entry.contestant(Path(), install=False, timeout=600.0)
 
 
 if __name__ == "__main__":

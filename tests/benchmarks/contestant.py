@@ -13,7 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
-_QUIET = {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
+_QUIET = {
+    "LANGSMITH_TRACING": "false",
+    "LANGCHAIN_TRACING_V2": "false",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "OTEL_SDK_DISABLED": "true",
+}
 
 
 class NotMeasured(Exception):
@@ -21,24 +26,26 @@ class NotMeasured(Exception):
 
 
 class Contestant:
-    """A process that answers `ask`. One that cannot start, ends or takes too long is not measured from then on.
+    """A process that answers `ask`. One that cannot start, ends or takes too long is not measured until `renew`.
 
-    With `why_not` nothing is started: the contestant could not be had.
+    With `why_not` nothing is ever started: the contestant could not be had.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str | Path], *, why_not: str = "", timeout: float = 900.0
+        self, name: str, command: Sequence[str | Path], *, why_not: str = "", timeout: float = 600.0
     ) -> None:
         self.name = name
+        self._command = list(map(str, command))
         self._timeout = timeout
+        self._never = why_not
         self._why_not = why_not
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        self._process = None if why_not else self._started(list(map(str, command)))
+        self._process = None if why_not else self._started()
 
-    def _started(self, command: list[str]) -> subprocess.Popen[bytes] | None:
+    def _started(self) -> subprocess.Popen[bytes] | None:
         try:
             return subprocess.Popen(
-                command,
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -48,6 +55,20 @@ class Contestant:
         except OSError as error:
             self._why_not = f"its process did not start: {error.strerror}"
             return None
+
+    def renew(self) -> None:
+        """Start a fresh process: with no memory of what was asked before, also after one that was lost."""
+        if self._never:
+            return
+        self.close()
+        self._why_not = ""
+        self._errors.truncate(0)
+        self._process = self._started()
+
+    @property
+    def lost(self) -> bool:
+        """Whether it could be had, and its process is gone."""
+        return self._process is None and not self._never
 
     def ask(self, do: str, **options: Any) -> dict[str, Any]:
         """Return the answer to one request. Raises NotMeasured."""

@@ -1,109 +1,198 @@
-"""The journalled cases as text: who was measured, on what, the figures, and what each does more or less."""
+"""Figures beside peers, as text and as the data of a JSON file."""
 
 from __future__ import annotations
 
-import os
-import platform
+import json
 import re
 import statistics
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from orchestrator.journal.sqlite.place import file_system
 from tests.benchmarks.contestant import Contestant, NotMeasured
-from tests.benchmarks.durable import Column, Row, sync_ms
+from tests.benchmarks.roster import HAND, OURS, Entry
+from tests.benchmarks.rounds import Column, Row
 
 HEADINGS = {
-    "journalled": (
-        "turns a second, more is better: runs of 30 turns at once, a call of one irreversible tool in each turn",
-        ("turns/s", "spread", "p95 ms", "writes", "bytes"),
-        "p95 ms: of one write, waiting included; writes and bytes (files, closed): a turn; ratios and spread by round",
+    "p95_ms": ("p95 ms", "milliseconds of an iteration at the 95th percentile, the model's answer included"),
+    "p50_ms": ("p50 ms", "the same, median"),
+    "cpu_us_per_turn": (
+        "cpu µs",
+        "processor time of the process for a turn, which is one request of the model",
     ),
-    "resume": (
-        "milliseconds from resuming a stopped run until its model is asked again, less is better",
-        ("ms", "spread", "", "", "bytes"),
-        "store open, files in the page cache, same process as made the run; bytes (files, closed): a turn",
+    "us_per_turn": ("wall µs", "the same by the clock"),
+    "kib_per_run": ("KiB/run", "memory of the process for each run that waits, its three messages included"),
+    "turns_per_cpu_s": ("turns/cpu s", "turns for each second of a core"),
+    "turns_per_s": ("turns/s", "turns a second by the clock, each one durable; runs of 30 turns"),
+    "write_p95_ms": ("write p95", "milliseconds of one write at the 95th percentile, waiting included"),
+    "writes_per_turn": ("writes", "writes a turn"),
+    "bytes_per_turn": ("bytes", "bytes a turn of the closed store"),
+    "resume_ms": ("ms", "milliseconds from resuming a stopped run until its model is asked, store open"),
+    "import_ms": (
+        "import ms",
+        "to import what a user's first lines import, an empty interpreter's start taken off",
     ),
+    "package_ms": ("package ms", "to import the package by its name alone"),
+    "installed_mb": ("MB", "its packages on disk, compiled files included, without pip"),
+    "packages": ("packages", "distributions installed"),
 }
+"""Figure -> its heading and what it is."""
 
-NOTES = """\
-Same for both: a script for a model that answers at once, a tool that returns a few bytes, one SQLite file in WAL
-  mode with synchronous FULL, one process with one event loop, no logs, no metrics, no tracing.
+JOURNAL = """\
+Same for all with a store: one SQLite file in WAL mode with synchronous FULL, one process with one event loop.
 Ours more: before a tool runs, the model's answer and the intent to run it are on disk, so that a call cut short by
   a crash is known and not run again blindly; its result is on disk before the model is asked. Records are chained
-  by hash, and resuming proves the whole chain. A lease keeps a second process out. Loop and budget guards are on.
+  by hash, and resuming proves the whole chain. A lease keeps a second process out.
 Ours less: what changed is stored, not the state after each step; to resume, or to see an earlier state, all records
   of the run are read.
 LangGraph more: the whole state after each step is a checkpoint that can be read and branched from as it stands; to
-  resume, only the last one is read.
-LangGraph less: the model's answer is on disk before its tools' step, but not that a call began, so one that was cut
-  short by a crash runs again whatever it had done; nothing is chained; no lease: two processes may run one thread.
-In LangGraph's favour: its node returns the scripted message itself, without a chat model around it; short messages
-  (its checkpoints hold all messages so far: bytes and time a turn grow with the run). Against it: its documentation
-  advises PostgreSQL for production. Its DeltaChannel, which stores changes, is declared beta and is not used."""
+  resume, only the last one is read. Less: that a call began is not on disk, so one cut short by a crash runs again
+  whatever it had done; nothing is chained; no lease: two processes may run one thread. Its checkpoints hold all
+  messages so far: bytes and time a turn grow with the run. Its documentation advises PostgreSQL for production; its
+  DeltaChannel, which stores changes, is declared beta and is not used.
+Burr more: as LangGraph, the whole state after each step. Less: it is written after a step only, so a step cut short
+  runs again; no chain, no lease. Its documentation calls this persister one for prototypes."""
+
+_WIDTH = 20
 
 
-def introduce(contestants: Sequence[Contestant], disk: Path) -> list[str]:
-    """Return the lines that name contestants, machine and disk."""
-    spans = sync_ms(disk)
-    sync = f"{statistics.median(spans):.2f} ms ({min(spans):.2f}-{max(spans):.2f})"
+# ---- text ----
+
+
+def introduce(machine: Mapping[str, Any], about: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the lines that name machine and contestants."""
+    sync = machine["sync_ms"]
+    synced = f"{sync['median']:.2f} ms ({sync['low']:.2f}-{sync['high']:.2f})"
     lines = [
-        "Journalled, beside LangGraph: each in a process of its own, in turn; medians of the rounds",
-        f"machine    {processor()}, {os.cpu_count()} cores, {platform.system()}",
-        f"disk       {file_system(disk) or 'unknown'}; 4 KiB written and synced: {sync}",
+        f"{machine['python']}, {machine['system']}, {machine['processor']}, {machine['cores']} cores",
+        f"disk {machine['file_system']}; 4 KiB written and synced: {synced}",
     ]
-    for contestant in contestants:
-        folder = disk / f"about-{contestant.name}"
-        folder.mkdir()
-        try:
-            about = str(contestant.ask("about", folder=str(folder))["about"])
-        except NotMeasured as why:
-            about = f"not measured: {why}"
-        lines.append(f"{contestant.name:10} {about}")
+    for name, one in about.items():
+        versions = ", ".join(f"{package} {version}" for package, version in one.get("versions", {}).items())
+        told = one.get("not_measured") and f"not measured: {one['not_measured']}"
+        lines.append(
+            f"{name:{_WIDTH}} {told or '; '.join(filter(None, (versions, one.get('store', ''))))}".rstrip()
+        )
     return lines
 
 
-def processor() -> str:
-    """Return the name of the processor, as far as the system tells."""
+def ask_about(contestant: Contestant, folder: str) -> dict[str, Any]:
+    """Return versions and store of a contestant, or why there is no figure."""
     try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        told = ""
-    found = re.search(r"^model name\s*: (.+)$", told, re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine()
+        return contestant.ask("about", folder=folder)
+    except NotMeasured as why:
+        return {"not_measured": str(why)}
 
 
-def heading(kind: str, names: Sequence[str]) -> list[str]:
-    """Return the lines above the rows of a kind."""
-    title, columns, legend = HEADINGS[kind]
-    figures = "{:>9} {:>15} {:>8} {:>7} {:>8}".format(*columns)
-    owners = "".join(f" | {name:<51}" for name in names)
-    return [
-        title,
-        legend,
-        f"{'':21}{owners}",
-        f"{'case':21} | {figures} | {figures} | {'ratio':>6} {'spread':>13}",
-    ]
+def block(row: Row) -> Iterator[str]:
+    """Yield the lines of a case: a contestant each, medians of the rounds, spread and ratios of the first figure."""
+    figures = [name for name in row.case.figures if any(name in one.values for one in row.columns.values())]
+    yield f"{row.case.name}"
+    if not figures:
+        figures = list(row.case.figures[:1])
+    heads = "".join(f"{HEADINGS[name][0]:>13}" for name in figures[1:])
+    first = HEADINGS[figures[0]][0]
+    yield f"  {'':{_WIDTH}} {first:>11} {'spread':>19}{heads} {'× hand':>9} {'× ours':>9} {'rounds':>7}"
+    for name, column in row.columns.items():
+        yield f"  {name:{_WIDTH}} {_line(row, name, column, figures)}"
 
 
-def row(one: Row) -> str:
-    """Return the line of a case."""
-    figures = " | ".join(_column(column, one.case.measure) for column in one.columns.values())
-    ratios = one.ratios()
-    ratio = f"{statistics.median(ratios):6.2f} {_spread(ratios, 2):>13}" if ratios else f"{'-':>6} {'-':>13}"
-    return f"{one.case.name:21} | {figures} | {ratio}"
-
-
-def _column(column: Column, measure: str) -> str:
+def _line(row: Row, name: str, column: Column, figures: Sequence[str]) -> str:
     if column.why_not:
-        return f"{'not measured: ' + column.why_not:51}"
-    digits = 0 if measure == "turns_per_s" else 1
-    cells = [f"{column.median(measure):9,.{digits}f}", f"{_spread(column.values[measure], digits):>15}"]
-    for name, form in (("write_p95_ms", "8.2f"), ("writes_per_turn", "7.2f"), ("bytes_per_turn", "8,.0f")):
-        there = name in column.values
-        cells.append(format(column.median(name), form) if there else " " * int(form[0]))
-    return " ".join(cells)
+        return f"not measured: {column.why_not}"
+    first = figures[0]
+    if first not in column.values:
+        return "not measured: it has no such figure"
+    low, high = (_short(bound(column.values[first])) for bound in (min, max))
+    rest = "".join(
+        f"{_short(column.median(figure)) if figure in column.values else '-':>13}" for figure in figures[1:]
+    )
+    ratios = (_ratio(row.ratios(name, yardstick, first)) for yardstick in (HAND, OURS))
+    spread = f"{low} - {high}"
+    return f"{_short(column.median(first)):>11} {spread:>19}{rest} {' '.join(ratios)} {column.rounds:>7}"
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
-    return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"
+def _ratio(ratios: Sequence[float]) -> str:
+    return f"{_short(statistics.median(ratios)) if ratios else '-':>9}"
+
+
+def _short(value: float) -> str:
+    """Three digits or whole numbers: more would be noise."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def legend(rows: Sequence[Row]) -> list[str]:
+    """Return what the headings mean that were used."""
+    used = dict.fromkeys(name for row in rows for name in row.case.figures)
+    return [f"{HEADINGS[name][0]:11} {HEADINGS[name][1]}" for name in used]
+
+
+# ---- data ----
+
+
+def data(
+    machine: Mapping[str, Any],
+    entries: Sequence[Entry],
+    about: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[Row],
+) -> dict[str, Any]:
+    """Return everything, for a JSON file: machine, contestants, and a figure or a reason for each in each workload."""
+    return {
+        "spread": "each list is [median, least, greatest] of the rounds; a ratio is taken round by round",
+        "machine": dict(machine),
+        "figures": {name: meaning for name, (_, meaning) in HEADINGS.items()},
+        "contestants": [
+            {"name": one.name, "title": one.title, "remark": one.remark, "imports": one.imports}
+            | dict(about.get(one.name, {}))
+            for one in entries
+        ],
+        "workloads": [
+            asdict(row.case)
+            | {"taken": machine["taken"]}
+            | {"contestants": {name: _figures(row, name, column) for name, column in row.columns.items()}}
+            for row in rows
+        ],
+    }
+
+
+def merged(before: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return figures with those that were taken before of other workloads, by the same contestants on the same machine.
+
+    Every ratio is of one workload's rounds, so workloads need not be measured on one day; each has its date.
+    """
+    if not before or _subject(before) != _subject(told):
+        return told
+    kept = {one["name"]: one for one in (*before["workloads"], *told["workloads"])}
+    return {**told, "workloads": list(kept.values())}
+
+
+def _subject(told: Mapping[str, Any]) -> object:
+    machine = {name: told["machine"][name] for name in ("python", "system", "processor", "cores")}
+    return machine, [(one["name"], one.get("versions")) for one in told["contestants"]]
+
+
+def _figures(row: Row, name: str, column: Column) -> dict[str, Any]:
+    if column.why_not:
+        return {"not_measured": column.why_not}
+    told: dict[str, Any] = {"rounds": column.rounds}
+    for figure, values in column.values.items():
+        told[figure] = _spread(values)
+    for figure in row.case.figures[:1]:
+        for yardstick in (HAND, OURS):
+            if name != yardstick and (ratios := row.ratios(name, yardstick, figure)):
+                told[f"{figure}_to_{yardstick}"] = _spread(ratios)
+    return told
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    """Return median, least and greatest. Four digits are more than the noise leaves."""
+    return [float(f"{value:.4g}") for value in (statistics.median(values), min(values), max(values))]
+
+
+def text(told: Mapping[str, Any]) -> str:
+    """Return the JSON file's text, a list of numbers on a line."""
+    spread = re.compile(r"\[\s+([-+\d.e,\s]+?)\s+\]")
+    laid_out = json.dumps(told, indent=1, ensure_ascii=False)
+    return spread.sub(lambda found: f"[{' '.join(found[1].split())}]", laid_out) + "\n"

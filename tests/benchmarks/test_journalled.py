@@ -1,4 +1,4 @@
-"""The plumbing of the journalled benchmark at tiny sizes: our side, and what happens when a contestant is missing."""
+"""The journalled cases at tiny sizes: our side, and what happens when a contestant is missing or fails."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import peers, report
+from tests.benchmarks import report
 from tests.benchmarks.contestant import Contestant, NotMeasured
-from tests.benchmarks.durable import Case, run_case
+from tests.benchmarks.rounds import Case, run_case
 from tests.benchmarks.script import PROMPT, Script
 
-OURS = (sys.executable, "-m", "tests.benchmarks.child_ours")
+OURS = (sys.executable, "-m", "tests.benchmarks.children.ours")
 JOURNALLED = Case("tiny", "journalled", runs=2, turns=3, rounds=2)
 RESUME = Case("tiny", "resume", runs=1, turns=4, rounds=2)
 
@@ -42,13 +42,13 @@ def test_a_stopped_run_is_resumed_at_its_last_request(tmp_path: Path) -> None:
 
 def test_a_contestant_that_cannot_be_had_leaves_a_row_that_says_why(tmp_path: Path) -> None:
     with Contestant("ours", OURS) as ours, Contestant("peer", (), why_not="no registry") as peer:
-        line = report.row(run_case(JOURNALLED, [ours, peer], tmp_path))
-        introduction = report.introduce([ours, peer], tmp_path)
+        lines = list(report.block(run_case(JOURNALLED, [ours, peer], tmp_path)))
+        about = report.ask_about(ours, str(tmp_path)), report.ask_about(peer, str(tmp_path))
 
-    assert "not measured: no registry" in line
-    assert re.search(r"\d \d+-\d+", re.sub(" +", " ", line)), "ours was measured all the same"
-    assert "synchronous" in introduction[-2]
-    assert introduction[-1].split(maxsplit=1) == ["peer", "not measured: no registry"]
+    assert lines[-1].split(maxsplit=1) == ["peer", "not measured: no registry"]
+    assert re.search(r"\d - \d", lines[-2]), "ours was measured all the same"
+    assert "synchronous" in about[0]["store"]
+    assert about[1] == {"not_measured": "no registry"}
 
 
 @pytest.mark.parametrize(
@@ -69,35 +69,38 @@ def test_a_process_that_fails_is_not_measured_and_stays_so(command: tuple[str, .
                 peer.ask("journalled")
 
 
+def test_a_process_that_was_lost_in_one_case_is_started_anew_for_the_next(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    ends_the_first_time = (
+        "import os, pathlib, sys\n"
+        f"once = pathlib.Path({str(once)!r})\n"
+        "if not once.exists(): once.touch(); sys.exit('it fell over')\n"
+        "for _ in sys.stdin: print('{\"cpu_us_per_turn\": 1.0}', flush=True)\n"
+    )
+    case = Case("tiny", "turns", rounds=2, turns=1)
+    with Contestant("peer", (sys.executable, "-c", ends_the_first_time)) as peer:
+        first, second = (run_case(case, [peer], tmp_path).columns["peer"] for _ in range(2))
+
+    assert first.why_not == "its process ended: it fell over"
+    assert second.values == {"cpu_us_per_turn": [1.0, 1.0]}
+
+
+def test_a_contestant_that_takes_too_long_takes_part_in_no_further_round(tmp_path: Path) -> None:
+    with Contestant("ours", OURS) as ours:
+        column = run_case(Case("tiny", "turns", rounds=5, turns=2, patience=0.0), [ours], tmp_path).columns[
+            "ours"
+        ]
+
+    assert (column.rounds, column.why_not) == (1, "")
+
+
 def test_an_error_of_one_request_leaves_the_process_for_the_next(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     with Contestant("ours", OURS) as ours:
         with pytest.raises(NotMeasured, match=r"^StoreDown: .*file"):
             ours.ask("about", folder=str(in_the_way))
-        assert "SQLite" in ours.ask("about", folder=str(tmp_path))["about"]
-
-
-def test_pins_that_cannot_be_had_are_told_without_the_place_they_were_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    pins = tmp_path / "peers.txt"
-    pins.write_text("fsm-orchestrator-no-such-peer==1.0\n")
-
-    with pytest.raises(
-        NotMeasured, match=r"could not be installed: .*fsm-orchestrator-no-such-peer==1.0"
-    ) as told:
-        peers.python(tmp_path / "peers", pins)
-    assert not peers._PLACES.search(str(told.value))
-    assert not (tmp_path / "peers" / ".ready").exists()
-
-
-def test_every_peer_is_pinned_exactly_and_no_place_is_named() -> None:
-    lines = [line for line in peers.PINS.read_text().splitlines() if not line.startswith("#")]
-    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_-]+==[0-9.]+", line)] == []
-    assert {"langgraph", "langgraph-checkpoint-sqlite"} <= {line.partition("==")[0] for line in lines}
+        assert "SQLite" in ours.ask("about", folder=str(tmp_path))["store"]
 
 
 async def test_a_run_that_ends_before_its_last_request_is_not_taken_for_a_stopped_one() -> None:
@@ -105,4 +108,4 @@ async def test_a_run_that_ends_before_its_last_request_is_not_taken_for_a_stoppe
         return PROMPT
 
     with pytest.raises(RuntimeError, match="ended before it could be stopped"):
-        await Script(1, blocks=True).stop(run())
+        await Script(1, held=1).stop(run())

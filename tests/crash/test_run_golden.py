@@ -104,4 +104,6 @@ async def test_a_run_of_a_newer_version_is_refused_in_one_sentence_and_stays_as_
         assert await journal.head("newer") == before
         plans = {plan.run_id: plan.will for plan in await one.open_runs()}
         assert plans["newer"] == f"nothing: {refused.value}"
-        assert plans["known"] == "goes on: nobody answered about pay in time (call 4:0)"  # its question is years old
+        assert (
+            plans["known"] == "goes on: nobody answered about pay in time (call 4:0)"
+        )  # its question is years old

@@ -1,0 +1,1 @@
+"""The contestants: each does the script's work as its own documentation builds it. Run as `-m`, each in a process."""
