@@ -25,8 +25,10 @@ CASES = (
     Case("10,000 runs wait for a 1 s model", "crowd", 2, 1, 1, 1.0, runs=10_000, patience=10),
     Case("journalled, 1 run of 30 turns", "journalled", 5, 30, patience=5),
     Case("journalled, 20 runs of 30 turns", "journalled", 3, 30, runs=20, patience=8),
+    Case("journalled, 32 runs of 30 turns", "journalled", 3, 30, runs=32, patience=8),
     Case("journalled, 100 runs of 30 turns", "journalled", 3, 30, runs=100, patience=8),
     Case("resume of 100 turns", "resume", 5, 100),
+    Case("resume of 500 turns", "resume", 5, 500),
     Case("resume of 1,000 turns", "resume", 5, 1_000),
     Case("import and size", "footprint", 7),
 )
