@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.engines import roster
 from tests.engines.process import ROOT, Outside, Said, Start, Worker
 
 
@@ -52,8 +53,13 @@ def outside(tmp_path: Path) -> Outside:
 
 
 @pytest.fixture
-def command(outside: Outside, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def command(
+    outside: Outside, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Said]:
     """`orchestrator …` on the journal of the folder."""
+    monkeypatch.setattr(
+        roster, "ANSWERS_WITHIN", 30.0
+    )  # an engine that is not frozen answers, on a busy machine too
 
     def ran(*arguments: str) -> Said:
         capsys.readouterr()

@@ -29,8 +29,11 @@ class Worker(NamedTuple):
 
     def report(self) -> dict[str, Any]:
         """What it says at its end."""
-        out, err = self.process.communicate(timeout=60)
-        assert (self.process.returncode, err) == (0, "")
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        # Not communicate(): it would lose what was read ahead of the first line, when both came at once.
+        out, err = self.process.stdout.read(), self.process.stderr.read()
+        assert (self.process.wait(timeout=60), err) == (0, "")
         found: dict[str, Any] = json.loads(out)
         return found
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
 
+from orchestrator.engines import roster
 from orchestrator.engines.registration import ENGINE, POLL
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import RunHead
@@ -168,7 +170,7 @@ def test_all_runs_are_paused_resumed_and_cancelled_from_another_process(
 
 
 def test_orders_that_cannot_be_carried_out_are_one_sentence(
-    start: Start, outside: Outside, operate: Callable[..., Said]
+    start: Start, outside: Outside, operate: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = operate("status")
     assert said.code == 2
@@ -199,10 +201,12 @@ def test_orders_that_cannot_be_carried_out_are_one_sentence(
     assert len(operate("status", "--json").out.splitlines()) == 2
     frozen = two.process
     frozen.send_signal(signal.SIGSTOP)
+    for module in (roster, import_module("orchestrator.cli.operate")):
+        monkeypatch.setattr(module, "ANSWERS_WITHIN", 0.5)
     said = operate("start-admitting", "--engine", "two", "--by", "ann")
     assert said.code == 1
-    assert "has not answered within 2 s; start-admitting stays posted" in said.out
-    assert "lives, but has not answered within 2 s: its event loop may be blocked" in operate("status").out
+    assert "has not answered within 0.5 s; start-admitting stays posted" in said.out
+    assert "lives, but has not answered within 0.5 s: its event loop may be blocked" in operate("status").out
     frozen.send_signal(signal.SIGCONT)
     for worker in (one, two):
         worker.process.send_signal(signal.SIGTERM)
