@@ -110,13 +110,6 @@ MODELS = Row(
             unit=Unit.SECONDS,
         ),
         Panel(
-            title="Time to first token, p95",
-            description="Of streamed answers.",
-            queries=(Query(quantile(0.95, "llm_time_to_first_token_seconds", "model", "%i"), "{{model}}"),),
-            unit=Unit.SECONDS,
-            empty_ok="no answer was streamed",
-        ),
-        Panel(
             title="Tokens",
             description="Billable ones, by direction. Multiply by the price for the cost.",
             queries=(
