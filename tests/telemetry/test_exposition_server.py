@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -190,15 +191,23 @@ def test_a_port_that_is_taken_and_a_host_that_is_not_ours_are_one_sentence() -> 
         serve_metrics(counted(), port=99_999)
 
 
-def test_it_serves_on_ipv6_as_well() -> None:
-    try:
-        server = serve_metrics(counted(), host="::1", port=0)
-    except ConfigError:
-        pytest.skip("no IPv6 on this machine")
-    with server, socket.create_connection(("::1", server.port)) as line:
-        assert server.url == f"http://[::1]:{server.port}/metrics"
-        line.sendall(b"GET /debug/stacks HTTP/1.0\r\n\r\n")
-        assert line.recv(100).startswith(b"HTTP/1.0 200")
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as line:
+        line.bind(("::1", 0))
+        return True
+    return False
+
+
+def test_it_serves_on_ipv6_as_well_or_says_that_this_machine_has_none() -> None:
+    host, shown = ("::1", "[::1]") if has_ipv6() else ("127.0.0.1", "127.0.0.1")
+    if host != "::1":
+        with pytest.raises(ConfigError, match=r"cannot listen on .*::1"):
+            serve_metrics(counted(), host="::1", port=0)
+    with serve_metrics(counted(), host=host, port=0) as server:
+        assert server.url == f"http://{shown}:{server.port}/metrics"
+        with socket.create_connection((host, server.port)) as line:
+            line.sendall(b"GET /debug/stacks HTTP/1.0\r\n\r\n")
+            assert line.recv(100).startswith(b"HTTP/1.0 200")
 
 
 def test_a_thousand_scrapes_grow_neither_memory_nor_threads(campaign: Callable[[int, int], int]) -> None:
