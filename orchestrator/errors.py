@@ -247,7 +247,8 @@ class OtherGraph(RunError):
 class LLMError(RunError):
     """A model call failed. Classified by type, status and code, never by its text.
 
-    `kind` is one of ERROR_KINDS; `status` the HTTP status or None; `retry_after` seconds or None.
+    `kind` is one of ERROR_KINDS; `status` the HTTP status or None; `retry_after` seconds or None; `partial` is what
+    a stream had brought before it was cut.
     """
 
     def __init__(
@@ -257,6 +258,7 @@ class LLMError(RunError):
         kind: str = "other",
         status: int | None = None,
         retry_after: float | None = None,
+        partial: str = "",
     ) -> None:
         if kind not in ERROR_KINDS:
             raise ConfigError(f"unknown error kind {kind!r}; known: {', '.join(sorted(ERROR_KINDS))}")
@@ -264,6 +266,7 @@ class LLMError(RunError):
         self.kind = kind
         self.status = status
         self.retry_after = retry_after
+        self.partial = partial
 
 
 ERROR_KINDS = frozenset(
