@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -22,7 +23,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted, RunHead
+from orchestrator.journal.heads import heads
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted
 from orchestrator.ports import Clock
 
 ENGINE = "engine"
@@ -33,6 +35,8 @@ STATUS = "status"
 
 POLL = 0.15
 """Seconds between two looks at what other processes posted."""
+
+_log = logging.getLogger("orchestrator")
 
 
 class Registration:
@@ -63,9 +67,8 @@ class Registration:
         creating = asyncio.ensure_future(self._journal.create(self.run_id, self._owner, body))
         try:
             self._lease = await asyncio.shield(creating)
-        except (
-            asyncio.CancelledError
-        ):  # what comes about all the same must not look like an engine that lives
+        except asyncio.CancelledError:
+            # What comes about all the same must not look like an engine that lives.
             await asyncio.wait((creating,))
             if not creating.cancelled() and creating.exception() is None:
                 self._lease = creating.result()
@@ -74,11 +77,8 @@ class Registration:
 
     async def close_lost(self, name: str) -> None:
         """End the records of engines whose process died; `name` is what this one is called. Raises StoreDown."""
-        heads: list[RunHead] = []
-        with contextlib.suppress(Corrupt):  # comes last; other commands look for damage
-            async for head in self._journal.runs(graph=ENGINE, status="open"):
-                heads.append(head)  # noqa: PERF401 - what came before an error counts
-        for head in heads:
+        found, _ = await heads(self._journal, graph=ENGINE, status="open")  # other commands look for damage
+        for head in found:
             if head.owner is None:
                 with contextlib.suppress(Held, RunUnknown, Fenced, Corrupt):  # another one was quicker
                     await self._close(head.run_id, f"{name} ({self.run_id})")
@@ -112,11 +112,21 @@ class Registration:
             await self._journal.release(lease)
 
     async def listen(self, take: Callable[[Posted], Awaitable[None]]) -> None:
-        """Hand on what is posted to the engine, until cancelled. Only for journals that other processes share."""
-        since = -1
+        """Hand on what is posted to the engine, until cancelled. Only for journals that other processes share.
+
+        An error that is no JournalError is told once, and the listening goes on: the next order may be the one that
+        stops a damage.
+        """
+        since, told = -1, ""
         while True:
-            with contextlib.suppress(JournalError):  # it may come back; the runs tell of it meanwhile
-                since = await self._look(since, take)
+            try:
+                since, told = await self._look(since, take), ""
+            except JournalError:  # it may come back, and asks again then; the runs tell of it meanwhile
+                pass
+            except Exception as error:  # noqa: BLE001 - a defect of the store; told
+                told, before = _worded(error), told
+                if told != before:
+                    _log.error("engine run %s cannot read what is ordered: %s", self.run_id, told)
             await asyncio.sleep(POLL)
 
     async def _look(self, since: int, take: Callable[[Posted], Awaitable[None]]) -> int:
@@ -124,6 +134,26 @@ class Registration:
         if since < 0 or self.run_id in news:  # at first nobody knows what came before
             with contextlib.suppress(RunUnknown):
                 for posted in await self._journal.inbox(self.run_id, self._read):
-                    await take(posted)
-                    self._read = posted.number
+                    await self._handed(posted, take)
         return position
+
+    async def _handed(self, posted: Posted, take: Callable[[Posted], Awaitable[None]]) -> None:
+        """Hand on one order. One that fails is told of and counts as read: it must not hold up those behind it."""
+        try:
+            await take(posted)
+        except JournalError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of this order; told
+            _log.error(
+                "engine run %s could not carry out %r of %s (request %s), and leaves it: %s",
+                self.run_id,
+                posted.kind,
+                posted.by or "somebody",
+                posted.id,
+                _worded(error),
+            )
+        self._read = posted.number
+
+
+def _worded(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,104 @@
+"""An engine goes on listening for orders whatever one of them, or the store, does to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.engines import registration
+from orchestrator.engines.registration import Registration
+from orchestrator.errors import StoreDown
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.clock import SystemClock
+from orchestrator.kernel.journal import Posted
+from tests.engines.stage import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "POLL", 0.001)
+
+
+@asynccontextmanager
+async def listening(
+    journal: MemoryJournal, take: Callable[[Posted], Awaitable[None]]
+) -> AsyncIterator[tuple[Registration, asyncio.Task[None]]]:
+    engine = Registration(journal, SystemClock())
+    await engine.begin({"name": "mill"})
+    task = asyncio.create_task(engine.listen(take))
+    try:
+        yield engine, task
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def test_an_order_that_fails_by_a_defect_is_told_once_and_those_behind_it_are_carried_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal, carried_out = MemoryJournal(), []
+
+    async def take(posted: Posted) -> None:
+        if posted.id == "first":
+            raise ValueError("no such thing")
+        carried_out.append(posted.id)
+
+    async with listening(journal, take) as (engine, task):
+        for name in ("first", "second"):
+            await journal.post(engine.run_id, Posted(name, "pause_all", {}, "ann"))
+        await until(lambda: carried_out == ["second"])
+        await journal.post(engine.run_id, Posted("third", "drain", {}, "ann"))
+        await until(lambda: carried_out == ["second", "third"])
+        assert not task.done()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(
+        f"engine run {engine.run_id} could not carry out 'pause_all' of ann (request first)"
+    )
+    assert told.endswith(", and leaves it: ValueError: no such thing")
+
+
+async def test_an_order_that_the_store_could_not_take_down_is_tried_again() -> None:
+    journal, tries = MemoryJournal(), []
+
+    async def take(posted: Posted) -> None:
+        tries.append(posted.id)
+        if len(tries) == 1:
+            raise StoreDown("the disk is full")
+
+    async with listening(journal, take) as (engine, _):
+        await journal.post(engine.run_id, Posted("only", "drain", {}, "ann"))
+        await until(lambda: len(tries) == 2)
+
+
+async def test_a_store_with_a_defect_is_told_of_once_and_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Odd(MemoryJournal):
+        asked = 0
+
+        async def news(self, since: int) -> tuple[int, list[str]]:
+            self.asked += 1
+            if 1 < self.asked < 20:
+                raise KeyError("position")
+            return await super().news(since)
+
+    journal, carried_out = Odd(), []
+
+    async def take(posted: Posted) -> None:
+        carried_out.append(posted.id)
+
+    with caplog.at_level(logging.ERROR, "orchestrator"):
+        async with listening(journal, take) as (engine, _):
+            await until(lambda: journal.asked > 1)
+            await journal.post(engine.run_id, Posted("only", "drain", {}, "ann"))
+            await until(lambda: carried_out == ["only"])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"engine run {engine.run_id} cannot read what is ordered: KeyError: 'position'"
+    ]
