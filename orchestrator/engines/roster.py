@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.engines.registration import ENGINE, STATUS
-from orchestrator.errors import ConfigError, Corrupt
+from orchestrator.errors import ConfigError
+from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import Journal, Posted, RunHead
 
 ANSWERS_WITHIN = 2.0
@@ -50,14 +51,9 @@ class Seen:
 
 async def engines(journal: Journal) -> list[Seen]:
     """Return the engines of a journal that have not stopped, oldest first. Those with damaged records are left out."""
-    heads: list[RunHead] = []
-    try:
-        async for head in journal.runs(graph=ENGINE, status="open"):
-            heads.append(head)  # noqa: PERF401 - what came before an error counts
-    except Corrupt:
-        pass  # other commands look for damage
+    begun, _ = await heads(journal, graph=ENGINE, status="open")  # other commands look for damage
     found = []
-    for head in heads:
+    for head in begun:
         about = (await journal.load(head.run_id))[0].body.get(ENGINE) or {}
         name = str(about.get("name", ""))
         found.append(Seen(head.run_id, name, head.owner, about, head.created_at, head.seq))

@@ -32,6 +32,7 @@ from orchestrator.errors import (
     StoreDown,
     Suspended,
 )
+from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.recovery import OpenRun
 from orchestrator.runtime.result import Result
@@ -115,20 +116,16 @@ class Uptake:
 
     async def _scan(self) -> None:
         """Look at all runs that have not ended."""
-        heads = await self._heads()
-        for head in heads:
+        found = [head for status in ("open", "parked") for head in await self._of(status)]
+        for head in found:
             await self._look(head)
-        known = {head.run_id for head in heads}
+        known = {head.run_id for head in found}
         self._stays = {run_id: mark for run_id, mark in self._stays.items() if run_id in known}
         self._failed &= known
 
-    async def _heads(self) -> list[RunHead]:
-        heads: list[RunHead] = []
-        for status in ("open", "parked"):
-            with contextlib.suppress(Corrupt):  # comes last; `doctor` looks for damage
-                async for head in self._journal.runs(status=status):
-                    heads.append(head)  # noqa: PERF401 - what came before the error counts
-        return heads
+    async def _of(self, status: str) -> list[RunHead]:
+        found, _ = await heads(self._journal, status=status)  # `doctor` looks for damage
+        return found
 
     async def _look(self, head: RunHead, run: OpenRun | None = None) -> Handle | None:
         """Consider one run. What goes wrong with it keeps no other from going on. Raises StoreDown."""

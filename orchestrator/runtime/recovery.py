@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.errors import Corrupt, OtherGraph, RunError, Suspended, TooNew
 from orchestrator.journal.context import ContextCodec
+from orchestrator.journal.heads import heads
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead
@@ -108,14 +109,9 @@ class Recovery:
 
     async def open_runs(self) -> list[OpenRun]:
         """List the runs of this graph that have not ended, oldest first."""
-        heads: list[RunHead] = []
-        damaged: list[OpenRun] = []
-        try:
-            async for head in self._journal.runs(graph=self._graph.name):
-                heads.append(head)  # noqa: PERF401 - what came before the error counts
-        except Corrupt as error:  # comes last, for those whose head cannot be read
-            damaged.append(OpenRun("?", "corrupt", "?", "", f"nothing: {error}"))
-        return [await self.described(head) for head in heads if head.status != "ended"] + damaged
+        found, damage = await heads(self._journal, graph=self._graph.name)
+        damaged = [OpenRun("?", "corrupt", "?", "", f"nothing: {damage}")] if damage else []
+        return [await self.described(head) for head in found if head.status != "ended"] + damaged
 
     async def described(self, head: RunHead) -> OpenRun:
         """Say what `resume` would do with a run. Raises RunUnknown, StoreDown."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -168,19 +168,19 @@ def _counted(outcomes: dict[str, int]) -> str:
 def calls_json(story: Story, *, held: bool) -> list[dict[str, Any]]:
     """Return calls, outcomes and seconds of each tool and effect. Only what somebody holds can be running."""
     grouped: dict[tuple[str, str], Counter[str]] = {}
-    seconds: Counter[tuple[str, str]] = Counter()
+    seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     for call in story.calls.values():
         name = call.tool, call.effect
         outcome = "not finished" if call.outcome == RUNNING and not held else call.outcome
         grouped.setdefault(name, Counter())[outcome] += 1
-        seconds[name] += call.seconds  # type: ignore[assignment]  # a Counter adds anything
+        seconds[name] += call.seconds
     return [
         {
             "tool": tool,
             "effect": effect,
             "calls": outcomes.total(),
             "outcomes": dict(outcomes),
-            "seconds": float(seconds[tool, effect]),
+            "seconds": seconds[tool, effect],
         }
         for (tool, effect), outcomes in grouped.items()
     ]

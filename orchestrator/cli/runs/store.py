@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.story import Story
-from orchestrator.errors import ConfigError, Corrupt, RunError, RunUnknown
+from orchestrator.errors import ConfigError, RunError, RunUnknown
+from orchestrator.journal.heads import heads
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import RunHead
 from orchestrator.settings import Settings
@@ -35,13 +36,7 @@ class Store:
 
     async def heads(self) -> tuple[list[RunHead], str]:
         """Return every run that can be trusted, oldest first, and a sentence about the others, or ""."""
-        found: list[RunHead] = []
-        try:
-            async for head in self.journal.runs():
-                found.append(head)  # noqa: PERF401 - what came before an error counts
-        except Corrupt as error:
-            return found, str(error)
-        return found, ""
+        return await heads(self.journal)
 
     async def run(self, name: str) -> RunHead:
         """Return the run of this id, or the only one whose id begins so. Raises ConfigError."""
