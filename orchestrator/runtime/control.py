@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any
 
 from orchestrator.errors import AnswerRefused, ConfigError, RunOver, RunUnknown
@@ -20,6 +20,7 @@ from orchestrator.runtime.conversation import LiveRuns
 from orchestrator.runtime.inbox import DECISIONS, Inbox
 from orchestrator.runtime.login import somebody
 from orchestrator_callbacks.llm_loop import people
+from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Refusal, judge_answer
 
 
@@ -64,16 +65,30 @@ class Control:
         answer = {name: value for name, value in members.items() if value is not None} | {
             "decision": decision
         }
-        _check_arguments(run_id, answer.get("arguments"))
+        if (fault := edit_fault(answer.get("arguments"))) is not None:
+            raise AnswerRefused(run_id, fault)
         run = self._live.find(run_id)
         if run is None:
             return self._sent(run_id, decision, lambda: self._post(run_id, decision, by, why, answer))
-        found = people.judged(run, answer)
-        refused = found.why if isinstance(found, Refusal) else _taken(run.mailbox.decided, answer)
-        if refused is not None:
-            raise AnswerRefused(run_id, refused)
+        found = self._judged(run, answer)
+        if isinstance(found, Refusal):
+            raise AnswerRefused(run_id, found.why)
         run.mailbox.post(Signal(kind="decision", id=_new_id(), by=by or somebody(), why=why, payload=answer))
         return _Done()
+
+    def _judged(self, run: LoopRun, answer: Mapping[str, Any]) -> Question | Refusal:
+        """Judge an answer as the run will, once it has read those that it is about to read."""
+        now = self._clock.time()
+        asked = {one.key: one for one in people.questions(run)}
+        decided: dict[str, Mapping[str, Any]] = dict(run.ctx.ledger.decided)
+        for signal in run.mailbox.decided:
+            found = judge_answer(asked.values(), decided, signal.payload, now=now) if signal.payload else None
+            if found is None or isinstance(found, Refusal):
+                continue  # an alarm, or an answer that will not count
+            for key in list(asked) if signal.payload.get("end") else [found.key]:
+                del asked[key]
+                decided[key] = {"by": signal.by, "decision": signal.payload["decision"]}
+        return judge_answer(asked.values(), decided, answer, now=now)
 
     async def pending(self, run_id: str) -> list[Question]:
         """Return what a person is asked about a run now. Raises RunUnknown."""
@@ -146,26 +161,19 @@ def _carried_out(work: Coroutine[Any, Any, None]) -> bool:
     return False
 
 
-def _taken(read_soon: Iterable[Signal], answer: Mapping[str, Any]) -> str | None:
-    """Say who gave an answer that the run is about to read, if that is about the same call."""
-    for signal in read_soon:
-        about = {signal.payload.get("call"), answer.get("call")}
-        if signal.payload and (len(about) == 1 or None in about):
-            return f"{signal.by} answered before ({signal.payload['decision']})"
-    return None
-
-
-def _check_arguments(run_id: str, arguments: object) -> None:
+def edit_fault(arguments: object) -> str | None:
+    """Say why a person's edit cannot stand for the arguments of a call, or None; None is no edit."""
     if arguments is None:
-        return
+        return None
     try:
         given = json.loads(arguments) if isinstance(arguments, str) else None
     except RecursionError:
-        raise AnswerRefused(run_id, "the edited arguments are nested too deeply") from None
-    except ValueError:
-        given = None
+        return "the edited arguments are nested too deeply; a tool takes a flatter object"
+    except ValueError as error:
+        return f"the edited arguments are not JSON ({error}); they must be the text of one object"
     if not isinstance(given, dict):
-        raise AnswerRefused(run_id, "edited arguments must be the text of one JSON object")
+        return "the edited arguments must be the text of one JSON object"
+    return None
 
 
 def _new_id() -> str:

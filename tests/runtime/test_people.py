@@ -163,8 +163,8 @@ async def test_a_person_can_end_the_run_instead() -> None:
         ({"call": "9:9"}, "nothing is asked about call '9:9'"),
         ({"digest": "0" * 64}, "it is about other arguments: 00000000 was approved"),
         ({"digest": "abc"}, "is too short: give at least 8 characters"),
-        ({"arguments": "[1]"}, "edited arguments must be the text of one JSON object"),
-        ({"arguments": "{"}, "edited arguments must be the text of one JSON object"),
+        ({"arguments": "[1]"}, "the edited arguments must be the text of one JSON object"),
+        ({"arguments": "{"}, "the edited arguments are not JSON"),
     ],
 )
 async def test_an_answer_that_does_not_count_is_refused_and_changes_nothing(
@@ -207,6 +207,22 @@ async def test_of_two_answers_at_once_the_second_is_refused() -> None:
             agent.approve("r", by="bob")
         await task
     assert office.paid == []
+
+
+async def test_an_answer_is_judged_as_if_those_before_it_had_been_read() -> None:
+    office = Office(
+        ToolCall("a", "pay", '{"to": "x", "sum": 1}'), ToolCall("b", "pay", '{"to": "y", "sum": 2}')
+    )
+    agent = office.agent(None)
+    async with waiting(agent) as (task, _):
+        agent.approve("r", "1:0", by="ann")  # not read yet
+        with pytest.raises(AnswerRefused, match=r"^.*ann answered before \(approve\)$"):
+            agent.respond("r", "paid by hand", "1:0", by="bob")
+        agent.approve("r", by="ben")  # one question is left, so it is about that one
+        with pytest.raises(AnswerRefused, match=r"ben answered before \(approve\)"):
+            agent.reject("r", by="bob", end=True)
+        assert (await task).outcome is Outcome.COMPLETED
+    assert office.paid == [("x", 1), ("y", 2)]
 
 
 async def test_a_question_expires_and_waiting_costs_no_time_of_the_run() -> None:

@@ -8,7 +8,6 @@ takes it.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from orchestrator.engines.roster import Seen
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime.control import edit_fault
 from orchestrator_guards import Refusal, judge_answer
 
 ANSWERS = ("approve", "reject", "respond")
@@ -134,7 +134,9 @@ def _answer(wanted: Wanted, found: Standing) -> dict[str, Any]:
     question = _asked(wanted, found)
     body: dict[str, Any] = {"call": question.key, "digest": question.digest}
     if wanted.arguments is not None:
-        body["arguments"] = _object(wanted.arguments)
+        if (fault := edit_fault(wanted.arguments)) is not None:
+            raise ConfigError(fault)
+        body["arguments"] = wanted.arguments
     if wanted.content is not None:
         body["content"] = wanted.content
     return body | ({"end": True} if wanted.end else {})
@@ -173,19 +175,6 @@ def _decided(body: Mapping[str, Any]) -> str:
     """Say how a call was answered."""
     when = f" at {moment(float(body['at']))}" if body.get("at") else ""
     return f"{body.get('decision')} by {body.get('by') or 'somebody'}{when}"
-
-
-def _object(text: str) -> str:
-    """Return arguments that are a JSON object, as they were given. Raises ConfigError."""
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ConfigError("arguments are nested too deeply; a tool takes a flatter object") from None
-    except ValueError as error:
-        raise ConfigError(f"arguments are not JSON ({error}); they must be an object") from error
-    if not isinstance(found, dict):
-        raise ConfigError("arguments are JSON, but no object; a tool takes an object")
-    return text
 
 
 def _same(kind: str, body: Mapping[str, Any], found: Standing) -> Posted | None:
