@@ -24,6 +24,7 @@ from orchestrator.kernel.journal import Draft
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.exposition.stored import JournalCollector, Picture, registry_of
 from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record
+from tests.ending import rest
 from tests.telemetry.serving import TOKEN, ask, bearer
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -122,7 +123,7 @@ def test_serve_stops_at_a_signal_and_says_nothing_of_it(folder: Path, start: Sta
     port = port_of(running)
     until(port, looked)
     running.send_signal(number)
-    out, err = running.communicate(timeout=20)
+    out, err = rest(running)
     assert (running.returncode, out, err) == (0, "", "")
 
 
@@ -190,7 +191,7 @@ def test_serve_is_alive_ready_and_shows_no_content_anywhere(folder: Path, start:
     assert json.loads(ask(port, "/healthz").text)["alive"] is True
     pages = [ask(port, path).text for path in ("/metrics", "/debug/runs", "/debug/stacks", "/readyz")]
     running.send_signal(signal.SIGTERM)
-    assert SECRET not in "".join([*pages, *running.communicate(timeout=20)])
+    assert SECRET not in "".join([*pages, *rest(running)])
 
 
 def test_serve_keeps_the_last_figures_and_counts_while_the_journal_cannot_be_read_and_finds_it_again(

@@ -16,6 +16,7 @@ from tests.cli.parked import agents, bodies, parked, stored
 from tests.cli.recorded import JOURNAL
 from tests.cli.test_stop import until
 from tests.cli.test_terminal import Terminal
+from tests.ending import rest
 
 Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
@@ -252,7 +253,7 @@ def test_a_run_that_waits_says_what_is_asked_and_how_to_answer(
     command = re.search(r"orchestrator (runs approve run-1 --call 1:0 --digest [0-9a-f]{12})\n", shown)
     assert command is not None
     assert process(*command[1].split(), "--by", "ann").code == 0
-    out, err = running.communicate(timeout=60)
+    out, err = rest(running)
     assert (running.returncode, err) == (0, "")
     assert out.startswith("    goes on\n    tool pay: ok")
     assert (folder / "paid.txt").read_text() == "4\n"
@@ -264,7 +265,7 @@ def test_a_signal_cancels_a_run_that_waits(start: Start, folder: Path, number: i
     running = start(*PAY)
     until(running, "runs respond")
     running.send_signal(number)
-    out, err = running.communicate(timeout=60)
+    out, err = rest(running)
     assert (running.returncode, "outcome: cancelled (caller)" in out) == (6, True)
     assert err == "orchestrator: the run ended as cancelled (caller): cancelled by caller: signal\n"
     head, _ = stored("run-1", ".orchestrator/journal.db")
@@ -280,7 +281,7 @@ def test_with_json_it_is_stderr_that_says_that_it_waits(start: Start, process: C
         "orchestrator: run run-1 waits for somebody: `orchestrator runs show run-1`\n"
     )
     assert process("runs", "reject", "run-1", "--end", "--by", "ann").code == 0
-    out, err = running.communicate(timeout=60)
+    out, err = rest(running)
     assert (running.returncode, json.loads(out)["outcome"]) == (7, "rejected")
     assert "rejected by ann" in err
 

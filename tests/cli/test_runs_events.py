@@ -15,6 +15,7 @@ import pytest
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
 from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record, write
+from tests.ending import rest
 
 Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
@@ -77,7 +78,7 @@ def test_following_shows_what_comes_until_the_run_ends(start: Start, folder: Pat
             await write(
                 journal, lease, [Draft("ended", {"outcome": "completed", "reason": "none", "t": 1.0})]
             )
-            out, err = await asyncio.to_thread(running.communicate, timeout=60)
+            out, err = await asyncio.to_thread(rest, running)
             assert err == ""
             return line, out, running.returncode
 
@@ -96,7 +97,7 @@ def test_following_ends_quietly_on_a_signal(start: Start, folder: Path, number: 
         "`orchestrator runs resume run-1 --model SPEC --journal journal.db`\n"
     )
     running.send_signal(number)
-    out, err = running.communicate(timeout=60)
+    out, err = rest(running)
     assert (len(out.splitlines()), err, running.returncode) == (3, "", 0)
 
 

@@ -21,6 +21,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from tests.cli.parked import LOOKER, agents, bodies, claimed, parked, said, stored
 from tests.cli.recorded import JOURNAL, Call, Tape, play, record
 from tests.cli.test_stop import until
+from tests.ending import rest
 
 Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
@@ -137,7 +138,7 @@ def test_without_an_answer_it_waits_again_and_takes_one_from_another_process(
     answered = process(*command[1].split())
     assert answered.code == 0
     assert "holds the run and carries it out" in answered.out
-    out, err = running.communicate(timeout=60)
+    out, err = rest(running)
     assert (running.returncode, err) == (0, "")
     assert "1 paid: 4 euros" in out
     assert paid(folder) == "4\n"
@@ -163,7 +164,7 @@ def test_a_run_that_another_process_paused_goes_on_there(start: Start, process: 
     refused = process("runs", "resume", "run-1", "--limit", "max_iterations=9", *AT)
     assert (refused.code, "is held by" in refused.err) == (2, True)
     assert "posted: resume for run run-1 by bob" in process("runs", "resume", "run-1", "--by", "bob", *AT).out
-    out, _ = running.communicate(timeout=60)
+    out, _ = rest(running)
     assert (running.returncode, "outcome: completed" in out) == (0, True)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.ending import rest
+
 Start = Callable[..., subprocess.Popen[str]]
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -41,7 +43,7 @@ def test_a_signal_cancels_the_run_wherever_it_is(
     running = start("run", "hi", "--model", f"python:models:{model}", *options)
     until(running, entered)
     running.send_signal(number)
-    out, err = running.communicate(timeout=60)
+    out, err = rest(running)
     assert f"cancelled in {state}" in out
     assert f"{state} -> terminate_error" in out
     assert "outcome: cancelled (caller)" in out
@@ -57,7 +59,7 @@ def test_json_is_printed_of_a_cancelled_run_and_its_history_is_valid(start: Star
         if '"to_state":"process_tools"' in line:
             break
     running.send_signal(signal.SIGTERM)
-    out, _ = running.communicate(timeout=60)
+    out, _ = rest(running)
     result = json.loads(out)
     assert (running.returncode, result["outcome"]) == (6, "cancelled")
     assert [message["role"] for message in result["messages"]] == ["user", "assistant", "tool"]
@@ -70,7 +72,7 @@ def test_a_second_signal_ends_the_process_even_while_it_is_blocked(start: Start,
     until(running, "-> await_llm")
     while running.poll() is None:  # when the first was taken is not to be seen from here
         running.send_signal(number)
-    _, err = running.communicate(timeout=60)
+    _, err = rest(running)
     assert running.returncode == -number
     assert err == ""
 
@@ -89,7 +91,7 @@ def test_a_signal_stops_a_replay_and_what_there_is_gets_printed(
         until(running, "slow")
         until(running, "-> await_llm")
     running.send_signal(number)
-    out, err = running.communicate(timeout=60)
+    out, err = rest(running)
     assert (running.returncode, err) == (6, "orchestrator: cancelled by a signal\n")
     if options == ("--json",):
         (last,) = [json.loads(line) for line in out.splitlines()]

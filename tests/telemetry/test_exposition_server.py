@@ -23,8 +23,11 @@ from orchestrator.telemetry.exposition import MetricsServer, serve_metrics
 from orchestrator.telemetry.exposition import server as server_module
 from tests.telemetry.serving import SAMPLE, TOKEN, ask, bearer, counted, live_runs
 
+PATIENCE = 60.0
+"""Seconds that anything may take on a machine that is busy with other work; most of it takes none."""
 
-def until(done: Callable[[], bool], seconds: float = 20.0) -> None:
+
+def until(done: Callable[[], bool], seconds: float = PATIENCE) -> None:
     end = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < end, "it never came"
@@ -36,7 +39,7 @@ def ours() -> list[str]:
 
 
 def talk(server: MetricsServer, said: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as line:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as line:
         line.sendall(said)
         heard = b""
         while part := line.recv(65536):
@@ -92,15 +95,13 @@ def test_a_connection_too_many_is_turned_away_and_the_silent_are_hung_up_on(
 ) -> None:
     monkeypatch.setattr(server_module, "LONGEST", 1.5)
     with serve_metrics(counted(), port=0) as server:
-        began = time.monotonic()
         silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(server_module.MOST)]
         until(lambda: len(ours()) == server_module.MOST + 1)
         assert talk(server, b"").startswith(b"HTTP/1.0 503")
         for line in silent:
-            line.settimeout(20)
+            line.settimeout(PATIENCE)
             assert line.recv(1) == b""  # hung up on
             line.close()
-        assert time.monotonic() - began < 10
         until(lambda: len(ours()) == 1)
         assert ask(server.port).status == 200
 
@@ -139,7 +140,7 @@ def test_a_client_that_says_a_letter_at_a_time_is_hung_up_on_as_well(monkeypatch
 )
 def test_nonsense_harms_nobody(said: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with serve_metrics(counted(), port=0) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as line:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as line:
             line.sendall(said)
             line.shutdown(socket.SHUT_WR)
             while line.recv(65536):
@@ -161,13 +162,17 @@ def test_a_client_that_leaves_in_the_middle_of_the_answer_is_no_news(
     assert capfd.readouterr() == ("", "")
 
 
-def test_closing_ends_every_thread_frees_the_port_and_is_over_at_once() -> None:
+def test_closing_ends_every_thread_frees_the_port_and_waits_for_no_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for owner, name in ((server_module, "LONGEST"), (server_module._Handler, "timeout")):
+        monkeypatch.setattr(owner, name, 10 * PATIENCE)  # what a silent client is given otherwise
     server = serve_metrics(counted(), port=0)
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
     until(lambda: len(ours()) == 6)
     began = time.monotonic()
     server.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE
     assert ours() == []
     server.close()  # a second time is no error
     with pytest.raises(ConnectionRefusedError):

@@ -23,6 +23,7 @@ from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog, dump, on_signal
+from tests.ending import rest
 from tests.telemetry.loop import CANARY
 from tests.telemetry.test_log import VALIDATOR
 
@@ -273,6 +274,6 @@ def test_a_run_of_the_command_line_says_on_a_signal_where_it_stands(tmp_path: Pa
             said += line
         assert "run r1 of llm_loop: await_llm for" in said
         process.send_signal(signal.SIGTERM)
-        said += process.communicate(timeout=60)[1]
+        said += rest(process)[1]
     assert process.returncode == 6
     assert CANARY not in said
