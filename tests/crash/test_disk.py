@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +20,12 @@ from tests.crash.invariants import drafts
 from tests.crash.nursery import Nursery, prove
 
 FULL = "the disk of journal .* is full: free space, then open the journal again"
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "callbacks", "guards")),
+}
 
 
 def names_in(folder: Path) -> list[str]:
@@ -139,6 +148,100 @@ async def test_a_read_only_folder_is_refused_at_the_start(
     assert "\n" not in str(caught.value)
     await journal.close()
     assert names_in(source) == before
+
+
+async def begun(path: Path) -> None:
+    async with SqliteJournal(path) as journal:
+        await journal.create("run", "me", BODY)
+
+
+async def read(path: Path) -> tuple[list[str], int]:
+    """The runs of a journal, and how many records one has, by whoever only reads."""
+    async with SqliteJournal(path, only_reads=True) as journal:
+        heads = [head.run_id async for head in journal.runs()]
+        return heads, len(await journal.load("run"))
+
+
+async def test_a_full_disk_can_be_read_while_it_is_full(mounted: Callable[..., Path]) -> None:
+    disk = mounted("-t", "tmpfs", "-o", "size=600k", "tmpfs")
+    path = disk / "journal.db"
+    async with SqliteJournal(path) as journal:
+        acknowledged = await fill(journal)
+        assert await read(path) == (["run"], 1 + 3 * acknowledged), (
+            "beside the process that met the full disk"
+        )
+    remount(disk, "size=2m")
+    async with SqliteJournal(path):
+        pass  # brings what the log holds into the file, as a process that ends well does
+    assert names_in(disk) == ["journal.db", "journal.db-owners"]
+    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    assert await read(path) == (["run"], 1 + 3 * acknowledged), "where no shared memory can be made"
+
+
+async def test_a_read_only_folder_can_be_read_and_nothing_is_written(
+    tmp_path: Path, mounted: Callable[..., Path]
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    async with SqliteJournal(source / "journal.db") as journal:
+        await journal.create("run", "me", BODY)
+    before = names_in(source)
+    folder = mounted("--bind", source)
+    remount(folder, "ro,bind")
+    assert await read(folder / "journal.db") == (["run"], 1)
+    async with SqliteJournal(folder / "journal.db", only_reads=True) as journal:
+        with pytest.raises(StoreDown, match="was opened to be read only"):
+            await journal.create("other", "me", BODY)
+    assert names_in(source) == before
+
+
+@pytest.mark.parametrize("command", [("list",), ("show", "run"), ("events", "run"), ("export", "run")])
+def test_the_command_line_shows_runs_on_a_read_only_disk(
+    tmp_path: Path, mounted: Callable[..., Path], command: tuple[str, ...]
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    asyncio.run(begun(source / "journal.db"))
+    folder = mounted("--bind", source)
+    remount(folder, "ro,bind")
+    typed = [sys.executable, "-m", "orchestrator", "runs", *command, "--journal", str(folder / "journal.db")]
+    done = subprocess.run(typed, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "llm_loop" in done.stdout
+
+
+async def test_a_log_that_cannot_be_read_where_it_lies_is_a_sentence_and_not_half_of_the_runs(
+    tmp_path: Path, mounted: Callable[..., Path]
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        await journal.create("run", "me", BODY)
+        for name in ("journal.db", "journal.db-wal"):  # without the shared memory: as it is after a restart
+            shutil.copy(tmp_path / name, source / name)
+    folder = mounted("--bind", source)
+    remount(folder, "ro,bind")
+    with pytest.raises(
+        StoreDown, match=r"its log journal\.db-wal holds more .* copy both to a disk with room"
+    ):
+        await read(folder / "journal.db")
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    assert await read(copy / "journal.db") == (["run"], 1), "as the sentence says"
+
+
+async def test_whoever_only_reads_sees_what_another_writes_and_makes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with pytest.raises(StoreDown):
+        await read(path)
+    assert names_in(tmp_path) == []
+    async with SqliteJournal(path) as journal, SqliteJournal(path, only_reads=True) as reader:
+        lease = await journal.create("run", "me", BODY)
+        assert (await reader.head("run")).owner == "me"
+        await write(journal, lease, NOTE)
+        assert len(await reader.load("run")) == 2
 
 
 def test_a_slow_disk_is_made_up_for_by_committing_together(nursery: Nursery, quick: Path) -> None:

@@ -49,7 +49,7 @@ def print_events(wanted: Wanted) -> int:
         seen = await _print_since(store, head.run_id, wanted.since, wanted)
         return await _follow(store, head.run_id, seen, wanted) if wanted.follow else Exit.COMPLETED
 
-    return at_journal(wanted.journal, work)
+    return at_journal(wanted.journal, work, only_reads=True)
 
 
 async def _print_since(store: Store, run_id: str, since: int, wanted: Wanted) -> int:

@@ -32,7 +32,7 @@ def export_run(name: str, *, content: bool, output: Path | None, json: bool, jou
             head, records
         )
 
-    run_id, data = at_journal(journal, work)
+    run_id, data = at_journal(journal, work, only_reads=True)
     if output is None:
         say_json(data)
         return Exit.COMPLETED

@@ -63,7 +63,7 @@ def list_runs(wanted: Wanted) -> int:
         _print(store, wanted, rows, len(fits), len(heads))
         return rows, len(fits), problem
 
-    _, _, problem = at_journal(wanted.journal, work)
+    _, _, problem = at_journal(wanted.journal, work, only_reads=True)
     if problem:
         raise ConfigError(f"{problem} (`orchestrator doctor` lists everything that is wrong)")
     return Exit.COMPLETED

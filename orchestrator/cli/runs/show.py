@@ -20,6 +20,7 @@ from orchestrator.cli.runs.story import RUNNING, Body, Story
 from orchestrator.engines.roster import Seen
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.runtime.outlook import paused
+from orchestrator.telemetry.redaction import scrub
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,10 @@ def show_run(name: str, *, json: bool, journal: Path | None) -> int:
         unread = await store.journal.inbox(head.run_id, story.inbox)
         below = await tree.grown(store.journal, head)
         engine = await carrier(store, head, story)
-        found = Shown(store, head, story, unread, below, time.time(), engine)
+        now = time.time()
+        if head.status == "open" and head.owner is not None:
+            story.go_on(now - head.updated_at)
+        found = Shown(store, head, story, unread, below, now, engine)
         if json:
             say_json(_plain(found))
         else:
@@ -54,7 +58,7 @@ def show_run(name: str, *, json: bool, journal: Path | None) -> int:
                 say(line)
         return Exit.COMPLETED
 
-    return at_journal(journal, work)
+    return at_journal(journal, work, only_reads=True)
 
 
 def _lines(found: Shown) -> Iterator[str]:
@@ -108,7 +112,7 @@ def _where(found: Shown) -> str:
 def _error(story: Story) -> str:
     if not story.failure:
         return ""
-    return f"{story.failure.get('type', '')}: {story.failure.get('message', '')}"
+    return f"{story.failure.get('type', '')}: {scrub(str(story.failure.get('message', '')))}"
 
 
 def _questions(found: Shown) -> Iterator[str]:
@@ -121,7 +125,7 @@ def _times(story: Story) -> list[str]:
     whole = sum(stats.total for stats in story.states().values()) or 1.0
     rows = [
         (
-            name,
+            f"{name} (goes on)" if story.going_on and name == story.state else name,
             f"{stats.visits:,}",
             f"{stats.total:.3f}",
             f"{stats.mean:.3f}",
@@ -244,7 +248,7 @@ def _plain(found: Shown) -> dict[str, Any]:
         "entered_at": story.entered_at,
         "active_s": story.elapsed,
         "transitions": story.transitions,
-        "error": story.failure,
+        "error": story.failure and {**story.failure, "message": scrub(str(story.failure.get("message", "")))},
         "waiting_for": [question.as_json(store, run_id, one, found.now) for one in story.questions.values()],
         "running": [asdict(call) for call in story.running] if found.head.owner is not None else [],
         "path": [step.as_json() for step in path.folded(story.stays)],

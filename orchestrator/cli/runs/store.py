@@ -89,12 +89,15 @@ def existing(given: Path | None) -> Path:
     return path
 
 
-def at_journal(given: Path | None, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Do something with a journal that exists. What goes wrong with it is a ConfigError: exit code 2."""
+def at_journal(given: Path | None, work: Callable[[Store], Awaitable[T]], *, only_reads: bool = False) -> T:
+    """Do something with a journal that exists. What goes wrong with it is a ConfigError: exit code 2.
+
+    What `only_reads` works where nothing can be written: whoever is called because a disk is full has to see the runs.
+    """
     path = existing(given)
 
     async def opened() -> T:
-        async with SqliteJournal(path) as journal:
+        async with SqliteJournal(path, only_reads=only_reads) as journal:
             return await work(Store(journal, given))
 
     try:

@@ -41,19 +41,27 @@ class SqliteJournal:
 
     `queue` is how many jobs one commit takes at most, and beyond how many new runs, claims and requests wait
     for room; appends always enter, a run has one under way. `busy` is how many seconds another process may
-    hold the write lock. `now` only stamps rows: who owns a run never depends on it.
+    hold the write lock. `now` only stamps rows: who owns a run never depends on it. With `only_reads` nothing is
+    written, made or tidied, and a full or a read-only disk is no obstacle; everything but reading raises StoreDown.
     """
 
     backend = "sqlite"
     shared = True
 
     def __init__(
-        self, path: str | Path, *, queue: int = 1000, busy: float = 5.0, now: Callable[[], float] = time.time
+        self,
+        path: str | Path,
+        *,
+        queue: int = 1000,
+        busy: float = 5.0,
+        now: Callable[[], float] = time.time,
+        only_reads: bool = False,
     ) -> None:
         self.path = Path(path).absolute()
         self._queue = queue
         self._busy = busy
         self._now = now
+        self._only_reads = only_reads
         self._handle: Handle | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -244,7 +252,7 @@ class SqliteJournal:
     def _open(self) -> Handle:
         """In the one thread of the pool, so that two who come first do not open twice."""
         if self._handle is None:
-            self._handle = Handle(self.path, queue=self._queue, busy=self._busy)
+            self._handle = Handle(self.path, queue=self._queue, busy=self._busy, only_reads=self._only_reads)
             weakref.finalize(self, self._handle.close)
         return self._handle
 

@@ -13,6 +13,7 @@ from orchestrator.errors import JournalError
 from orchestrator.journal.sqlite import place, schema
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.journal.sqlite.reading import NoWriter, connect_to_read
 from orchestrator.journal.sqlite.trouble import TRANSIENT, explain
 from orchestrator.journal.sqlite.writer import Writer
 
@@ -28,12 +29,17 @@ def beside(path: Path, suffix: str) -> Path:
 class Handle:
     """Everything that is open. Constructing opens it, or raises and leaves what it found."""
 
-    def __init__(self, path: Path, *, queue: int, busy: float) -> None:
+    def __init__(self, path: Path, *, queue: int, busy: float, only_reads: bool = False) -> None:
         self.path = path
         self.busy = busy
         self.pid = os.getpid()
         self.presence = Presence(beside(path, "-owners"))
         self.blobs = Blobs(beside(path, "-blobs"), self.presence.begin)
+        self.writer: Writer | NoWriter
+        if only_reads:
+            self._db = self.reader = connect_to_read(path, busy=busy)
+            self.writer = NoWriter(path, self.explain)
+            return
         made = place.prepare(path)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(place.undo, made)

@@ -1,0 +1,105 @@
+"""A journal that is only read: also one on a full disk, or where nothing can be written.
+
+SQLite needs shared memory beside a journal to read it, a file that a full or a read-only disk does not let it make.
+Whoever writes has that file already, and then it is used as it is. Where it can be neither used nor made, nobody
+writes, and the journal alone is all there is: it is read as one that does not change. Not so where a log lies beside
+it, which holds records that the journal does not: then there is a sentence, and no half of the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import apsw
+
+from orchestrator.errors import JournalError, StoreDown
+from orchestrator.journal.sqlite.place import refuse_network
+from orchestrator.journal.sqlite.schema import APPLICATION, connect, refuse_foreign
+from orchestrator.journal.sqlite.trouble import explain
+
+_AS_IT_IS = "mode=ro"
+_ALONE = "mode=ro&immutable=1"
+
+
+class NoWriter:
+    """Stands where a journal's writer would: everything but reading is refused."""
+
+    poisoned = False
+
+    def __init__(self, path: Path, explain: Callable[[BaseException], JournalError]) -> None:
+        self._path = path
+        self._explain = explain
+
+    def refuse_if_down(self) -> None:
+        """Nothing that fails here is for good: each reading stands for itself."""
+
+    def poison(self, why: BaseException) -> JournalError:
+        """Return one of our errors for what went wrong."""
+        return self._explain(why)
+
+    def submit(self, *_: Any) -> NoReturn:
+        """Raise StoreDown."""
+        raise StoreDown(f"journal {self._path} was opened to be read only")
+
+    async def call(self, *_: Any) -> NoReturn:
+        """Raise StoreDown."""
+        self.submit()
+
+    def stop(self) -> None:
+        """There is no thread."""
+
+
+def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
+    """Open a connection that changes nothing. Raises StoreDown, Corrupt or TooNew."""
+    refuse_network(path.parent)
+    try:
+        return connect(path, busy=busy, query_only=True)
+    except StoreDown as error:
+        if error.kind == "locked":
+            raise
+    try:
+        return _opened(path, _AS_IT_IS, busy)
+    except apsw.Error as error:
+        if _size(path.with_name(f"{path.name}-wal")):
+            raise StoreDown(
+                f"journal {path} cannot be read where it is, for its log {path.name}-wal holds more and nothing can be "
+                "written there: copy both to a disk with room, and name that copy"
+            ) from error
+    try:
+        return _opened(path, _ALONE, busy)
+    except apsw.Error as error:
+        raise explain(error, path, busy) from error
+
+
+def _opened(path: Path, how: str, busy: float) -> apsw.Connection:
+    """Open, and read something, for opening alone touches nothing. Raises apsw.Error, StoreDown or TooNew."""
+    db = apsw.Connection(f"{path.as_uri()}?{how}", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    try:
+        db.set_busy_timeout(int(busy * 1000))
+        refuse_foreign(db, path)
+        _refuse_empty(db, path)
+        for name, value in (
+            ("query_only", 1),
+            ("mmap_size", 0),
+            ("cell_size_check", 1),
+            ("trusted_schema", 0),
+        ):
+            db.pragma(name, value)
+    except BaseException:
+        db.close(force=True)
+        raise
+    return db
+
+
+def _refuse_empty(db: apsw.Connection, path: Path) -> None:
+    if db.pragma("application_id") != APPLICATION:
+        raise StoreDown(f"journal {path} is empty")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
