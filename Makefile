@@ -54,8 +54,8 @@ dashboards: $(READY) ## dashboards/ written anew, and its pictures taken from th
 	@$(PY) -m orchestrator ops export dashboards
 	@ORCHESTRATOR_PICTURES="$(CURDIR)/dashboards" $(PY) -m pytest -q -n 0 -s tests/dashboards/test_live.py $(ARGS)
 
-bench: $(READY) ## measured figures, as ratios to a hand-written loop, and journalled turns
-	$(PY) -m tests.benchmarks $(ARGS)
+bench: $(READY) ## measured figures, as ratios to a hand-written loop; journalled turns and resume beside LangGraph
+	$(PY) -m tests.benchmarks --environments $(VENV)/peers $(ARGS)
 
 bench-peers: $(READY) ## the same work by seven libraries, each in an environment of its own; about 15 minutes
 	$(PY) -m tests.benchmarks.peers --environments $(VENV)/peers $(ARGS)

@@ -1,4 +1,8 @@
-"""Ours beside a hand-written loop, in one process, and our journal: `make bench`. Beside others: `peers`."""
+"""Ours beside a hand-written loop, in one process, and our journal beside LangGraph's checkpointer: `make bench`.
+
+LangGraph has an environment of its own, the one of `make bench-peers`; where it is not there and cannot be made, it is
+left out, and the output says why. Everything beside everybody else: `peers`.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import report, rounds, trigger
+from tests.benchmarks import machine, report, rounds, trigger
 from tests.benchmarks.cases import JOURNALLED
-from tests.benchmarks.contestant import Contestant
 from tests.benchmarks.measure import Case, Figures, run_case
 from tests.benchmarks.roster import OURS, ROSTER
 
@@ -28,12 +31,19 @@ CASES = (
     Case("50 turns, 5 tools, 5 ms model", 50, 5, 0.005, 5),
 )
 
+JOURNALS = (OURS, "langgraph")
+"""Whose journalled turns and resumes are shown: ours, and the store that a user would pick instead."""
+
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument(
+        "--environments", type=Path, default=Path(".venv", "peers"), help="folder of LangGraph's environment"
+    )
+    parser.add_argument("--offline", action="store_true", help="install nothing")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     loops = [case for case in CASES if options.only in case.name]
@@ -44,7 +54,8 @@ def main() -> None:
         print("", *trigger.rows(told), sep="\n", flush=True)
         figures.append(asdict(told))
     if journalled:
-        figures += [asdict(one) for one in _journalled(journalled)]
+        rows = _journalled(journalled, options.environments.absolute(), install=not options.offline)
+        figures += [asdict(one) for one in rows]
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
@@ -79,23 +90,30 @@ def _row(one: Figures) -> str:
 # ---- journalled ----
 
 
-def _journalled(wanted: Sequence[rounds.Case]) -> list[rounds.Row]:
-    """Measure ours on the working directory's disk, in the folder for journals that git ignores."""
+def _journalled(wanted: Sequence[rounds.Case], environments: Path, *, install: bool) -> list[rounds.Row]:
+    """Measure both on the working directory's disk, in the folder for journals that git ignores."""
     rows: list[rounds.Row] = []
     Path(".orchestrator").mkdir(exist_ok=True)
     with ExitStack() as open_:
         disk = Path(open_.enter_context(tempfile.TemporaryDirectory(dir=Path(".orchestrator").absolute())))
-        contestants = [open_.enter_context(_ours())]
+        contestants = [
+            open_.enter_context(entry.contestant(environments, install=install, timeout=600.0))
+            for entry in ROSTER
+            if entry.name in JOURNALS
+        ]
+        about = {}
+        for one in contestants:
+            (disk / one.name).mkdir()
+            about[one.name] = report.ask_about(one, str(disk / one.name))
+        print("", *report.introduce(machine.about(disk), about), sep="\n", flush=True)
         for case in wanted:
             rows.append(rounds.run_case(case, contestants, disk))
             print("", *report.block(rows[-1]), sep="\n", flush=True)
-    print("", *report.legend(rows), sep="\n")
+    print("", *report.legend(rows), "", report.JOURNAL, sep="\n")
+    for name, one in about.items():
+        if why := one.get("not_measured"):
+            print("", f"LEFT OUT: {name}: {why}; `make bench-peers` makes its environment too", sep="\n")
     return rows
-
-
-def _ours() -> Contestant:
-    (entry,) = (one for one in ROSTER if one.name == OURS)
-    return entry.contestant(Path(), install=False, timeout=600.0)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder.mkdir(exist_ok=True)
         file = folder / "peers.json"
         before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        file.write_text(report.text(report.merged(before, told)), encoding="utf-8")
+        file.write_text(
+            report.text(report.merged(before, told, [case.name for case in every])), encoding="utf-8"
+        )
         plot.draw(file, file.with_suffix(".svg"))
         print("", f"written: {file}, {file.with_suffix('.svg')}", sep="\n")
 
@@ -95,7 +97,7 @@ def _close(entries: Sequence[Entry], rows: Sequence[rounds.Row]) -> None:
     print("", *report.legend(rows), sep="\n")
     print("", *(f"{one.title}: {one.remark}" for one in entries), sep="\n")
     if any(row.case.kind in ("journalled", "resume") for row in rows):
-        print("", report.JOURNAL, sep="\n")
+        print("", report.JOURNAL, report.BURR_JOURNAL, sep="\n")
 
 
 @contextmanager

@@ -49,7 +49,9 @@ LangGraph more: the whole state after each step is a checkpoint that can be read
   resume, only the last one is read. Less: that a call began is not on disk, so one cut short by a crash runs again
   whatever it had done; nothing is chained; no lease: two processes may run one thread. Its checkpoints hold all
   messages so far: bytes and time a turn grow with the run. Its documentation advises PostgreSQL for production; its
-  DeltaChannel, which stores changes, is declared beta and is not used.
+  DeltaChannel, which stores changes, is declared beta and is not used."""
+
+BURR_JOURNAL = """\
 Burr more: as LangGraph, the whole state after each step. Less: it is written after a step only, so a step cut short
   runs again; no chain, no lease. Its documentation calls this persister one for prototypes."""
 
@@ -157,15 +159,16 @@ def data(
     }
 
 
-def merged(before: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, Any]:
+def merged(before: Mapping[str, Any], told: Mapping[str, Any], order: Sequence[str]) -> Mapping[str, Any]:
     """Return figures with those that were taken before of other workloads, by the same contestants on the same machine.
 
-    Every ratio is of one workload's rounds, so workloads need not be measured on one day; each has its date.
+    Every ratio is of one workload's rounds, so workloads need not be measured on one day; each has its date. They
+    stand in the `order` of the cases, whichever was measured last; what is no case any more is left out.
     """
     if not before or _subject(before) != _subject(told):
         return told
     kept = {one["name"]: one for one in (*before["workloads"], *told["workloads"])}
-    return {**told, "workloads": list(kept.values())}
+    return {**told, "workloads": [kept[name] for name in order if name in kept]}
 
 
 def _subject(told: Mapping[str, Any]) -> object:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import __main__ as bench
 from tests.benchmarks import report
+from tests.benchmarks.cases import JOURNALLED as JOURNALLED_CASES
 from tests.benchmarks.contestant import Contestant, NotMeasured
 from tests.benchmarks.rounds import Case, run_case
 from tests.benchmarks.script import PROMPT, Script
@@ -49,6 +51,29 @@ def test_a_contestant_that_cannot_be_had_leaves_a_row_that_says_why(tmp_path: Pa
     assert re.search(r"\d - \d", lines[-2]), "ours was measured all the same"
     assert "synchronous" in about[0]["store"]
     assert about[1] == {"not_measured": "no registry"}
+
+
+def test_make_bench_shows_langgraph_beside_ours_or_says_plainly_that_it_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = bench._journalled([JOURNALLED, RESUME], tmp_path / "environments", install=False)
+
+    assert [sorted(row.columns) for row in rows] == [["langgraph", "ours"]] * 2
+    assert all(row.columns["ours"].why_not == "" for row in rows)
+    said = capsys.readouterr().out
+    missing = "its environment is not there, and nothing was to be installed"
+    assert f"LEFT OUT: langgraph: {missing}; `make bench-peers` makes its environment too\n" in said
+    assert said.count(f"not measured: {missing}") == 3, "where it is introduced, and in each case"
+
+
+def test_make_bench_measures_what_it_was_said_to_measure() -> None:
+    journalled = [
+        (case.kind, case.runs if case.kind == "journalled" else case.turns) for case in JOURNALLED_CASES
+    ]
+    assert set(journalled) >= {("journalled", 1), ("journalled", 32), ("journalled", 100)}
+    assert set(journalled) >= {("resume", 500), ("resume", 1_000)}
+    assert bench.JOURNALS == ("ours", "langgraph")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.benchmarks import aims, cases, peers, plot
+from tests.benchmarks import aims, cases, peers, plot, report
 from tests.benchmarks.roster import ROSTER
 
 HERE = {"ours", "ours, bare", "hand", "transitions"}
@@ -119,6 +119,7 @@ def test_the_committed_plot_is_the_one_of_the_committed_figures() -> None:
     assert (peers.RESULTS / "peers.svg").read_text() == plot.svg(told)
     assert {one["name"] for one in told["contestants"]} == {entry.name for entry in ROSTER}
     assert [one["name"] for one in told["workloads"]] == [case.name for case in cases.CASES]
+    assert (peers.RESULTS / "peers.json").read_text() == report.text(told), "nobody laid it out by hand"
 
 
 def test_a_part_measured_again_replaces_its_own_figures_and_keeps_the_others(tmp_path: Path) -> None:
@@ -137,6 +138,7 @@ def test_a_part_measured_again_replaces_its_own_figures_and_keeps_the_others(tmp
     again = measured("50 turns")
     assert set(again) == set(first) | {case.name for case in cases.QUICK if "100 runs" in case.name}
     assert again["50 turns, 1 tool (tiny)"] != first["50 turns, 1 tool (tiny)"]
+    assert list(again) == [case.name for case in cases.QUICK if case.name in again], "in the cases' order"
 
 
 def test_a_case_that_there_was_no_time_for_says_so_for_everybody(tmp_path: Path) -> None:
