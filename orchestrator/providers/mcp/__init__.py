@@ -1,0 +1,227 @@
+"""Servers of the Model Context Protocol, as tools of an agent (`pip install 'fsm-orchestrator[mcp]'`).
+
+    async with McpServer.stdio("uvx", "mcp-server-git", prefix="git_") as git:
+        agent = Orchestrator(llm=my_llm, tools=[*git.tools])
+        result = await agent.run("What changed since yesterday?")
+
+    McpServer.http("https://tools.example/mcp", headers={"Authorization": token})
+
+What a server says is untrusted. Its tools are fixed when it is connected, names and descriptions are bounded and
+cleaned; later announcements are logged and change nothing. Arguments are checked against the tool's schema before they
+are sent.
+
+What running a tool twice would do is read from its annotations: `destructiveHint` is irreversible, else `readOnlyHint`
+is pure, else `idempotentHint` is idempotent, and whatever says nothing is irreversible. They are claims of the server:
+`effects={"name": "irreversible"}` overrules one, `effects="irreversible"` all of them.
+
+A session that is lost is opened again at most once for each call. A call that was under way when it was lost may have
+run: it is sent again only where the tool is pure or idempotent, else the model reads that nobody knows. Resending by
+the text or code of the loss was rejected: a proxy says the same for a call that ran and for one that did not.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.providers.mcp.answer import SessionLost, text_of
+from orchestrator.providers.mcp.offer import Offer, declared
+from orchestrator.providers.mcp.session import Keeper, Session, Unreachable
+from orchestrator.providers.mcp.transport import Http, Stdio
+from orchestrator.toolspec import Effect, ToolContext, ToolSpec
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, Tool
+
+__all__ = ["McpOptions", "McpServer"]
+
+_log = logging.getLogger("orchestrator.mcp")
+
+_GRACE = 1.0
+"""Seconds by which the SDK's own read timeout is later than the tool's, so that only one of them speaks."""
+
+Texts: TypeAlias = Mapping[str, str | SecretStr]
+
+
+class McpOptions(TypedDict, total=False):
+    """What both kinds of server take. Times are seconds."""
+
+    name: str
+    """How errors and log lines call the server; the command or the host, if not given."""
+    prefix: str
+    """Put before each tool's name, so that two servers do not clash."""
+    include: Iterable[str]
+    """The only tools to offer, by the server's own names; all, if not given."""
+    exclude: Iterable[str]
+    """Tools not to offer, by the server's own names."""
+    effects: Mapping[str, Effect] | Effect
+    """What the host knows better than the annotations: by the server's own names, or one word for all."""
+    timeout: float
+    """How long one call may run; 60."""
+    connect_timeout: float
+    """How long a server may take until its tools are known; 30."""
+    max_result_chars: int
+    """Longer results are cut and marked; 20,000, and 0 is no limit."""
+
+
+class McpServer:
+    """One server. `async with` connects it, after which `tools` are its tools, and ends its session or process.
+
+    Built by `stdio`, `http` or `parse`. Entering raises ConfigError with one sentence: no such command, nobody answers,
+    a tool that cannot be offered. It belongs to the event loop that entered it.
+    """
+
+    def __init__(self, transport: Stdio | Http, **options: Unpack[McpOptions]) -> None:
+        self.name = options.get("name") or transport.label
+        self._options = options
+        self._timeout = _seconds("timeout", options.get("timeout", 60.0))
+        connect = _seconds("connect_timeout", options.get("connect_timeout", 30.0))
+        self._keeper = Keeper(self.name, transport, connect)
+        self._offers: tuple[Offer, ...] = ()
+        self._tools: tuple[ToolSpec, ...] | None = None
+
+    @classmethod
+    def stdio(
+        cls,
+        command: str,
+        *args: str,
+        env: Texts | None = None,
+        cwd: str | Path | None = None,
+        **options: Unpack[McpOptions],
+    ) -> Self:
+        """Describe a server that is a program of ours, spoken to through its standard input and output.
+
+        It gets HOME, LOGNAME, PATH, SHELL, TERM, USER and what `env` says, nothing else of our environment. What it
+        writes to standard error goes to the logger `orchestrator.mcp`, bounded.
+        """
+        if not command.strip() or "\0" in "".join((command, *args)):
+            raise ConfigError(f"{command!r} is no command that could be started")
+        return cls(Stdio(command, args, _plain(env), None if cwd is None else Path(cwd)), **options)
+
+    @classmethod
+    def http(cls, url: str, *, headers: Texts | None = None, **options: Unpack[McpOptions]) -> Self:
+        """Describe a server spoken to by streamable HTTP; redirects are followed within its origin only."""
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ConfigError(
+                f"{url!r} is no address of an MCP server; it begins with http:// or https:// and a host"
+            )
+        return cls(Http(url, _plain(headers)), **options)
+
+    @classmethod
+    def parse(cls, text: str, **options: Unpack[McpOptions]) -> Self:
+        """Describe a server by one text: an address that begins with http:// or https://, else a command line."""
+        if text.startswith(("http://", "https://")):
+            return cls.http(text, **options)
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(f"{text!r} is no command line: {error}") from error
+        return cls.stdio(*words or [""], **options)
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The server's tools, as they were when it was connected. Raises ConfigError before that."""
+        if self._tools is None:
+            raise ConfigError(f"MCP server {self.name!r} is not connected; use `async with` before its tools")
+        return self._tools
+
+    async def __aenter__(self) -> Self:
+        try:
+            import mcp  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra("mcp", "mcp") from error
+        try:
+            session = await self._keeper.start(self._look_again)
+        except Unreachable as error:
+            raise ConfigError(str(error)) from error
+        try:
+            self._tools = self._declare(session.tools)
+        except BaseException:
+            await self._keeper.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._keeper.stop()
+
+    def _declare(self, tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
+        chosen = {key: self._options.get(key) for key in ("prefix", "include", "exclude", "effects")}
+        self._offers = declared(self.name, tools, **chosen)  # type: ignore[arg-type]  # absent is None
+        return tuple(self._spec(offer) for offer in self._offers)
+
+    def _look_again(self, tools: Iterable[Tool]) -> None:
+        """Compare what a server lists in a later session: a difference is logged and ignored."""
+        now = {tool.name: tool.input_schema for tool in tools}
+        if any(now.get(offer.theirs) != offer.schema for offer in self._offers):
+            _log.warning(
+                "MCP server %r offers other tools now; the first ones stay until it is connected anew",
+                self.name,
+            )
+
+    def _spec(self, offer: Offer) -> ToolSpec:
+        async def call(context: ToolContext, /, **arguments: Any) -> str:
+            return text_of(await self._call(context, offer, arguments))
+
+        try:
+            return ToolSpec(
+                offer.name,
+                offer.description,
+                offer.parameters,
+                call,
+                effect=offer.effect,
+                timeout=self._timeout,
+                max_result_chars=self._options.get("max_result_chars", 20_000),
+            )
+        except ConfigError as error:
+            hint = f"leave it out with exclude=[{offer.theirs!r}]"
+            raise ConfigError(f"MCP server {self.name!r}: {error}; {hint}") from error
+
+    async def _call(self, context: ToolContext, offer: Offer, arguments: dict[str, Any]) -> CallToolResult:
+        """Call a tool on the open session, or on a new one; one new session at most."""
+        left = context.remaining()
+        seconds = self._timeout if left is None else left + _GRACE
+        session, is_new = await self._open()
+        try:
+            return await session.call(offer.theirs, arguments, seconds)
+        except SessionLost:
+            if is_new or offer.effect not in {"pure", "idempotent"}:
+                raise
+        session, _ = await self._open()
+        return await session.call(offer.theirs, arguments, seconds)
+
+    async def _open(self) -> tuple[Session, bool]:
+        try:
+            return await self._keeper.session()
+        except Unreachable as error:
+            # Why is for the person who runs the server: it names commands, and says what they wrote.
+            _log.warning("%s", error)
+            raise SessionLost(f"MCP server {self.name!r} cannot be reached; the call was not sent") from error
+
+
+def _plain(texts: Texts | None) -> dict[str, str]:
+    known = {} if texts is None else texts
+    return {
+        key: text.get_secret_value() if isinstance(text, SecretStr) else text for key, text in known.items()
+    }
+
+
+def _seconds(name: str, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{name} is {value!r}; possible: seconds above 0")
+    return value

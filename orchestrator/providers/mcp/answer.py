@@ -1,0 +1,86 @@
+"""What a server answers to a call, as text for the model; and the ways in which there is no answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json, to_json
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, ContentBlock
+
+_SHOWN = 200
+"""Characters of an address, a name or a type that a server puts into a result of ours."""
+
+
+class ToolFailed(Exception):
+    """The tool ran, or refused to, and says so; the text is the server's."""
+
+
+class CallRefused(Exception):
+    """The server did not take the call: an error of the protocol."""
+
+
+class SessionLost(Exception):
+    """There is no session any more, or none could be opened."""
+
+
+def text_of(result: CallToolResult) -> str:
+    """Return the text of a result. Raises ToolFailed when the server calls it an error.
+
+    Text and resources of text stand as they are, one below the other. What is no text (pictures, sounds, files, links)
+    is named with its type and size, never inlined: a model reads pictures as content parts, not as base64. Structured
+    content follows as JSON, unless the text says the same already, as the protocol asks servers to do.
+    """
+    said = [_text(block) for block in result.content]
+    text = "\n".join(said)
+    if result.structured_content is not None and not _says(said, result.structured_content):
+        text = "\n".join(filter(None, (text, to_json(result.structured_content).decode())))
+    if result.is_error:
+        raise ToolFailed(text or "the tool failed and did not say why")
+    return text
+
+
+def _text(block: ContentBlock) -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "image" | "audio":
+            return f"[{block.type} {_short(block.mime_type)}, {_size(block.data)} bytes, not shown]"
+        case "resource_link":
+            return f"[link {_short(block.name)}: {_short(block.uri)}]"
+        case "resource":
+            return _resource(block.resource)
+
+
+def _resource(resource: Any) -> str:
+    named = f"resource {_short(resource.uri)}"
+    if (text := getattr(resource, "text", None)) is not None:
+        return f"[{named}]\n{text}"
+    return f"[{named} {_short(resource.mime_type or 'of unknown type')}, {_size(resource.blob)} bytes, not shown]"
+
+
+def _short(text: object) -> str:
+    return " ".join(str(text).split())[:_SHOWN]
+
+
+def _size(base64: str) -> str:
+    """Return how many bytes a base64 text stands for."""
+    return f"{len(base64.rstrip('=')) * 3 // 4:,}"
+
+
+def _says(said: list[str], structured: object) -> bool:
+    """Whether text blocks are the structured content again: as JSON, or as the value that SDKs wrap in `result`."""
+    meant = [structured]
+    if isinstance(structured, dict) and structured.keys() == {"result"}:
+        meant.append(structured["result"])
+    parsed = [_parsed(text) for text in said]
+    readings = [said, parsed, *(said + parsed if len(said) == 1 else ())]
+    return any(type(one) is type(other) and one == other for one in readings for other in meant)
+
+
+def _parsed(text: str) -> object:
+    try:
+        return from_json(text)
+    except ValueError:
+        return text

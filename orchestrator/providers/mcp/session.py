@@ -1,0 +1,220 @@
+"""Sessions with one server: each lives in a task of its own, from its first byte to its last.
+
+The SDK's sessions hold task groups of anyio, which must be left by the task that entered them, so no caller may enter
+one: calls come and go in tasks of their own and are cancelled there. The tasks are started by a Keeper, and joined by
+its `stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.providers.mcp.answer import CallRefused, SessionLost
+from orchestrator.providers.mcp.offer import clean
+from orchestrator.providers.mcp.transport import Http, Stdio, leaf_of
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp_types import CallToolResult, Tool
+
+_log = logging.getLogger("orchestrator.mcp")
+
+_GOODBYE = 5.0
+"""Seconds that an address may take to end a session. A program has the SDK's six: asked, terminated, killed."""
+_PAGES = 50
+_TOOLS = 1_000
+_SAID_CHARS = 500
+
+Listed = Callable[[Sequence["Tool"]], None]
+
+
+class Unreachable(Exception):
+    """No session could be opened; the message is a sentence for the person who configured the server."""
+
+
+class Session:
+    """One session. `over` ends it; `retired` gives it to no new call, and ends it with its last one."""
+
+    def __init__(self, transport: Stdio | Http, seconds: float, listed: Listed | None) -> None:
+        import anyio
+
+        self.ready: asyncio.Future[Unreachable | None] = asyncio.get_running_loop().create_future()
+        self.over = asyncio.Event()
+        self.retired = False
+        self.tools: tuple[Tool, ...] = ()
+        self._transport = transport
+        self._seconds = seconds
+        self._listed = listed
+        self._client: Client | None = None
+        self._in_flight = 0
+        self._scope = anyio.CancelScope()
+
+    @property
+    def usable(self) -> bool:
+        return not (self.retired or self.over.is_set())
+
+    def end(self) -> None:
+        """Ask the session to end; its task does it."""
+        if not self.ready.done():
+            self._scope.cancel()
+        self.over.set()
+
+    async def live(self, name: str) -> None:
+        """Connect, list the tools, wait until the session is over, disconnect. Raises nothing but a cancellation."""
+        import anyio
+
+        why = "it was closed"
+        try:
+            with self._scope:
+                self._scope.deadline = anyio.current_time() + self._seconds
+                await self._open_and_wait(name)
+            if self._scope.cancelled_caught and not self.over.is_set():
+                why = f"it gave no answer within {self._seconds:g} s"
+        except Exception as error:  # noqa: BLE001  a transport can fail in any way
+            why = self._transport.why(error)
+            if self.ready.done():
+                _log.info("the session with MCP server %r ended: %s", name, why)
+        finally:
+            self.over.set()
+            self._client = None
+            if not self.ready.done():
+                self.ready.set_result(Unreachable(f"MCP server {name!r} cannot be used: {why}"))
+
+    async def _open_and_wait(self, name: str) -> None:
+        import anyio
+        from mcp import Client
+
+        async def on_message(message: object) -> None:
+            if getattr(message, "method", "") == "notifications/tools/list_changed":
+                _log.warning("MCP server %r announces other tools; they are ignored", name)
+
+        async with Client(
+            self._transport.opened(name, self.over.set),
+            read_timeout_seconds=self._seconds,
+            message_handler=on_message,
+            cache=None,
+        ) as client:
+            self.tools = await _all_tools(client)
+            if self._listed is not None:
+                self._listed(self.tools)
+            self._client = client
+            self._scope.deadline = math.inf
+            self.ready.set_result(None)
+            await self.over.wait()
+            self._client = None
+            self._scope.deadline = anyio.current_time() + _GOODBYE
+
+    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
+        """Call a tool. Raises TimeoutError, CallRefused and SessionLost; a cancellation cancels the request."""
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+        if (client := self._client) is None:
+            raise SessionLost("the session was closed before the call could be sent")
+        self._in_flight += 1
+        try:
+            return await client.call_tool(name, arguments, read_timeout_seconds=seconds)
+        except Exception as error:
+            code = error.code if isinstance(error, MCPError) else None
+            if code == CONNECTION_CLOSED or self.over.is_set():
+                self.retired = True
+                lost = "the connection to the tool's server was lost during the call; whether it ran is not known"
+                raise SessionLost(lost) from error
+            if code == REQUEST_TIMEOUT:
+                raise TimeoutError(f"the tool gave no answer within {seconds:g} s") from error
+            raise CallRefused(clean(str(leaf_of(error)), _SAID_CHARS)) from error
+        finally:
+            self._in_flight -= 1
+            if self.retired and not self._in_flight:
+                self.over.set()
+
+
+async def _all_tools(client: Client) -> tuple[Tool, ...]:
+    """Return what the server lists, page by page. Raises ValueError for a list without an end."""
+    tools: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if len(tools) > _TOOLS:
+            raise ValueError(f"it lists more than {_TOOLS:,} tools")
+        if not cursor:
+            return tuple(tools)
+    raise ValueError(f"its list of tools does not end within {_PAGES} pages")
+
+
+class Keeper:
+    """The sessions of one server: at most one takes new calls, and older ones finish theirs."""
+
+    def __init__(self, name: str, transport: Stdio | Http, connect_timeout: float) -> None:
+        self._name = name
+        self._transport = transport
+        self._seconds = connect_timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._context: contextvars.Context | None = None
+        self._listed: Listed | None = None
+        self._current: Session | None = None
+        self._live: dict[asyncio.Task[None], Session] = {}
+
+    async def start(self, listed: Listed) -> Session:
+        """Open the first session. `listed` hears what later ones list. Raises Unreachable."""
+        if self._loop is not None:
+            raise Unreachable(f"MCP server {self._name!r} is in use already; make another one")
+        self._loop = asyncio.get_running_loop()
+        self._listed = None
+        # The first caller's, not that of a run which happens to need a new session.
+        self._context = contextvars.copy_context()
+        try:
+            session, _ = await self.session()
+        except BaseException:
+            await self.stop()
+            raise
+        self._listed = listed
+        return session
+
+    async def session(self) -> tuple[Session, bool]:
+        """Return a session to call on, and whether it had to be opened. Raises Unreachable."""
+        if self._loop is None:
+            raise Unreachable(f"MCP server {self._name!r} is closed")
+        if asyncio.get_running_loop() is not self._loop:
+            raise Unreachable(
+                f"MCP server {self._name!r} was connected in another event loop; connect it in this one"
+            )
+        session = self._current
+        if session is None or not session.usable:
+            session = self._begin()
+        elif session.ready.done():
+            return session, False
+        # Shielded: others may wait for the same session, and one of them being cancelled is not their business.
+        if (failure := await asyncio.shield(session.ready)) is not None:
+            raise Unreachable(str(failure)) from failure
+        return session, True
+
+    def _begin(self) -> Session:
+        session = self._current = Session(self._transport, self._seconds, self._listed)
+        task = asyncio.get_running_loop().create_task(
+            session.live(self._name), name=f"mcp {self._name}", context=self._context
+        )
+        self._live[task] = session
+        task.add_done_callback(lambda done: self._live.pop(done, None))
+        return session
+
+    async def stop(self) -> None:
+        """End all sessions and wait until they have: a cancellation meanwhile is raised when no process is left."""
+        self._loop = self._current = None
+        cancelled: asyncio.CancelledError | None = None
+        for session in self._live.values():
+            session.end()
+        while self._live:
+            try:
+                await asyncio.wait(tuple(self._live))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled

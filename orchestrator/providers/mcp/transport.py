@@ -1,0 +1,255 @@
+"""How a server is reached: the SDK's transports, with what they leave to their callers.
+
+They do not tell when the other side has gone unless somebody asks it something; a program's standard error goes to our
+terminal; and failures come as groups of exceptions, which are no sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TextIO
+from urllib.parse import urlsplit
+
+from orchestrator.providers.mcp.offer import clean
+
+if TYPE_CHECKING:
+    import httpx2
+
+_log = logging.getLogger("orchestrator.mcp")
+
+_LINE_CHARS = 500
+_LINES = 1_000
+_PENDING_BYTES = 64 * 1024
+_LAST_WORDS = 0.2
+_CONNECT = 10.0
+_SHOWN = 200
+
+Ended = Callable[[], None]
+
+
+def leaf_of(error: BaseException) -> BaseException:
+    """Return the first single exception of a group of groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+@dataclass(frozen=True, slots=True)
+class Stdio:
+    """A program of ours."""
+
+    command: str
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path | None
+    said: list[str] = field(default_factory=list, compare=False, repr=False)
+    """The last line of standard error."""
+
+    @property
+    def label(self) -> str:
+        return Path(self.command).name
+
+    def why(self, error: BaseException) -> str:
+        """Say why there is no session with the program."""
+        first = leaf_of(error)
+        if isinstance(first, OSError) and self.cwd is not None and not self.cwd.is_dir():
+            return f"there is no folder {str(self.cwd)!r} to start it in"
+        if isinstance(first, FileNotFoundError):
+            return f"there is no command {self.command!r}"
+        if isinstance(first, OSError):
+            return f"the command {self.command!r} cannot be started: {first.strerror or first}"
+        last = f"; it wrote: {self.said[-1]}" if self.said else ""
+        return f"{_plainly(first, 'the program ended before it answered')}{last}"
+
+    @asynccontextmanager
+    async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:
+        """Start the program; yields the SDK's streams."""
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+
+        _quieten()
+        self.said.clear()
+        program = StdioServerParameters(
+            command=self.command,
+            args=list(self.args),
+            env=dict(self.env),
+            cwd=self.cwd,
+            encoding_error_handler="replace",
+        )
+        async with _logged(name, self.said) as written, stdio_client(program, written) as (read, write):
+            written.close()  # the program has its own
+            yield _Watched(read, ended), write
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """An address."""
+
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    seen: list[int] = field(default_factory=list, compare=False, repr=False)
+    """The last status that was an error."""
+
+    @property
+    def label(self) -> str:
+        return urlsplit(self.url).hostname or self.url
+
+    @property
+    def shown(self) -> str:
+        """The address without what may be secret in it."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def why(self, error: BaseException) -> str:
+        """Say why there is no session with the address."""
+        import httpx2
+
+        first = leaf_of(error)
+        if isinstance(first, httpx2.TransportError):
+            return f"{self.shown} does not answer ({type(first).__name__}: {first})"
+        status = f" (HTTP {self.seen[-1]})" if self.seen else ""
+        return f"{self.shown} is no MCP server, or refuses us{status}: {_plainly(first, 'the connection was closed')}"
+
+    @asynccontextmanager
+    async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:  # noqa: ARG002  as of a program
+        """Make a client for the address; yields the SDK's streams."""
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        _quieten()
+        self.seen.clear()
+
+        async def look(response: httpx2.Response) -> None:
+            if response.status_code >= httpx2.codes.BAD_REQUEST:
+                self.seen[:] = [response.status_code]
+            if (
+                response.status_code == httpx2.codes.NOT_FOUND
+                and "mcp-session-id" in response.request.headers
+            ):
+                ended()  # the protocol's word for a session that the server does not know any more
+
+        # Reading has no limit here: a call has its own, and a quiet stream is no fault.
+        limits = httpx2.Timeout(_CONNECT, read=None)
+        async with (
+            httpx2.AsyncClient(
+                headers=dict(self.headers), timeout=limits, event_hooks={"response": [look]}
+            ) as client,
+            streamable_http_client(self.url, http_client=client) as (read, write),
+        ):
+            yield _Watched(read, ended), write
+
+
+def _plainly(error: BaseException, closed: str) -> str:
+    from mcp import MCPError
+    from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+    if not isinstance(error, MCPError):
+        return (
+            clean(f"{type(error).__name__}: {error}", _SHOWN)
+            if not isinstance(error, ValueError)
+            else str(error)
+        )
+    if error.code == CONNECTION_CLOSED:
+        return closed
+    return "it gave no answer in time" if error.code == REQUEST_TIMEOUT else clean(error.message, _SHOWN)
+
+
+def _quieten() -> None:
+    """Keep the SDK's log lines off the terminal of a host that configured no logging; they quote what servers say."""
+    logger = logging.getLogger("mcp")
+    if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+        logger.addHandler(logging.NullHandler())
+
+
+class _Watched:
+    """The SDK's stream of messages, which says when it has ended."""
+
+    def __init__(self, inner: Any, ended: Ended) -> None:
+        self._inner = inner
+        self._ended = ended
+
+    @property
+    def last_context(self) -> Any:
+        return getattr(self._inner, "last_context", None)
+
+    async def receive(self) -> Any:
+        return await self._inner.receive()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __aiter__(self) -> _Watched:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._inner.__anext__()
+        except Exception:  # StopAsyncIteration too
+            self._ended()
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> bool | None:
+        result: bool | None = await self._inner.__aexit__(*error)
+        return result
+
+
+@asynccontextmanager
+async def _logged(name: str, said: list[str]) -> AsyncIterator[TextIO]:
+    """Yield a file for a program to write to; its lines become log lines."""
+    import anyio
+
+    reading, writing = os.pipe()
+    protocol = Lines(name, said)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: protocol, os.fdopen(reading, "rb")
+    )
+    written = os.fdopen(writing, "w")
+    try:
+        yield written
+    finally:
+        written.close()
+        # What it said last explains most; a descendant that keeps the pipe open is not waited for.
+        with anyio.move_on_after(_LAST_WORDS, shield=True):
+            await protocol.ended.wait()
+        transport.close()
+
+
+class Lines(asyncio.Protocol):
+    """Logs lines, each cut and only so many of them."""
+
+    def __init__(self, name: str, said: list[str]) -> None:
+        self.ended = asyncio.Event()
+        self._name = name
+        self._said = said
+        self._pending = b""
+        self._count = 0
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        self._pending = self._pending[-_PENDING_BYTES:]
+        for line in lines:
+            self._log(line)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
+        self._log(self._pending)
+        self.ended.set()
+
+    def _log(self, line: bytes) -> None:
+        text = clean(line.decode(errors="replace"), _LINE_CHARS)
+        if not text:
+            return
+        self._said[:] = [text[:_SHOWN]]
+        self._count += 1
+        if self._count <= _LINES:
+            _log.info("MCP server %r wrote: %s", self._name, text)
+        elif self._count == _LINES + 1:
+            _log.warning("MCP server %r wrote more than %d lines; the rest is dropped", self._name, _LINES)

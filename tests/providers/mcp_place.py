@@ -1,0 +1,123 @@
+"""What the tests of MCP servers share: where the program notes things, its process, and runs that use its tools."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from orchestrator import Orchestrator
+from orchestrator.messages import ToolCall
+from orchestrator.providers.mcp import McpServer
+from orchestrator.providers.scripted import Item, ScriptedLLM
+from orchestrator.runtime.result import Result
+from orchestrator.toolspec import ToolSpec
+from tests.engines.stage import until
+
+T = TypeVar("T")
+PROGRAM = Path(__file__).with_name("mcp_program.py")
+
+
+def noted(folder: Path, file: str) -> list[str]:
+    """The lines that the program wrote to one of its files."""
+    path = folder / file
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def living(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def call(name: str, arguments: str = "{}") -> ToolCall:
+    return ToolCall("", name, arguments)
+
+
+async def ran(tools: Iterable[ToolSpec], script: Iterable[Item], **options: Any) -> Result:
+    """Run a script over the tools; all of the script is used."""
+    llm = ScriptedLLM(script)
+    result = await Orchestrator(llm, tools=[*tools], observers=(), **options).run("Go.")
+    llm.assert_complete()
+    return result
+
+
+def results(result: Result) -> list[tuple[str, bool]]:
+    """What the model read of its calls: text, and whether it was an error."""
+    return [(message.text, message.is_error) for message in result.messages if message.role == "tool"]
+
+
+def answers(result: Result) -> list[str]:
+    """The texts of calls of which none failed."""
+    read = results(result)
+    assert not any(failed for _, failed in read), read
+    return [text for text, _ in read]
+
+
+@dataclass(frozen=True)
+class Shop:
+    """One server that several tests share, in an event loop that outlives them: starting one takes seconds."""
+
+    folder: Path
+    server: McpServer
+    runner: asyncio.Runner
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(coroutine)
+
+
+@contextmanager
+def shared(folder: Path, server: McpServer) -> Iterator[Shop]:
+    """Connect a server for several tests; nothing of it is left afterwards."""
+    with asyncio.Runner() as runner:
+        runner.run(server.__aenter__())
+        yield Shop(folder, server, runner)
+        runner.run(server.__aexit__(None, None, None))
+        assert not asyncio.all_tasks(runner.get_loop())
+    assert not [pid for pid in map(int, noted(folder, "pid")) if living(pid)]
+
+
+@asynccontextmanager
+async def nothing_left(folder: Path) -> AsyncIterator[None]:
+    """What is inside leaves no task behind, and none of the processes that the program noted."""
+    before = asyncio.all_tasks()
+    yield
+    assert asyncio.all_tasks() == before
+    assert not [pid for pid in map(int, noted(folder, "pid")) if living(pid)]
+
+
+@asynccontextmanager
+async def by_stdio(folder: Path, **options: Any) -> AsyncIterator[McpServer]:
+    """The program over standard input and output; nothing of it is left afterwards."""
+    program = McpServer.stdio(sys.executable, str(PROGRAM), str(folder), **options)
+    async with nothing_left(folder), program as server:
+        yield server
+
+
+@asynccontextmanager
+async def by_http(folder: Path, *words: str, port: int = 0) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The program over HTTP on loopback, killed at the end if it still lives; its port is noted in `port`."""
+    started = len(noted(folder, "port"))
+    environment = {"PATH": os.environ["PATH"]}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAM), str(folder), "http", str(port), *words, env=environment
+    )
+    try:
+        await until(lambda: len(noted(folder, "port")) > started or process.returncode is not None)
+        assert process.returncode is None
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def address(folder: Path) -> str:
+    return f"http://127.0.0.1:{noted(folder, 'port')[-1]}/mcp"

@@ -1,0 +1,197 @@
+"""What a server says of its tools and answers to a call is untrusted: it is cleaned, bounded, or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mcp_types import CallToolResult, TextContent, Tool, ToolAnnotations
+from pydantic import SecretStr
+
+from orchestrator.errors import ConfigError
+from orchestrator.providers.mcp import McpServer
+from orchestrator.providers.mcp.answer import ToolFailed, text_of
+from orchestrator.providers.mcp.offer import Offer, declared, effect_of
+
+
+def tool(name: str, about: str | None = None, schema: dict[str, Any] | None = None, **hints: bool) -> Tool:
+    annotations = ToolAnnotations(**hints) if hints else None
+    return Tool(
+        name=name, description=about, input_schema=schema or {"type": "object"}, annotations=annotations
+    )
+
+
+def offered(*tools: Tool, **chosen: Any) -> tuple[Offer, ...]:
+    wanted: dict[str, Any] = {"prefix": None, "include": None, "exclude": None, "effects": None}
+    return declared("shop", tools, **(wanted | chosen))
+
+
+@pytest.mark.parametrize(
+    ("hints", "effect"),
+    [
+        (None, "irreversible"),
+        ({}, "irreversible"),
+        ({"read_only_hint": True}, "pure"),
+        ({"read_only_hint": False}, "irreversible"),
+        ({"idempotent_hint": True}, "idempotent"),
+        ({"idempotent_hint": True, "destructive_hint": False}, "idempotent"),
+        ({"idempotent_hint": True, "destructive_hint": True}, "irreversible"),
+        ({"destructive_hint": True}, "irreversible"),
+        ({"destructive_hint": False}, "irreversible"),
+        ({"read_only_hint": True, "destructive_hint": True}, "irreversible"),
+        ({"read_only_hint": True, "destructive_hint": False, "idempotent_hint": False}, "pure"),
+    ],
+)
+def test_annotations_become_an_effect_class(hints: dict[str, bool] | None, effect: str) -> None:
+    assert effect_of(None if hints is None else ToolAnnotations(**hints)) == effect
+
+
+def test_the_host_overrules_annotations_for_one_tool_or_for_all() -> None:
+    tools = (tool("a", read_only_hint=True), tool("b", idempotent_hint=True), tool("c"))
+    assert [one.effect for one in offered(*tools, effects={"c": "pure"})] == ["pure", "idempotent", "pure"]
+    assert [one.effect for one in offered(*tools, effects="irreversible")] == ["irreversible"] * 3
+
+
+def test_names_get_a_prefix_and_only_characters_that_models_may_send() -> None:
+    (one, two) = offered(tool("files/read.all"), tool("x" * 128), prefix="fs_")
+    assert (one.name, one.theirs) == ("fs_files_read_all", "files/read.all")
+    assert (two.name, two.theirs) == ("fs_" + "x" * 61, "x" * 128)
+
+
+def test_descriptions_lose_what_nobody_sees_and_what_is_too_long() -> None:
+    hidden = "Reads\x1b[31m a\u202e file.\nFast\x00\U000e0041!\ud800"
+    (one, two) = offered(tool("a", hidden), tool("b", "y" * 5_000))
+    assert one.description == "Reads[31m a file.\nFast!"
+    assert two.description == "y" * 1_023 + "…"
+
+
+def test_texts_inside_a_schema_are_cleaned_and_data_is_left_alone() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "description": {"type": "string", "description": "The\x07 text", "default": "\x07"},
+            "kind": {"anyOf": [{"title": "K\x07ind", "enum": [{"title": "\x07"}]}]},
+        },
+    }
+    (one,) = offered(tool("a", schema=schema))
+    assert one.parameters["properties"] == {
+        "description": {"type": "string", "description": "The text", "default": "\x07"},
+        "kind": {"anyOf": [{"title": "Kind", "enum": [{"title": "\x07"}]}]},
+    }
+
+
+def test_include_and_exclude_choose_by_the_servers_own_names() -> None:
+    tools = (tool("a"), tool("b"), tool("c"))
+    assert [one.name for one in offered(*tools, include=["c", "a"], prefix="p_")] == ["p_a", "p_c"]
+    assert [one.name for one in offered(*tools, exclude=["a"])] == ["b", "c"]
+    assert [one.name for one in offered(*tools, include="a")] == ["a"]
+    assert offered(*tools, include=()) == ()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        (
+            {"include": ["serch"]},
+            "MCP server 'shop' has no tool 'serch', named in include; did you mean 'search'?",
+        ),
+        ({"exclude": ["zzz"]}, "MCP server 'shop' has no tool 'zzz', named in exclude; it has 2 others"),
+        (
+            {"effects": {"zzz": "pure"}},
+            "MCP server 'shop' has no tool 'zzz', named in effects; it has 2 others",
+        ),
+        (
+            {"effects": {"pay": "compensable"}},
+            "MCP server 'shop': an effect is 'compensable'; possible: 'pure', 'idempotent', 'irreversible'",
+        ),
+    ],
+)
+def test_a_choice_that_cannot_be_meant_is_refused(chosen: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        offered(tool("search"), tool("pay"), **chosen)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    "pair", [("a.b", "a/b"), ("Pay", "pay"), ("pay", "pay"), ("x" * 70 + "1", "x" * 70 + "2")]
+)
+def test_two_tools_that_would_have_one_name_are_refused_in_one_sentence(pair: tuple[str, str]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^MCP server 'shop' has two tools that would be '[^']*': .* exclude one$"
+    ):
+        offered(*map(tool, pair))
+
+
+def test_a_schema_of_absurd_size_is_refused_with_the_way_to_leave_it_out() -> None:
+    with pytest.raises(
+        ConfigError, match=r"the schema of tool 'a' has 100,0\d\d bytes, at most 65,536 are taken"
+    ):
+        offered(tool("a", schema={"type": "object", "description": "z" * 100_000}))
+
+
+@pytest.mark.parametrize(
+    ("said", "structured", "text"),
+    [
+        (["5"], {"result": 5}, "5"),
+        (["five"], {"result": "five"}, "five"),
+        (['{"a":1}'], {"a": 1}, '{"a":1}'),
+        (['{\n  "a": 1\n}'], {"a": 1}, '{\n  "a": 1\n}'),
+        (["1", "2"], {"result": [1, 2]}, "1\n2"),
+        (["a", "b"], {"result": ["a", "b"]}, "a\nb"),
+        (["two found"], {"found": [1, 2]}, 'two found\n{"found":[1,2]}'),
+        ([], {"found": []}, '{"found":[]}'),
+        (["true"], {"result": 1}, 'true\n{"result":1}'),
+        (["plain"], None, "plain"),
+        ([], None, ""),
+    ],
+)
+def test_structured_content_follows_as_json_unless_the_text_says_it_already(
+    said: list[str], structured: Any, text: str
+) -> None:
+    content = [TextContent(type="text", text=one) for one in said]
+    assert text_of(CallToolResult(content=[*content], structured_content=structured)) == text
+
+
+def test_an_error_of_the_tool_is_raised_with_its_text_or_says_that_there_is_none() -> None:
+    with pytest.raises(ToolFailed, match=r"^no such file$"):
+        text_of(CallToolResult(content=[TextContent(type="text", text="no such file")], is_error=True))
+    with pytest.raises(ToolFailed, match=r"^the tool failed and did not say why$"):
+        text_of(CallToolResult(content=[], is_error=True))
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x/mcp", "http://", "localhost:8000/mcp", "http://[::1/mcp", "", "http://x:99999/"]
+)
+def test_what_is_no_address_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no address of an MCP server"):
+        McpServer.http(url)
+
+
+@pytest.mark.parametrize("command", ["", "  ", "a\0b"])
+def test_what_is_no_command_is_refused_at_once(command: str) -> None:
+    with pytest.raises(ConfigError, match="is no command that could be started"):
+        McpServer.stdio(command)
+
+
+def test_one_text_is_an_address_or_a_command_line() -> None:
+    assert McpServer.parse("https://tools.example/mcp").name == "tools.example"
+    assert McpServer.parse("/opt/bin/files --root '/srv/my files'").name == "files"
+    with pytest.raises(ConfigError, match=r"is no command line: No closing quotation"):
+        McpServer.parse("files 'half")
+
+
+@pytest.mark.parametrize("option", ["timeout", "connect_timeout"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_limit_cannot_be_switched_off(option: str, value: float) -> None:
+    options: Any = {option: value}
+    with pytest.raises(ConfigError, match=f"^{option} is .*; possible: seconds above 0$"):
+        McpServer.stdio("server", **options)
+
+
+def test_tools_are_not_there_before_the_server_is_connected_and_secrets_are_not_shown() -> None:
+    server = McpServer.http(
+        "http://u:hunter2@x/mcp?key=hunter2", headers={"Authorization": SecretStr("hunter2")}
+    )
+    assert "hunter2" not in repr(server)
+    with pytest.raises(ConfigError, match="is not connected; use `async with` before its tools"):
+        _ = server.tools
