@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from typing import Any
-
 from statemachine import (  # type: ignore[import-not-found, unused-ignore]
     State,
     StateChart,
 )
 
 from tests.benchmarks import child
-from tests.benchmarks.script import ANSWER, PROMPT, TOOL, Call, Script
-
-_NEXT = {
-    "idle": "ask",
-    "await_llm": "answered",
-    "evaluate_response": "decide",
-    "process_tools": "counted",
-    "update_budgets": "ask",
-}
+from tests.benchmarks.children.conversation import NEXT, Conversation
+from tests.benchmarks.script import Script
 
 
-class Conversation(StateChart):  # type: ignore[misc, unused-ignore]
+class Chart(Conversation, StateChart):  # type: ignore[misc, unused-ignore]
     """One run."""
 
     idle = State(initial=True)
@@ -39,37 +28,8 @@ class Conversation(StateChart):  # type: ignore[misc, unused-ignore]
     counted = process_tools.to(update_budgets)
 
     def __init__(self, script: Script) -> None:
-        self._script = script
-        self._calls: Sequence[Call] = ()
-        self._turn = 0
-        self.messages: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
+        self.begin(script)
         super().__init__()
-
-    async def on_enter_await_llm(self) -> None:
-        """Ask the model."""
-        self._calls = calls = await self._script.calls(self._turn)
-        named = [{"id": call.id, "name": TOOL, "arguments": call.arguments} for call in calls]
-        self.messages.append({"role": "assistant", "content": None if calls else ANSWER, "tool_calls": named})
-
-    def calls_a_tool(self) -> bool:
-        """Guard."""
-        return bool(self._calls)
-
-    def is_within_budget(self) -> bool:
-        """Guard."""
-        return self._turn < 1_000_000
-
-    async def on_enter_process_tools(self) -> None:
-        """Run the tools at once."""
-        self.messages += await asyncio.gather(*map(self._look_up, self._calls))
-
-    async def _look_up(self, call: Call) -> dict[str, Any]:
-        content = self._script.look_up(**call.arguments)  # type: ignore[arg-type]
-        return {"role": "tool", "tool_call_id": call.id, "content": content}
-
-    async def on_enter_update_budgets(self) -> None:
-        """Count the turn."""
-        self._turn += 1
 
 
 class Charts:
@@ -81,11 +41,11 @@ class Charts:
     async def run(self, name: str) -> str:
         """Run a conversation to its end."""
         del name
-        conversation = Conversation(self._script)
+        conversation = Chart(self._script)
         await conversation.activate_initial_state()
         while not conversation.is_terminated:
             (state,) = conversation.configuration_values
-            await conversation.send(_NEXT[state])
+            await conversation.send(NEXT[state])
         return str(conversation.messages[-1]["content"])
 
 

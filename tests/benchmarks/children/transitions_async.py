@@ -5,14 +5,13 @@ Chained triggers inside callbacks would keep a task more for each turn, so a loo
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from transitions.extensions.asyncio import AsyncMachine
 
 from tests.benchmarks import child
-from tests.benchmarks.script import ANSWER, PROMPT, TOOL, Call, Script
+from tests.benchmarks.children.conversation import NEXT, Conversation
+from tests.benchmarks.script import Script
 
 _STATES = ("idle", "await_llm", "evaluate_response", "process_tools", "update_budgets", "done")
 _ROWS: tuple[dict[str, Any], ...] = (
@@ -28,51 +27,12 @@ _ROWS: tuple[dict[str, Any], ...] = (
     {"trigger": "counted", "source": "process_tools", "dest": "update_budgets"},
     {"trigger": "ask", "source": "update_budgets", "dest": "await_llm", "conditions": "is_within_budget"},
 )
-_NEXT = {
-    "idle": "ask",
-    "await_llm": "answered",
-    "evaluate_response": "decide",
-    "process_tools": "counted",
-    "update_budgets": "ask",
-}
 
 
-class Conversation:
-    """What the machine moves: messages, and the work of each state."""
+class Model(Conversation):
+    """What the machine moves."""
 
     state: str
-
-    def __init__(self, script: Script) -> None:
-        self._script = script
-        self._calls: Sequence[Call] = ()
-        self._turn = 0
-        self.messages: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
-
-    async def on_enter_await_llm(self) -> None:
-        """Ask the model."""
-        self._calls = calls = await self._script.calls(self._turn)
-        named = [{"id": call.id, "name": TOOL, "arguments": call.arguments} for call in calls]
-        self.messages.append({"role": "assistant", "content": None if calls else ANSWER, "tool_calls": named})
-
-    def calls_a_tool(self) -> bool:
-        """Guard."""
-        return bool(self._calls)
-
-    def is_within_budget(self) -> bool:
-        """Guard."""
-        return self._turn < 1_000_000
-
-    async def on_enter_process_tools(self) -> None:
-        """Run the tools at once."""
-        self.messages += await asyncio.gather(*map(self._look_up, self._calls))
-
-    async def _look_up(self, call: Call) -> dict[str, Any]:
-        content = self._script.look_up(**call.arguments)  # type: ignore[arg-type]
-        return {"role": "tool", "tool_call_id": call.id, "content": content}
-
-    async def on_enter_update_budgets(self) -> None:
-        """Count the turn."""
-        self._turn += 1
 
 
 class Plain:
@@ -91,10 +51,11 @@ class Plain:
     async def run(self, name: str) -> str:
         """Run a conversation to its end."""
         del name
-        conversation = Conversation(self._script)
+        conversation = Model()
+        conversation.begin(self._script)
         self._machine.add_model(conversation)
         while conversation.state != "done":
-            await getattr(conversation, _NEXT[conversation.state])()
+            await getattr(conversation, NEXT[conversation.state])()
         self._machine.remove_model(conversation)
         return str(conversation.messages[-1]["content"])
 
