@@ -100,6 +100,35 @@ def shown(cli: Cli, run: str) -> dict[str, Any]:
     return found
 
 
+def test_the_text_of_an_error_is_scrubbed_as_in_the_log(cli: Cli, folder: Path) -> None:
+    error = {
+        "type": "LLMError",
+        "message": "401 for https://bob:hunter2@host/ with Bearer abc",
+        "reason": "llm_error",
+    }
+    tape = Tape("run-1").begin()
+    record(tape.add(tape.to("terminate_error", "failure", 1.0, error=error)).ends("failed", "llm_error"))
+    said = "401 for https://[redacted]host/ with [redacted]"
+    assert f"error         LLMError: {said}\n" in cli("runs", "show", "run-1", *AT).out
+    assert shown(cli, "run-1")["error"] == {**error, "message": said}
+
+
+def test_the_visit_that_goes_on_counts_with_the_time_it_has_lasted(start: Start, folder: Path) -> None:
+    async def scenario() -> tuple[str, dict[str, Any]]:
+        async with SqliteJournal(JOURNAL, now=lambda: time.time() - 40) as journal:
+            await play(Tape("run-1").begin(), journal)
+            told = [start("runs", "show", "run-1", *AT, *how) for how in ((), ("--json",))]
+            text, data = [(await asyncio.to_thread(one.communicate, timeout=60))[0] for one in told]
+            return text, json.loads(data)
+
+    text, data = asyncio.run(scenario())
+    found = re.search(r"^  await_llm \(goes on\) +1 +(\d+\.\d+)", text, re.MULTILINE)
+    assert found is not None, text
+    assert float(found[1]) >= 40
+    assert data["states"]["await_llm"]["total_s"] >= 40
+    assert data["states"]["await_llm"]["share"] > 0.9
+
+
 def test_show_has_where_it_stands_what_it_waits_for_and_the_commands(cli: Cli, folder: Path) -> None:
     tape = Tape("a run; rm -rf", began=time.time() - 50).begin()
     record(tape.asks(Call("pay", '{"sum": 1}'), expires_in=300))

@@ -60,6 +60,8 @@ class Story(StoredRun):
     usage: Usage = NO_USAGE
     requests: int = 0
     retries: int = 0
+    going_on: bool = False
+    """The time in the last state is what it has been so far."""
     models: Counter[str] = field(default_factory=Counter)
     answers: list[Body | None] = field(default_factory=list)
     """For each message the `answer` record that it came from."""
@@ -167,6 +169,13 @@ class Story(StoredRun):
         known = self.ended is not None or self.parked is not None
         self.stays.append(Stay(self.state, max(lasted, 0.0) if known else None))
         if known and lasted > 0:
+            self.history.states.setdefault(self.state, StateStats(visits=1)).leave(lasted)
+
+    def go_on(self, seconds: float) -> None:
+        """Count the stay of a run that somebody drives: so many seconds have passed since its last record."""
+        lasted = self.elapsed - self._entered + max(seconds, 0.0)
+        if self.state and lasted > 0:
+            self.going_on = True
             self.history.states.setdefault(self.state, StateStats(visits=1)).leave(lasted)
 
     _TELLS: ClassVar[Mapping[str, Callable[[Story, Body], None]]] = {
