@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from orchestrator.engines.diary import Diary
 from orchestrator.engines.handle import Job, Phase
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import KINDS, Order, Standing
@@ -33,6 +34,8 @@ class Desk:
         line: Line,
         standing: Standing,
         registration: Registration,
+        diary: Diary,
+        *,
         drain: Callable[[Order], object],
     ) -> None:
         self._name = line.name
@@ -40,6 +43,7 @@ class Desk:
         self._line = line
         self._standing = standing
         self._registration = registration
+        self._diary = diary
         self._drain = drain
         self.closed: Order | None = None
         """Why no run is admitted."""
@@ -57,6 +61,7 @@ class Desk:
         except ConfigError as error:
             body = {"kind": posted.kind, "by": posted.by, "why": posted.body.get("why", "")}
             await self._registration.note("control", {**body, **known, "refused": str(error)})
+            self._diary.ordered(posted.kind, posted.by, "", refused=str(error))
         else:
             await self.carry_out(order, **known)
 
@@ -88,6 +93,7 @@ class Desk:
     async def carry_out(self, order: Order, **known: Any) -> None:
         """Journal an order, then carry it out. Raises what the journal raises, and nothing is done then."""
         await self._registration.note("control", {**order.body(), **known})
+        self._diary.ordered(order.kind, order.by, order.why, order.about)
         match order.kind:
             case "stop_admitting" | "start_admitting":
                 self.closed = order if order.kind == "stop_admitting" else None
