@@ -56,7 +56,8 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
     ctx, error = run.ctx, run.error
     if run.state == State.FINALIZE and error is None:
         if ctx.wrapping_up and ctx.verdict is not None:
-            return Ending(Outcome.PARTIAL, _of_verdict(ctx.verdict).reason)
+            end = _of_verdict(ctx.verdict)
+            return end if end.outcome is Outcome.FAILED else Ending(Outcome.PARTIAL, end.reason)
         return Ending(Outcome.COMPLETED, "memory_degraded" if ctx.degraded else "none")
     if isinstance(error, RejectRequested):
         return Ending(Outcome.REJECTED, "operator")
@@ -88,7 +89,9 @@ def _is_limit(verdict: object) -> TypeGuard[Verdict]:
 def _of_verdict(verdict: Verdict) -> Ending:
     if verdict.guard in STALL_OF:
         return Ending(Outcome.NO_PROGRESS, STALL_OF[verdict.guard])
-    return Ending(Outcome.BUDGET_EXCEEDED, BUDGET_OF[verdict.guard])
+    if verdict.guard in BUDGET_OF:
+        return Ending(Outcome.BUDGET_EXCEEDED, BUDGET_OF[verdict.guard])
+    return Ending(Outcome.FAILED, "policy_stop")  # a guard of a host's own, under a name of its own
 
 
 def _reason(run: Run[LoopContext, Any], error: Exception | None) -> str:
