@@ -248,7 +248,8 @@ class LLMError(RunError):
     """A model call failed. Classified by type, status and code, never by its text.
 
     `kind` is one of ERROR_KINDS; `status` the HTTP status or None; `retry_after` seconds or None; `partial` is what
-    a stream had brought before it was cut.
+    a stream had brought before it was cut. `retryable` is what the provider said of trying again, and stands above
+    what `kind` and `status` say; None where it said nothing.
     """
 
     def __init__(
@@ -259,6 +260,7 @@ class LLMError(RunError):
         status: int | None = None,
         retry_after: float | None = None,
         partial: str = "",
+        retryable: bool | None = None,
     ) -> None:
         if kind not in ERROR_KINDS:
             raise ConfigError(f"unknown error kind {kind!r}; known: {', '.join(sorted(ERROR_KINDS))}")
@@ -267,6 +269,7 @@ class LLMError(RunError):
         self.status = status
         self.retry_after = retry_after
         self.partial = partial
+        self.retryable = retryable
 
 
 ERROR_KINDS = frozenset(
@@ -377,3 +380,13 @@ class RunRejected(RunStopped):
 
 class RunFailed(RunStopped):
     """The run failed; `__cause__` is the first error."""
+
+
+# ---- installation ----
+
+
+class MissingExtra(ImportError):
+    """A package of an extra is not installed; the message names the install line."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'fsm-orchestrator[{extra}]'", name=package)

@@ -241,7 +241,9 @@ def _by_kind(error: Exception) -> Failure | None:
         kind = _KIND_OF_STATUS.get(
             status, "server_error" if status >= _FIRST_SERVER_ERROR else "client_error"
         )
-    return Failure(kind, kind in _RETRYABLE and status not in _NEVER_AGAIN, _retry_after(error))
+    told = getattr(error, "retryable", None)  # by the provider, who knows better than kind and status
+    retryable = told if isinstance(told, bool) else kind in _RETRYABLE and status not in _NEVER_AGAIN
+    return Failure(kind, retryable, _retry_after(error))
 
 
 def _by_type(error: Exception) -> Failure | None:

@@ -1,0 +1,362 @@
+"""What a provider answered, or its SDK raised, as one `LLMError`. The only place that decides what a failure means.
+
+    of_answer(status, headers, body)      an HTTP answer, or an error object inside a 200 or a stream
+    of_exception(error)                   what the SDK or its HTTP library raised; None where that is no failed call
+    of_cut(partial)                       a stream that stopped before it said that it was over
+
+Read are, in this order: the error codes and types of provider bodies, the HTTP status, the types of exceptions. The
+headers `retry-after-ms` and `Retry-After` (seconds or a date) give the delay, `x-should-retry` whether to try again.
+Types are known by their names along the class hierarchy: both SDKs, and the host's own client, may bring the HTTP
+library in a version or under a name of their own, and none of them is imported here.
+
+Two things are not obvious:
+
+- A context that is too long has a code at OpenAI (`context_length_exceeded`) and a type at llama.cpp
+  (`exceed_context_size_error`). Anthropic, Gemini, Mistral, vLLM, xAI and DeepSeek have neither, and answer as to any
+  bad request. Only there, and only for the statuses 400, 413 and 422, the sentences they document are recognised.
+- A delay of 0 or a date that is past says nothing: one provider sends `retry-after-ms: 0` beside `retry-after: 1`. The
+  policy's own backoff is used instead.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import math
+import re
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeGuard
+
+from orchestrator.errors import LLMError
+from orchestrator.retry import classify
+
+_KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
+    "context_length": (
+        "context_length_exceeded",
+        "exceed_context_size_error",
+        "model_context_window_exceeded",
+    ),
+    "content_filter": (
+        "content_filter",
+        "content_policy_violation",
+        "responsibleaipolicyviolation",
+        "image_content_policy_violation",
+        "invalid_prompt",  # OpenAI: flagged as against the usage policy
+        "bio_policy",
+        "misalignment_policy_violation",
+    ),
+    "rate_limited": (
+        "rate_limit_exceeded",
+        "rate_limit_error",
+        "ratelimitreached",
+        "ramp_limit_exceeded",
+        "resource_exhausted",
+    ),
+    "auth": (
+        "invalid_api_key",
+        "authentication_error",
+        "permission_error",
+        "unauthenticated",
+        "permission_denied",
+        "organization_on_hold",
+    ),
+    "timeout": ("timeout_error", "deadline_exceeded", "vector_store_timeout"),
+    "server_error": ("overloaded_error", "unavailable_error", "unavailable"),
+    "malformed": ("tool_use_failed", "json_validate_failed"),  # Groq checks what its model wrote
+}
+_KIND_OF_WORD = {word: kind for kind, words in _KINDS_OF_WORDS.items() for word in words}
+
+_QUOTA = frozenset(
+    (
+        "insufficient_quota",
+        "billing_error",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "contract_spend_limit_reached",
+        "enforced_spend_limit_reached",
+        "linked_organization_spend_limit_reached",
+    )
+)
+"""Limits that only money or another month lifts: rate_limited, and not worth another try."""
+
+_REQUESTS_FAULT = frozenset(
+    (
+        *("invalid_request_error", "not_found_error", "model_not_found", "request_too_large"),
+        *("invalid_argument", "not_found", "data_residency_mismatch"),
+        *("invalid_image", "invalid_image_format", "invalid_image_mode", "invalid_image_url"),
+        *("invalid_base64_image", "unsupported_image_media_type", "empty_image_file", "image_parse_error"),
+        *("image_too_large", "image_too_small", "image_file_too_large", "image_file_not_found"),
+        "failed_to_download_image",
+    )
+)
+"""The request is to blame. Read only where there is no status: beside one, providers use them for anything."""
+
+_KIND_OF_TYPE = {
+    "TimeoutError": "timeout",
+    "TimeoutException": "timeout",
+    "APITimeoutError": "timeout",
+    "UnsupportedProtocol": "client_error",
+    "InvalidURL": "client_error",
+    "LocalProtocolError": "client_error",
+    "TooManyRedirects": "client_error",
+    "ConnectionError": "connection",
+    "gaierror": "connection",
+    "SSLError": "connection",
+    "TransportError": "connection",
+    "APIConnectionError": "connection",
+    "DecodingError": "malformed",
+    "JSONDecodeError": "malformed",
+    "UnicodeDecodeError": "malformed",
+    "APIResponseValidationError": "malformed",
+    "CredentialsError": "auth",
+    "SubjectTokenProviderError": "auth",
+}
+
+_SENTENCES = {
+    "timeout": "the provider did not answer in time",
+    "client_error": "the request could not be sent",
+    "connection": "the connection to the provider failed",
+    "malformed": "the provider sent no valid answer",
+    "auth": "there are no credentials to call the provider with",
+}
+
+_TOO_LONG = re.compile(
+    r"prompt is too long"  # Anthropic
+    r"|exceed context limit"  # Anthropic, input and max_tokens together
+    r"|maximum (?:context|prompt) length"  # vLLM, DeepSeek, Mistral, OpenRouter; xAI
+    r"|input token count .*exceeds the maximum number of tokens"  # Gemini
+)
+_TOO_LONG_AT = frozenset((None, 400, 413, 422))
+_CONTENT_TOO_LARGE = 413
+_FIRST_ERROR, _LAST_ERROR = 400, 599
+_LONGEST = 500
+_DEEPEST_CAUSE = 10
+
+
+def of_answer(
+    status: int | None,
+    headers: Mapping[str, str] | None,
+    body: object,
+    *,
+    partial: str = "",
+    secret: str = "",
+) -> LLMError:
+    """Return what an answer means that holds an error.
+
+    `body` is parsed JSON, or the text of what was none; `secret` is the API key, which some servers repeat.
+    """
+    problem = _problem(body)
+    words = _words(problem)
+    status = status if _is_error(status) else _number(problem)
+    message = _message(problem, body)
+    said = {name.lower(): value for name, value in (headers or {}).items()}
+    return LLMError(
+        _hidden(_sentence(status, problem, message), secret),
+        kind=_kind(status, words, message),
+        status=status,
+        retry_after=_retry_after(said, problem),
+        partial=partial,
+        retryable=_retryable(said, status, words),
+    )
+
+
+def of_exception(error: BaseException, *, partial: str = "", secret: str = "") -> LLMError | None:
+    """Return what an exception means, or None for one that is neither the provider's nor the network's."""
+    response = getattr(error, "response", None)
+    status, body = getattr(response, "status_code", None), getattr(error, "body", None)
+    if _is_error(status) or (body is not None and holds_error(body)):
+        return of_answer(status, getattr(response, "headers", None), body, partial=partial, secret=secret)
+    causes = list(_causes(error))
+    kind = next((kind for one in reversed(causes) if (kind := _kind_of_type(one)) is not None), None)
+    if kind is None:
+        # What the SDK knows to be an error, without a status: an error object in a stream.
+        return None if body is None else of_answer(None, None, body, partial=partial, secret=secret)
+    doubted = any(isinstance(one, ssl.SSLCertVerificationError) for one in causes)
+    return LLMError(
+        _hidden(_told(kind, error, causes[-1], partial), secret),
+        kind=kind,
+        partial=partial,
+        retryable=False if doubted else None,  # the next handshake shows the same certificate
+    )
+
+
+def of_cut(partial: str) -> LLMError:
+    """Return the error of a stream that ended, without any error, before its end."""
+    return LLMError(_told("connection", None, None, partial), kind="connection", partial=partial)
+
+
+def holds_error(body: object) -> bool:
+    """Say whether a body, or an event of a stream, is an error object, whatever its HTTP status was."""
+    if isinstance(body, list):
+        return len(body) == 1 and holds_error(body[0])
+    if not isinstance(body, Mapping):
+        return False
+    return bool(body.get("error")) or "error" in (body.get("type"), body.get("object"))
+
+
+# ---- what providers write ----
+
+
+def _problem(body: object) -> Mapping[str, Any]:
+    """Return the error object in a body; Gemini wraps it in a list, Ollama's is a text, vLLM's and FastAPI's bare."""
+    if isinstance(body, list) and body:
+        body = body[0]
+    if not isinstance(body, Mapping):
+        return {}
+    inner = body.get("error")
+    if isinstance(inner, Mapping):
+        return inner
+    return {"message": inner, "code": inner, **body} if isinstance(inner, str) else body
+
+
+def _words(problem: Mapping[str, Any]) -> list[str]:
+    """Return the codes and types of an error, the most exact first."""
+    inner, details = problem.get("innererror"), problem.get("details")
+    found = (
+        problem.get("code"),
+        inner.get("code") if isinstance(inner, Mapping) else None,
+        details.get("error_code") if isinstance(details, Mapping) else None,
+        problem.get("type"),
+        problem.get("status"),
+    )
+    return [word.lower() for word in found if isinstance(word, str)]
+
+
+def _number(problem: Mapping[str, Any]) -> int | None:
+    """Return the HTTP status that an error names itself: behind a 200, or inside a stream."""
+    for value in (problem.get("status"), problem.get("code")):
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if _is_error(number):
+            return number
+    return None
+
+
+def _is_error(status: object) -> TypeGuard[int]:
+    return isinstance(status, int) and _FIRST_ERROR <= status <= _LAST_ERROR
+
+
+def _message(problem: Mapping[str, Any], body: object) -> str:
+    found = problem.get("message") or problem.get("detail")
+    if isinstance(found, str):
+        return found
+    if found:
+        return json.dumps(found, ensure_ascii=False, default=str)
+    return body if isinstance(body, str) and "<" not in body else ""  # a page of a proxy helps nobody
+
+
+def _kind(status: int | None, words: Sequence[str], message: str) -> str:
+    if any(word in _QUOTA for word in words):
+        return "rate_limited"
+    for word in words:
+        if word in _KIND_OF_WORD:
+            return _KIND_OF_WORD[word]
+    if status in _TOO_LONG_AT and _TOO_LONG.search(message):
+        return "context_length"
+    if status is not None:
+        return classify(LLMError("", status=status)).kind
+    # It failed; where it blames nobody else, it was the server.
+    return "client_error" if any(word in _REQUESTS_FAULT for word in words) else "server_error"
+
+
+def _sentence(status: int | None, problem: Mapping[str, Any], message: str) -> str:
+    facts = [f"HTTP {status}"] if status is not None else []
+    word = problem.get("code") or problem.get("type")
+    facts += [word] if isinstance(word, str) and not word.isdecimal() else []
+    what = (
+        f"the provider answered with an error ({', '.join(facts)})"
+        if facts
+        else "the provider reported an error"
+    )
+    return f"{what}: {message[:_LONGEST]}" if message else what
+
+
+# ---- whether and when to try again ----
+
+
+def _retryable(said: Mapping[str, str], status: int | None, words: Sequence[str]) -> bool | None:
+    told = said.get("x-should-retry", "").strip().lower()
+    if told in ("true", "false"):
+        return told == "true"
+    # Too large stays so, also where the code says that it is too much for a minute's tokens.
+    hopeless = status == _CONTENT_TOO_LARGE or any(word in _QUOTA for word in words)
+    return False if hopeless else None
+
+
+def _retry_after(said: Mapping[str, str], problem: Mapping[str, Any]) -> float | None:
+    """Return the seconds to wait, above 0 and finite, or None."""
+    choices = (
+        _seconds(said.get("retry-after-ms"), 1000),
+        _seconds(said.get("retry-after")),
+        _until(said.get("retry-after"), said.get("date")),
+        _told_in_details(problem.get("details")),
+    )
+    return next(
+        (delay for delay in choices if delay is not None and math.isfinite(delay) and delay > 0), None
+    )
+
+
+def _seconds(text: str | None, unit: float = 1) -> float | None:
+    with suppress(ValueError):
+        return None if text is None else float(text) / unit
+    return None
+
+
+def _until(date: str | None, now: str | None) -> float | None:
+    """Return the seconds until an HTTP date, by the clock of the server where it says its time."""
+    then = _epoch(date)
+    return None if then is None else then - (_epoch(now) or time.time())
+
+
+def _epoch(date: str | None) -> float | None:
+    with suppress(TypeError, ValueError, OverflowError):
+        return email.utils.parsedate_to_datetime(date).timestamp() if date else None
+    return None
+
+
+def _told_in_details(details: object) -> float | None:
+    """Return the delay of Gemini's RetryInfo: {"@type": "…RetryInfo", "retryDelay": "35s"}."""
+    for one in details if isinstance(details, list) else ():
+        delay = one.get("retryDelay") if isinstance(one, Mapping) else None
+        if isinstance(delay, str) and delay.endswith("s"):
+            return _seconds(delay[:-1])
+    return None
+
+
+# ---- what SDKs raise ----
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(_DEEPEST_CAUSE):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__
+
+
+def _kind_of_type(error: BaseException) -> str | None:
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return next((_KIND_OF_TYPE[name] for name in names if name in _KIND_OF_TYPE), None)
+
+
+def _told(kind: str, error: BaseException | None, root: BaseException | None, partial: str) -> str:
+    host = _host(error)
+    sentence = _SENTENCES[kind] + (f" at {host}" if host else "")
+    if partial:
+        sentence += f" after {len(partial)} characters of its answer"
+    if root is None:
+        return sentence
+    text = f": {root}"[:_LONGEST] if str(root) else ""
+    return f"{sentence} ({type(root).__name__}{text})"
+
+
+def _host(error: BaseException | None) -> str:
+    with suppress(RuntimeError):  # raised where the HTTP library did not note the request
+        return str(getattr(getattr(getattr(error, "request", None), "url", None), "host", ""))
+    return ""
+
+
+def _hidden(message: str, secret: str) -> str:
+    return message.replace(secret, "**********") if secret else message
