@@ -34,6 +34,7 @@ from typing import Any, Self
 
 from orchestrator.engines.crew import Crew
 from orchestrator.engines.desk import Desk
+from orchestrator.engines.diary import Diary
 from orchestrator.engines.drain import Drain, Drained
 from orchestrator.engines.handle import Handle, Job
 from orchestrator.engines.line import Line
@@ -91,9 +92,9 @@ class LocalEngine:
         self._line = Line(self.name, slots, queue, self._may_begin)
         self._standing = Standing(self._line.slots.fill)
         self._registration = Registration(self._journal, self._clock)
-        self._desk = Desk(
-            self._crew.hosts, self._line, self._standing, self._registration, self._begin_to_drain
-        )
+        self._diary = Diary(self.name, self._registration.run_id)
+        parts = self._line, self._standing, self._registration, self._diary
+        self._desk = Desk(self._crew.hosts, *parts, drain=self._begin_to_drain)
         self._uptake = Uptake(self._crew, self._line, rescan, lambda: self._desk.closed is not None)
         self._signals = checked(signals)
         self._caught = contextlib.ExitStack()
@@ -150,6 +151,7 @@ class LocalEngine:
             self._crew.detach(self)
             raise
         self._home = os.getpid(), asyncio.get_running_loop()
+        self._diary.started(self._line.slots.limit, len(self.found))
         if self._journal.shared:
             self._background(self._registration.listen(self._desk.take), "inbox")
         if self._signal:
@@ -337,6 +339,7 @@ class LocalEngine:
     async def _told_to_drain(self, order: Order) -> None:
         with contextlib.suppress(JournalError):  # a store that is down is no reason to go on
             await self._registration.note("control", {**order.body(), "id": secrets.token_hex(8)})
+        self._diary.ordered(order.kind, order.by, order.why, order.about)
         self._begin_to_drain(order)
 
     async def _unbroken(self, doing: Coroutine[Any, Any, None]) -> None:
@@ -378,6 +381,7 @@ class LocalEngine:
                 await asyncio.wait(self._orders)
             with contextlib.suppress(JournalError):  # the store is down: the engine will count as lost
                 await self._registration.end(asdict(report))
+            self._diary.ended(len(report.parked) + len(report.interrupted))
             return report
         finally:
             self._crew.detach(self)

@@ -44,7 +44,7 @@ from orchestrator.telemetry.line import (
     totals,
     verdict_fields,
 )
-from orchestrator.telemetry.redaction import error_fields
+from orchestrator.telemetry.redaction import error_fields, raised_at
 from orchestrator.telemetry.sink import BoundedWriter, Stream
 from orchestrator.telemetry.span import Trace, span_of
 from orchestrator.telemetry.tally import Tally
@@ -184,6 +184,7 @@ class TransitionLog:
             reason=fact.reason,
             **({"hook": fact.hook} if fact.hook else {}),
             **({"committed": True} if fact.committed else {}),
+            **({"where": where} if (where := raised_at(fact.error)) else {}),
             **error_fields(fact.error),
             **self._span(),
         )

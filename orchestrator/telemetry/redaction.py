@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 
 REDACTED = "[redacted]"
@@ -57,6 +58,16 @@ def error_code(error: BaseException) -> str | None:
 def plain(text: str | None) -> str | None:
     """Return a short word as it is, and None for anything longer, stranger or like a secret."""
     return text if text is not None and _CODE.fullmatch(text) and scrub(text) == text else None
+
+
+def raised_at(error: BaseException | None) -> str | None:
+    """Return file and line of the innermost frame that an error passed through, or None for one never raised."""
+    trace = None if error is None else error.__traceback__
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"  # noqa: PTH119 - no path is made
 
 
 def error_fields(error: BaseException | None) -> dict[str, str]:

@@ -110,8 +110,8 @@ def _journalled(wanted: Sequence[rounds.Case], environments: Path, *, install: b
             rows.append(rounds.run_case(case, contestants, disk))
             print("", *report.block(rows[-1]), sep="\n", flush=True)
     print("", *report.legend(rows), "", report.JOURNAL, sep="\n")
-    for name, one in about.items():
-        if why := one.get("not_measured"):
+    for name, told in about.items():
+        if why := told.get("not_measured"):
             print("", f"LEFT OUT: {name}: {why}; `make bench-peers` makes its environment too", sep="\n")
     return rows
 

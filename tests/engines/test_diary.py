@@ -20,7 +20,8 @@ from orchestrator.kernel.journal import Posted
 from orchestrator.telemetry.configure import configure_logging
 from tests.engines.stage import Stage, agent, until
 
-SCHEMA = json.loads(Path("orchestrator/telemetry/log_schema.json").read_text(encoding="utf-8"))
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "orchestrator/telemetry/log_schema.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture

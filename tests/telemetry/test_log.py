@@ -251,6 +251,22 @@ def test_a_failed_event_has_type_code_and_fingerprint_of_its_error_and_never_its
     assert CANARY not in json.dumps(line)
 
 
+def test_a_failed_event_says_in_which_line_of_which_file_its_error_was_raised() -> None:
+    def hook() -> None:
+        raise ValueError(CANARY)
+
+    try:
+        hook()
+    except ValueError as raised:
+        error = raised
+    (line,) = told(EventFailed("loop", "r1", "think", "go", "callback_error", 2.0, 1, "enter_think", error))
+    assert line["where"] == f"test_log.py:{hook.__code__.co_firstlineno + 1}"
+    (line,) = told(EventFailed("loop", "r1", "think", "go", "unknown_event", 2.0, 1, None, ValueError()))
+    assert "where" not in line
+    (line,) = told(EventFailed("loop", "r1", "think", "go", "unknown_event", 2.0, 1))
+    assert "where" not in line
+
+
 def test_a_failure_of_a_journal_keeps_a_failed_run_apart_from_its_transitions() -> None:
     (line,) = told(JournalWrite("loop", "r1", "sqlite", "append", 3, 0.2, "full"))
     assert (line["msg"], line["level"], line["reason"]) == ("journal.failed", "error", "full")

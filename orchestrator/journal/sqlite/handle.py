@@ -35,7 +35,7 @@ class Handle:
         self.pid = os.getpid()
         self.presence = Presence(beside(path, "-owners"))
         self.blobs = Blobs(beside(path, "-blobs"), self.presence.begin)
-        self.writer: Writer | NoWriter
+        self.writer: Writer
         if only_reads:
             self._db = self.reader = connect_to_read(path, busy=busy)
             self.writer = NoWriter(path, self.explain)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 import apsw
 
@@ -18,17 +18,19 @@ from orchestrator.errors import JournalError, StoreDown
 from orchestrator.journal.sqlite.place import refuse_network
 from orchestrator.journal.sqlite.schema import APPLICATION, connect, refuse_foreign
 from orchestrator.journal.sqlite.trouble import explain
+from orchestrator.journal.sqlite.writer import Transaction, Writer
+
+T = TypeVar("T")
 
 _AS_IT_IS = "mode=ro"
 _ALONE = "mode=ro&immutable=1"
 
 
-class NoWriter:
-    """Stands where a journal's writer would: everything but reading is refused."""
-
-    poisoned = False
+class NoWriter(Writer):
+    """Stands where a journal's writer would, without a thread: everything but reading is refused."""
 
     def __init__(self, path: Path, explain: Callable[[BaseException], JournalError]) -> None:
+        self.poisoned = False
         self._path = path
         self._explain = explain
 
@@ -39,15 +41,18 @@ class NoWriter:
         """Return one of our errors for what went wrong."""
         return self._explain(why)
 
-    def submit(self, *_: Any) -> NoReturn:
+    def submit(self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None) -> NoReturn:
         """Raise StoreDown."""
+        del work, first
         raise StoreDown(f"journal {self._path} was opened to be read only")
 
-    async def call(self, *_: Any) -> NoReturn:
+    async def call(
+        self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None
+    ) -> NoReturn:
         """Raise StoreDown."""
-        self.submit()
+        self.submit(work, first)
 
-    def stop(self) -> None:
+    def stop(self, timeout: float | None = None) -> None:
         """There is no thread."""
 
 
