@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, overload
 
@@ -255,4 +255,38 @@ class Request:
     params: Mapping[str, Any] = field(default_factory=dict)
     """Sampling parameters, passed to the provider as they are."""
     on_delta: Callable[[str], None] | None = None
-    """Called with each piece of text when the caller streams."""
+    """Called with each piece of text, on the event loop, while somebody follows the run; None: nobody does."""
+    route: Route | None = field(default=None, compare=False, repr=False)
+    """Where policies around the model write down what they did, for who asked."""
+
+
+@dataclass(slots=True)
+class Route:
+    """What policies around a model (rate limiter, fallback) did with one try of a request."""
+
+    model: str | None = None
+    """Configured name of the model that was asked, where there are several."""
+    queued: float | None = None
+    """Seconds that it waited for rate limiters; None where there are none."""
+
+    def take(self) -> tuple[str | None, float | None]:
+        """Return model and wait of the try that is over, and begin anew for the next."""
+        taken = self.model, self.queued
+        self.model = self.queued = None
+        return taken
+
+
+def input_bound(messages: Iterable[Message], tools: Iterable[ToolOffer] = ()) -> int:
+    """Return an upper estimate of the tokens of what a model is to read: one for every two bytes of text."""
+    said = sum(len(offer.description) + len(str(offer.parameters)) for offer in tools)
+    said += sum(len(message.text.encode(errors="replace")) for message in messages)
+    return (said + 1) // 2
+
+
+def output_bound(params: Mapping[str, Any]) -> int:
+    """Return the most tokens that a model may answer: `max_tokens` or a synonym among the parameters, else 4,096."""
+    return next((int(params[name]) for name in _MOST if params.get(name)), _ANSWER)
+
+
+_MOST = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_ANSWER = 4096

@@ -29,6 +29,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeGuard
+from urllib.parse import urlsplit
 
 from orchestrator.errors import LLMError
 from orchestrator.retry import classify
@@ -131,7 +132,7 @@ _TOO_LONG = re.compile(
 )
 _TOO_LONG_AT = frozenset((None, 400, 413, 422))
 _CONTENT_TOO_LARGE = 413
-_FIRST_ERROR, _LAST_ERROR = 400, 599
+_FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
 _LONGEST = 500
 _DEEPEST_CAUSE = 10
 
@@ -169,6 +170,8 @@ def of_exception(error: BaseException, *, partial: str = "", secret: str = "") -
     status, body = getattr(response, "status_code", None), getattr(error, "body", None)
     if _is_error(status) or (body is not None and holds_error(body)):
         return of_answer(status, getattr(response, "headers", None), body, partial=partial, secret=secret)
+    if _is_redirect(status):
+        return _redirected(status, getattr(response, "headers", {}))
     causes = list(_causes(error))
     kind = next((kind for one in reversed(causes) if (kind := _kind_of_type(one)) is not None), None)
     if kind is None:
@@ -181,6 +184,12 @@ def of_exception(error: BaseException, *, partial: str = "", secret: str = "") -
         partial=partial,
         retryable=False if doubted else None,  # the next handshake shows the same certificate
     )
+
+
+def _redirected(status: int, headers: Mapping[str, str]) -> LLMError:
+    where = urlsplit(headers.get("location", ""))._replace(query="", fragment="").geturl()
+    message = f"the provider answered with a redirect (HTTP {status}) to {where or 'nowhere'}, which is not followed"
+    return LLMError(message, kind="client_error", status=status)
 
 
 def of_cut(partial: str) -> LLMError:
@@ -236,6 +245,10 @@ def _number(problem: Mapping[str, Any]) -> int | None:
 
 def _is_error(status: object) -> TypeGuard[int]:
     return isinstance(status, int) and _FIRST_ERROR <= status <= _LAST_ERROR
+
+
+def _is_redirect(status: object) -> TypeGuard[int]:
+    return isinstance(status, int) and _FIRST_REDIRECT <= status < _FIRST_ERROR
 
 
 def _message(problem: Mapping[str, Any], body: object) -> str:

@@ -1,0 +1,269 @@
+"""Chat completions: OpenAI's older API, and the one that every compatible server speaks.
+
+What real servers do, and what is made of it (the recordings are in tests/data/provider_exchanges):
+
+- Arguments of a call are kept exactly as received: an empty text, `null`, or cut off. `null` in place of text is "".
+- A stream may never set a finish reason: then `[DONE]` ends it. One that has neither was cut.
+- Fragments of calls belong together by `index`. Servers that leave it out, or give every call the index 0, tell calls
+  apart by a new id with a new name.
+- Usage comes in a last chunk without choices, in the chunk before `[DONE]`, or never.
+- Reasoning is called `reasoning_content` or `reasoning`. It goes back only under the name that the host gives: OpenAI
+  refuses names it does not know, some servers refuse a history without it.
+- A finish reason of `error` or `insufficient_system_resource` is no answer but a failed call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.errors import LLMError
+from orchestrator.messages import Content, Message, Request, Response, ToolCall
+from orchestrator.providers import fault
+from orchestrator.providers.event_stream import Event
+from orchestrator.providers.openai_form import (
+    Options,
+    arguments,
+    malformed,
+    mapping,
+    objects,
+    text,
+    text_or_none,
+    tool_call,
+    usage,
+)
+from orchestrator.providers.openai_schema import named
+from orchestrator.providers.schema_prompt import instructed
+
+DONE = "[DONE]"
+_BROKEN_OFF = frozenset(("error", "insufficient_system_resource"))
+_OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking"))
+"""Parts that only the API which made them takes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatForm:
+    """Requests and answers of chat completions."""
+
+    options: Options = field(default_factory=Options)
+
+    def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
+        """Return the body of the request; parameters of the host go in as they are, ours stand above them."""
+        native, prompted = self.options.schema(request)
+        messages = request.messages if prompted is None else instructed(request.messages, prompted)
+        body: dict[str, Any] = {
+            **request.params,
+            "model": model,
+            "messages": [self._message(message) for message in messages],
+        }
+        body.update(_tools(request))
+        if native is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": named(native)}
+        body["stream"] = streamed
+        if streamed and self.options.stream_usage:
+            body["stream_options"] = {**mapping(body.get("stream_options")), "include_usage": True}
+        return body
+
+    def assembly(self) -> ChatAssembly:
+        """Begin a streamed answer."""
+        return ChatAssembly()
+
+    def response(self, raw: Mapping[str, Any]) -> Response:
+        """Read a completion. Raises LLMError for an error object, and for what holds no message."""
+        if fault.holds_error(raw):
+            raise fault.of_answer(None, None, raw)
+        choices = objects(raw.get("choices"))
+        if not choices:
+            raise malformed("there is no choice in it")
+        message = choices[0].get("message")
+        if not isinstance(message, Mapping):
+            raise malformed("there is no message in it")
+        content, thought = _content(message.get("content"))
+        finish = choices[0].get("finish_reason")
+        if finish in _BROKEN_OFF:
+            raise _broken_off(finish, content if isinstance(content, str) else "")
+        return Response(
+            content,
+            _calls(message),
+            finish if isinstance(finish, str) else None,
+            usage(raw.get("usage") or mapping(raw.get("x_groq")).get("usage")),
+            text_or_none(raw.get("model")),
+            text_or_none(message.get("refusal")),
+            _reasoning(message) or thought,
+        )
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        raw = message.to_openai(strict=True)
+        if isinstance(raw["content"], list):
+            kept = [part for part in raw["content"] if part.get("type") not in _OPAQUE]
+            raw["content"] = kept or None
+        if raw["content"] is None and not message.tool_calls and message.refusal is None:
+            raw["content"] = ""  # the API wants one of the three, and an empty answer stays in the history
+        if self.options.reasoning_field is not None and message.reasoning is not None:
+            raw[self.options.reasoning_field] = message.reasoning
+        return raw
+
+
+def _tools(request: Request) -> dict[str, Any]:
+    """Return the members for tools. Tools among the parameters are the provider's own, and stay."""
+    if not request.tools:
+        return {}
+    offers = [
+        {
+            "type": "function",
+            "function": {
+                "name": offer.name,
+                "description": offer.description,
+                "parameters": dict(offer.parameters),
+            },
+        }
+        for offer in request.tools
+    ]
+    tools = {"tools": [*request.params.get("tools", ()), *offers]}
+    if request.tool_choice == "auto":  # the default: what the parameters say stands
+        return tools
+    if request.tool_choice in ("none", "required"):
+        return {**tools, "tool_choice": request.tool_choice}
+    return {**tools, "tool_choice": {"type": "function", "function": {"name": request.tool_choice}}}
+
+
+# ---- answers ----
+
+
+def _content(content: object) -> tuple[Content, str | None]:
+    """Return content and reasoning. A list of text and thinking (Mistral) is told apart; other parts stay a list."""
+    if not isinstance(content, list):
+        return (content if isinstance(content, str) else None), None
+    parts = objects(content)
+    if any(part.get("type") not in ("text", "thinking") for part in parts):
+        return [dict(part) for part in parts], None
+    said = "".join(text(part.get("text")) for part in parts if part["type"] == "text")
+    thought = "".join(_thought(part) for part in parts if part["type"] == "thinking")
+    return said, thought or None
+
+
+def _thought(part: Mapping[str, Any]) -> str:
+    inner = part.get("thinking")
+    return text(inner) or "".join(text(one.get("text")) for one in objects(inner))
+
+
+def _reasoning(message: Mapping[str, Any]) -> str | None:
+    return text_or_none(message.get("reasoning_content")) or text_or_none(message.get("reasoning"))
+
+
+def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+    calls = objects(message.get("tool_calls"))
+    if not calls:
+        legacy = mapping(message.get("function_call"))
+        return (tool_call("", legacy["name"], legacy.get("arguments")),) if legacy.get("name") else ()
+    functions = [mapping(call.get("function")) for call in calls]
+    return tuple(
+        tool_call(call.get("id"), function.get("name"), function.get("arguments"))
+        for call, function in zip(calls, functions, strict=True)
+    )
+
+
+def _broken_off(finish: str, partial: str) -> LLMError:
+    message = f"the provider broke its answer off (finish reason {finish!r})"
+    return LLMError(message, kind="server_error", partial=partial)
+
+
+# ---- streams ----
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call in the making."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+class ChatAssembly:
+    """A completion from its chunks."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self._raw: dict[str, Any] = {}
+        self._finish: str | None = None
+        self._begun = False
+        self._said: list[str] | None = None
+        self._refused: list[str] = []
+        self._thought: list[str] = []
+        self._calls: list[_Call] = []
+        self._at: dict[object, _Call] = {}
+        self._legacy = _Call()
+
+    @property
+    def text(self) -> str:
+        """What there is of the text by now."""
+        return "".join(self._said or ())
+
+    def take(self, event: Event) -> str:
+        """Take a chunk and return the text it adds."""
+        if event.data.startswith(DONE):
+            self.over = True
+            return ""
+        chunk = json.loads(event.data)
+        if fault.holds_error(chunk):
+            raise fault.of_answer(None, None, chunk, partial=self.text)
+        chunk = mapping(chunk)
+        self._raw.update({name: chunk[name] for name in ("model", "usage", "x_groq") if chunk.get(name)})
+        for choice in objects(chunk.get("choices")):
+            if not choice.get("index"):  # of several answers, the first
+                return self._choice(choice)
+        return ""
+
+    def response(self) -> Response:
+        """Return the completion. Raises LLMError where the stream was cut, broken off, or held nothing."""
+        if not self.over and self._finish is None:
+            raise fault.of_cut(self.text)
+        calls = [(call.id, call.name, "".join(call.arguments)) for call in self._calls]
+        message = {
+            "content": None if self._said is None else self.text,
+            "refusal": "".join(self._refused),
+            "reasoning_content": "".join(self._thought),
+            "tool_calls": [
+                {"id": id_, "function": {"name": name, "arguments": given}} for id_, name, given in calls
+            ],
+            "function_call": {"name": self._legacy.name, "arguments": "".join(self._legacy.arguments)},
+        }
+        choices = [{"message": message, "finish_reason": self._finish}] if self._begun else []
+        return ChatForm().response({**self._raw, "choices": choices})
+
+    def _choice(self, choice: Mapping[str, Any]) -> str:
+        self._begun = True
+        delta = mapping(choice.get("delta"))
+        finish = choice.get("finish_reason")
+        self._finish = finish if isinstance(finish, str) else self._finish
+        for part in objects(delta.get("tool_calls")):
+            self._fragment(part)
+        legacy = mapping(delta.get("function_call"))
+        self._legacy.name += text(legacy.get("name"))
+        self._legacy.arguments.append(arguments(legacy.get("arguments")))
+        content, thought = _content(delta.get("content"))
+        self._refused.append(text(delta.get("refusal")))
+        self._thought.append(_reasoning(delta) or thought or "")
+        if not isinstance(content, str):
+            return ""
+        self._said = self._said or []
+        self._said.append(content)
+        return content
+
+    def _fragment(self, part: Mapping[str, Any]) -> None:
+        function = mapping(part.get("function"))
+        id_, name = text(part.get("id")), text(function.get("name"))
+        call = self._call(part.get("index"), id_, name)
+        call.id, call.name = call.id or id_, call.name or name
+        call.arguments.append(arguments(function.get("arguments")))
+
+    def _call(self, index: object, id_: str, name: str) -> _Call:
+        """Return the call that a fragment belongs to: the last one at its index, unless it begins another."""
+        call = self._at.get(index)
+        if call is None or (id_ and name and call.id and call.id != id_):
+            call = self._at[index] = _Call()
+            self._calls.append(call)
+        return call

@@ -1,0 +1,75 @@
+"""A JSON schema as OpenAI's native structured output takes it, and whether its strict mode would.
+
+The schema goes as it is. Strict mode takes a part of JSON Schema only, and refuses the whole request over the rest: so
+it is asked for where the schema keeps the documented rules, and elsewhere the schema is guidance to the model, which
+our own check of the answer makes up for. Rewriting a schema to fit (every property required, nullable instead) was
+rejected: the model would be asked for something other than what the host's type reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_KNOWN = frozenset(
+    (
+        *("type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf"),
+        *("$ref", "$defs", "definitions", "title", "description", "pattern", "format"),
+        *("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"),
+    )
+)
+_SAYS_WHAT = frozenset(("type", "anyOf", "$ref", "enum", "const"))
+_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", None)
+)
+_DEEPEST = 10
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
+_LONGEST_NAME = 64
+
+
+def is_object(schema: Mapping[str, Any]) -> bool:
+    """Say whether the answer is to be an object: native mode takes nothing else at the top."""
+    return schema.get("type") == "object" and "anyOf" not in schema
+
+
+def named(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a native format: name, schema, strict."""
+    title = schema.get("title")
+    name = _NOT_IN_A_NAME.sub("_", title)[:_LONGEST_NAME] if isinstance(title, str) else ""
+    return {"name": name.strip("_") or "answer", "schema": dict(schema), "strict": keeps_strict_rules(schema)}
+
+
+def keeps_strict_rules(schema: Mapping[str, Any]) -> bool:
+    """Say whether strict mode takes the schema: every object closed, everything in it required, known words only."""
+    return is_object(schema) and _keeps(schema, 1)
+
+
+def _keeps(schema: object, depth: int) -> bool:
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return False
+    words = schema.keys()
+    if not words <= _KNOWN or not words & _SAYS_WHAT or schema.get("format") not in _FORMATS:
+        return False
+    if "$ref" in words:
+        return len(words) == 1 and str(schema["$ref"]).startswith("#")
+    closed = not _is_open_object(schema)
+    return closed and all(_keeps(inner, depth + more) for inner, more in _inner(schema))
+
+
+def _is_open_object(schema: Mapping[str, Any]) -> bool:
+    kinds = schema.get("type")
+    if "properties" not in schema and "object" not in (kinds if isinstance(kinds, list) else (kinds,)):
+        return False
+    properties = schema.get("properties", {})
+    required = schema.get("required", [])
+    return schema.get("additionalProperties") is not False or set(required) != set(properties)
+
+
+def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[object, int]]:
+    """Yield the schemas directly inside, and by how many levels each is deeper."""
+    yield from ((inner, 1) for inner in schema.get("properties", {}).values())
+    yield from ((inner, 0) for inner in schema.get("anyOf", ()))
+    yield from ((inner, 0) for place in ("$defs", "definitions") for inner in schema.get(place, {}).values())
+    if "items" in schema:
+        yield schema["items"], 1
