@@ -1,0 +1,232 @@
+"""The Responses API of OpenAI, stateless: every request sends the whole conversation.
+
+`previous_response_id` is not used, and `store` is false unless the parameters say otherwise: the journal is the truth
+about a run, a resume in another process or a fork must not depend on what a provider has kept, and what is nowhere
+stored cannot leak. What a stateless conversation must send back is this:
+
+- Calls and their results, as `function_call` and `function_call_output`, tied by `call_id`. The ids of items are not
+  sent: with one, the API insists on the reasoning item that stood before it.
+- Reasoning items with `encrypted_content`, unchanged: the model goes on from them after a tool's result. They come only
+  where the parameters ask (`include=["reasoning.encrypted_content"]`, which models without reasoning refuse), and are
+  kept as a part of the message's content, so that they are journalled with it. Other reasoning is not sent back.
+
+Tools are declared with `strict: false`: the default here would change their parameters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.messages import Message, Request, Response
+from orchestrator.providers import fault
+from orchestrator.providers.event_stream import Event
+from orchestrator.providers.openai_form import (
+    Options,
+    malformed,
+    mapping,
+    objects,
+    text,
+    text_or_none,
+    tool_call,
+    usage,
+)
+from orchestrator.providers.openai_schema import named
+from orchestrator.providers.schema_prompt import instructed
+
+_ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
+_BETWEEN = "\n"
+"""Between the texts of two messages in one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesForm:
+    """Requests and answers of the Responses API."""
+
+    options: Options = field(default_factory=Options)
+
+    def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
+        """Return the body of the request; parameters of the host go in as they are, ours stand above them."""
+        native, prompted = self.options.schema(request)
+        messages = request.messages if prompted is None else instructed(request.messages, prompted)
+        body: dict[str, Any] = {
+            "store": False,
+            **request.params,
+            "model": model,
+            "input": [item for message in messages for item in _items(message)],
+        }
+        body.update(_tools(request))
+        if native is not None:
+            form = {"type": "json_schema", **named(native)}
+            body["text"] = {**mapping(body.get("text")), "format": form}
+        body["stream"] = streamed
+        return body
+
+    def assembly(self) -> ResponsesAssembly:
+        """Begin a streamed answer."""
+        return ResponsesAssembly()
+
+    def response(self, raw: Mapping[str, Any]) -> Response:
+        """Read a response. Raises LLMError for one that failed or is not over, and for what is none."""
+        status = raw.get("status")
+        if fault.holds_error(raw) or status == "failed":
+            raise fault.of_answer(None, None, raw)
+        if status not in ("completed", "incomplete", None):
+            raise malformed(f"its status is {status!r}")
+        if not isinstance(raw.get("output"), list):
+            raise malformed("there is no output in it")
+        items = objects(raw["output"])
+        said = [item for item in items if item.get("type") == "message"]
+        parts = [part for item in said for part in objects(item.get("content"))]
+        content = _BETWEEN.join(map(_text_of, said)) if said else None
+        thoughts = [item for item in items if item.get("type") == "reasoning"]
+        kept = [dict(item) for item in thoughts if item.get("encrypted_content")]
+        told = {"type": "text", "text": content}
+        return Response(
+            [*kept, *([told] if content else ())] if kept else content,
+            tuple(
+                tool_call(item.get("call_id"), item.get("name"), item.get("arguments"))
+                for item in items
+                if item.get("type") == "function_call"
+            ),
+            _finish_reason(raw),
+            usage(raw.get("usage")),
+            text_or_none(raw.get("model")),
+            text_or_none("".join(text(part.get("refusal")) for part in parts)),
+            text_or_none("\n\n".join(filter(None, map(_thought, thoughts)))),
+        )
+
+
+def _finish_reason(raw: Mapping[str, Any]) -> str | None:
+    """Return why it stopped: the reason of what is incomplete, else the status."""
+    reason = mapping(raw.get("incomplete_details")).get("reason")
+    return text_or_none(reason) or text_or_none(raw.get("status"))
+
+
+def _text_of(item: Mapping[str, Any]) -> str:
+    return "".join(text(part.get("text")) for part in objects(item.get("content")))
+
+
+def _thought(item: Mapping[str, Any]) -> str:
+    parts = objects(item.get("summary")) or objects(item.get("content"))
+    return "\n\n".join(text(part.get("text")) for part in parts)
+
+
+# ---- what is sent ----
+
+
+def _items(message: Message) -> Iterator[dict[str, Any]]:
+    """Yield the items that a message is in this API."""
+    if message.role == "tool":
+        output = _parts(message.content) if isinstance(message.content, list) else message.content or ""
+        yield {"type": "function_call_output", "call_id": message.tool_call_id or "", "output": output}
+        return
+    if message.role != "assistant":
+        content = _parts(message.content) if isinstance(message.content, list) else message.content or ""
+        yield {"role": message.role, "content": content}
+        return
+    parts = message.content if isinstance(message.content, list) else []
+    yield from (part for part in parts if part.get("type") == "reasoning")
+    if message.text:
+        yield {"role": "assistant", "content": [{"type": "output_text", "text": message.text}]}
+    if message.refusal is not None:
+        yield {"role": "assistant", "content": [{"type": "refusal", "refusal": message.refusal}]}
+    for call in message.tool_calls:
+        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def _parts(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [_part(part) for part in content]
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a content part of chat in the words of this API; what is in its words already stays as it is."""
+    match part:
+        case {"type": "text", "text": said}:
+            return {"type": "input_text", "text": said}
+        case {"type": "image_url", "image_url": dict(image)}:
+            more = {name: value for name, value in image.items() if name != "url"}
+            return {"type": "input_image", "image_url": image.get("url"), **more}
+        case {"type": "image_url", "image_url": str(url)}:
+            return {"type": "input_image", "image_url": url}
+        case {"type": "file", "file": dict(file)}:
+            return {"type": "input_file", **file}
+        case _:
+            return part
+
+
+def _tools(request: Request) -> dict[str, Any]:
+    """Return the members for tools. Tools among the parameters are the provider's own, and stay."""
+    if not request.tools:
+        return {}
+    offers = [
+        {
+            "type": "function",
+            "name": offer.name,
+            "description": offer.description,
+            "parameters": dict(offer.parameters),
+            "strict": False,
+        }
+        for offer in request.tools
+    ]
+    tools = {"tools": [*request.params.get("tools", ()), *offers]}
+    if request.tool_choice == "auto":  # the default: what the parameters say stands
+        return tools
+    if request.tool_choice in ("none", "required"):
+        return {**tools, "tool_choice": request.tool_choice}
+    return {**tools, "tool_choice": {"type": "function", "name": request.tool_choice}}
+
+
+# ---- streams ----
+
+
+class ResponsesAssembly:
+    """A response from its events. The last event holds it whole; a server that leaves it empty has sent its items."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self._final: Mapping[str, Any] | None = None
+        self._done: list[Mapping[str, Any]] = []
+        self._said: list[str] = []
+        self._place: object = None
+
+    @property
+    def text(self) -> str:
+        """What there is of the text by now."""
+        return "".join(self._said)
+
+    def take(self, event: Event) -> str:
+        """Take an event and return the text it adds."""
+        if event.data.startswith("[DONE]"):  # of compatible servers; OpenAI ends with the response
+            return ""
+        told = mapping(json.loads(event.data))
+        if fault.holds_error(told):
+            raise fault.of_answer(None, None, told, partial=self.text)
+        kind = told.get("type")
+        if kind in _ENDS:
+            self.over, self._final = True, mapping(told.get("response"))
+        elif kind == "response.output_item.done":
+            self._done.append(mapping(told.get("item")))
+        elif kind == "response.output_text.delta":
+            return self._delta(told)
+        return ""
+
+    def response(self) -> Response:
+        """Return the response. Raises LLMError where the stream was cut or the response failed."""
+        if self._final is None:
+            raise fault.of_cut(self.text)
+        raw = dict(self._final)
+        if fault.holds_error(raw) or raw.get("status") == "failed":
+            raise fault.of_answer(None, None, raw, partial=self.text)
+        raw["output"] = raw.get("output") or self._done
+        return ResponsesForm().response(raw)
+
+    def _delta(self, told: Mapping[str, Any]) -> str:
+        place, piece = told.get("output_index"), text(told.get("delta"))
+        if self._said and place != self._place:
+            piece = _BETWEEN + piece
+        self._place = place
+        self._said.append(piece)
+        return piece
