@@ -64,7 +64,12 @@ ANYTHING = ("orchestrator",)
 
 # Library -> the only modules or folders that may import it.
 DOORS: dict[str, tuple[str, ...]] = {
+    "anthropic": ("orchestrator.providers.anthropic",),
+    "anyio": ("orchestrator.providers.mcp",),
     "apsw": ("orchestrator.journal.sqlite",),
+    "mcp": ("orchestrator.providers.mcp",),
+    "mcp_types": ("orchestrator.providers.mcp",),
+    "openai": ("orchestrator.providers.openai",),
     "opentelemetry": ("orchestrator.telemetry.otel", "orchestrator.telemetry.traceparent"),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",

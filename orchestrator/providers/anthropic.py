@@ -1,0 +1,252 @@
+"""Models behind Anthropic's Messages API.
+
+    pip install "fsm-orchestrator[anthropic]"
+
+    llm = Anthropic("claude-haiku-4-5")                                  # the key from ANTHROPIC_API_KEY
+    llm = Anthropic("claude-sonnet-4-6", max_tokens=16_000, timeout=120)
+    llm = Anthropic("claude-haiku-4-5", client=AsyncAnthropicBedrock())  # the host's own client
+    agent = Orchestrator(llm, tools=[search])
+
+What is sent and how answers are read stands in `anthropic_request` and `anthropic_answer`; what failures mean, in
+`fault`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import SecretStr
+
+from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.messages import Request, Response, encodable
+from orchestrator.providers.anthropic_answer import MessageAssembly, merged, response_of
+from orchestrator.providers.anthropic_request import conversation, tools
+from orchestrator.providers.openai_form import mapping
+from orchestrator.providers.openai_schema import is_object
+from orchestrator.providers.schema_prompt import instructed
+from orchestrator.providers.sdk import SdkModel
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+_CONNECT_SECONDS = 5.0
+_NO_KEY = "none"
+"""Sent to a compatible server where no key is known."""
+_PAUSES = 10
+_SAMPLING = frozenset(("temperature", "top_p", "top_k"))
+_WITH_SAMPLING = "2023-06-01"
+
+
+class Anthropic(SdkModel):
+    """A model. Raises ConfigError for what cannot work, MissingExtra (an ImportError) without the extra.
+
+    `base_url` is the address before `/v1/messages`; a `/v1` at its end is dropped, and None is ANTHROPIC_BASE_URL, else
+    Anthropic's. `api_key=None` is ANTHROPIC_API_KEY. `max_tokens` is what the API wants said with each request: how
+    much an answer may have, unless the parameters of a request say another number. `timeout` is seconds without a byte
+    from the server, the wait for the first included; connecting takes at most 5 of them. `client` is a client of the
+    SDK that the host made (Bedrock, Vertex, another authentication, a proxy): it brings address, key and timeout, is
+    used with retries off, and is not closed here.
+
+    `structured="prompt"` puts an output schema into the prompt, for models without structured output; a schema that
+    the API's mode cannot express always goes there.
+
+    The version of the API is the SDK's. Its 2026-10-21 refuses `temperature`, `top_p` and `top_k`: a request whose
+    parameters have one of them goes under 2023-06-01, where models take them that do at all.
+
+    Each event loop gets a connection pool of its own, closed with the loop; `aclose()`, or `async with`, closes the one
+    of this loop before. An answer that the API pauses (`pause_turn`, its own tools at work) is asked on until it ends.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | SecretStr | None = None,
+        client: AsyncAnthropic | None = None,
+        max_tokens: int = 4096,
+        timeout: float = 600.0,
+        structured: Literal["native", "prompt"] = "native",
+    ) -> None:
+        try:
+            import anthropic  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra("anthropic", "anthropic") from error
+        if not model:
+            raise ConfigError("the model has no name")
+        if structured not in ("native", "prompt"):
+            raise ConfigError(f"structured is {structured!r}; possible: native, prompt")
+        if not timeout > 0:
+            raise ConfigError(f"timeout is {timeout!r}; possible: seconds, more than 0")
+        if max_tokens < 1:
+            raise ConfigError(f"max_tokens is {max_tokens!r}; possible: 1 or more")
+        if client is not None and not _is_client(client):
+            raise ConfigError(f"client is a {type(client).__name__}; possible: anthropic.AsyncAnthropic")
+        if client is not None and (base_url is not None or api_key is not None):
+            raise ConfigError("client brings its own address and key: give base_url and api_key to it")
+        self.base_url = None if base_url is None else base_url.rstrip("/").removesuffix("/v1")
+        self.timeout = timeout
+        known = getattr(client, "api_key", None) or "" if client is not None else _key(api_key, base_url)
+        host_client = None if client is None else client.with_options(max_retries=0)
+        super().__init__(model, MessagesForm(max_tokens, structured), SecretStr(known), host_client)
+
+    def __repr__(self) -> str:
+        return f"Anthropic({self.model!r})"
+
+    async def complete(self, request: Request) -> Response:
+        """Answer one request; in pieces too, where it has an `on_delta`. Raises LLMError."""
+        response = await super().complete(request)
+        for _ in range(_PAUSES):
+            if response.finish_reason != "pause_turn":
+                break
+            paused = replace(request, messages=[*request.messages, response.message()])
+            response = _joined(response, await super().complete(paused))
+        return response
+
+    def _new_client(self) -> Any:
+        import anthropic
+
+        try:
+            return anthropic.AsyncAnthropic(
+                api_key=self._key.get_secret_value(),
+                base_url=self.base_url,
+                timeout=anthropic.Timeout(self.timeout, connect=min(self.timeout, _CONNECT_SECONDS)),
+                max_retries=0,
+            )
+        except anthropic.AnthropicError as error:
+            raise ConfigError(f"no client for Anthropic: {error}") from error
+
+    def _resource(self, client: Any) -> Any:
+        return client.messages
+
+    def _sendable(self, client: Any, body: dict[str, Any]) -> dict[str, Any]:
+        body = encodable(body)
+        names: tuple[str, ...] = ("model", "messages", "max_tokens", "stream")
+        named = {name: body.pop(name) for name in names if name in body}
+        if not body.keys().isdisjoint(_SAMPLING):
+            named["extra_headers"] = {"anthropic-version": _WITH_SAMPLING}
+        # Said again with each call: without, the SDK guesses how long an answer takes, and refuses long ones.
+        return {**named, "extra_body": body, "timeout": client.timeout}
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesForm:
+    """Requests and answers of the Messages API."""
+
+    max_tokens: int = 4096
+    structured: Literal["native", "prompt"] = "native"
+
+    def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
+        """Return the body of the request; parameters of the host go in as they are, ours stand above them."""
+        messages, schema = request.messages, None
+        if request.output_schema is not None:
+            schema = native_schema(request.output_schema) if self.structured == "native" else None
+            messages = messages if schema is not None else instructed(messages, request.output_schema)
+        system, turns = conversation(messages)
+        body: dict[str, Any] = {
+            "max_tokens": self.max_tokens,
+            **request.params,
+            "model": model,
+            "messages": turns,
+        }
+        own = body.pop("system", None) or []
+        if told := [*([{"type": "text", "text": own}] if isinstance(own, str) else own), *system]:
+            body["system"] = told
+        body.update(tools(request, turns))
+        if schema is not None:
+            form = {"type": "json_schema", "schema": schema}
+            body["output_config"] = {**mapping(body.get("output_config")), "format": form}
+        body.pop("stream", None)
+        return {**body, "stream": True} if streamed else body
+
+    def response(self, raw: Mapping[str, Any]) -> Response:
+        """Read a message. Raises LLMError where it is none."""
+        return response_of(raw)
+
+    def assembly(self) -> MessageAssembly:
+        """Begin a streamed answer."""
+        return MessageAssembly()
+
+
+def native_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a schema as the API's own mode takes it, or None where that would ask for something else.
+
+    The mode knows closed objects only, no recursion, and few limits. The SDK closes objects and writes limits into
+    descriptions; both leave every answer fit for the schema as it was, or for our check to refuse. What it would change
+    in meaning (an object of any keys, a schema in itself) goes into the prompt.
+    """
+    from anthropic import transform_schema
+
+    if not is_object(schema) or _is_open(schema) or _is_recursive(schema):
+        return None
+    try:
+        return transform_schema(dict(schema))
+    except Exception:  # noqa: BLE001  the SDK asserts and raises in many ways over what it does not know
+        return None
+
+
+def _is_open(schema: object) -> bool:
+    if isinstance(schema, list):
+        return any(map(_is_open, schema))
+    if not isinstance(schema, Mapping):
+        return False
+    more = schema.get("additionalProperties", False)
+    is_schema = isinstance(more, bool | Mapping)  # else it is a property of that name
+    return (is_schema and more is not False) or any(map(_is_open, schema.values()))
+
+
+def _is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Say whether some reference leads back to where it stands."""
+    definitions = {
+        f"#/{place}/{name}": inner
+        for place in ("$defs", "definitions")
+        for name, inner in mapping(schema.get(place)).items()
+    }
+    top = {name: inner for name, inner in schema.items() if name not in ("$defs", "definitions")}
+
+    def leads_back(part: object, above: frozenset[str]) -> bool:
+        if isinstance(part, list):
+            return any(leads_back(inner, above) for inner in part)
+        if not isinstance(part, Mapping):
+            return False
+        reference = part.get("$ref")
+        if isinstance(reference, str):
+            return reference in above or leads_back(definitions.get(reference), above | {reference})
+        return any(leads_back(inner, above) for inner in part.values())
+
+    return leads_back(top, frozenset(("#",)))
+
+
+def _joined(first: Response, then: Response) -> Response:
+    """Return one answer of one that was paused and what followed."""
+    content = merged([*_parts(first), *_parts(then)])
+    reasoning = "\n\n".join(filter(None, (first.reasoning, then.reasoning)))
+    return replace(then, content=content, usage=first.usage + then.usage, reasoning=reasoning or None)
+
+
+def _parts(response: Response) -> list[dict[str, Any]]:
+    if isinstance(response.content, str):
+        return [{"type": "text", "text": response.content}]
+    return response.content or []
+
+
+def _is_client(client: object) -> bool:
+    """Say whether it is one of the SDK's asynchronous clients: Bedrock's and others do not descend from one class."""
+    return hasattr(client, "messages") and inspect.iscoroutinefunction(getattr(client, "close", None))
+
+
+def _key(given: str | SecretStr | None, base_url: str | None) -> str:
+    given = os.environ.get("ANTHROPIC_API_KEY") or None if given is None else given
+    key = given.get_secret_value() if isinstance(given, SecretStr) else given
+    if key is None:
+        if not (base_url or os.environ.get("ANTHROPIC_BASE_URL")):
+            raise ConfigError("there is no API key for Anthropic: give api_key, or set ANTHROPIC_API_KEY")
+        return _NO_KEY
+    key = key.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigError("the API key is empty, or holds what no HTTP header can")
+    return key

@@ -1,0 +1,223 @@
+"""Conversations as Anthropic's Messages API takes them.
+
+It is stricter than what conversations hold that began elsewhere, or were cut: roles alternate and the user begins,
+every call is answered in the very next message, ids are unique, names and ids have a small alphabet, inputs are
+objects, no text is empty, and tools that were called must be declared. What breaks such a rule is mended here, for this
+request only; nothing is left out that says something.
+
+- System and developer messages, wherever they stand, become the `system` member.
+- Results of a turn become one user message, in the order of the calls; a call without a result gets one that says so,
+  a result without a call becomes text.
+- Ids that are empty, repeated or oddly spelt are replaced; arguments that are no JSON object go as the text they are,
+  under `unparsed_arguments`.
+- Thinking goes back with its signature and in its place, or not at all: the API refuses it without. It is kept as
+  content parts of the message (`anthropic_answer`); reasoning of other vendors stays here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic_core import from_json
+
+from orchestrator.messages import Content, Message, Request, ToolCall
+from orchestrator.providers.openai_form import mapping
+
+_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+_NAME_CHARS = 64
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+_BEGINNING = "(The conversation begins with the assistant.)"
+_NO_RESULT = "No result of this call was recorded."
+
+Block = dict[str, Any]
+
+
+def conversation(messages: Iterable[Message]) -> tuple[list[Block], list[Block]]:
+    """Return the blocks of `system` and the messages."""
+    system: list[Block] = []
+    made = _Turns()
+    for message in messages:
+        if message.role in ("system", "developer"):
+            system += _blocks(message.content)
+        elif message.role == "user":
+            made.said(_blocks(message.content))
+        elif message.role == "assistant":
+            made.answered(message)
+        else:
+            made.result(message)
+    return system, made.finished()
+
+
+def tools(request: Request, messages: Sequence[Block]) -> dict[str, Any]:
+    """Return the members for tools. Tools among the parameters are the provider's own, and stay."""
+    own = list(request.params.get("tools") or ())
+    offers = [_tool(offer.name, offer.description, offer.parameters) for offer in request.tools]
+    if not offers and not own:
+        called = {block["name"] for message in messages for block in _calls_in(message)}
+        if not called:
+            return {}
+        # The history shows calls, so they must be declared, and nothing may be called.
+        declared = [_tool(name, "", {}) for name in sorted(called)]
+        return {"tools": declared, "tool_choice": {"type": "none"}}
+    return {"tools": [*own, *offers], **_choice(request)}
+
+
+def _choice(request: Request) -> dict[str, Any]:
+    """Return the choice of tools; nothing for auto, the default: what the parameters say stands."""
+    if request.tool_choice == "auto":
+        return {}
+    if request.tool_choice == "none":
+        return {"tool_choice": {"type": "none"}}
+    asked = request.params.get("tool_choice")
+    kept = {"disable_parallel_tool_use": True} if mapping(asked).get("disable_parallel_tool_use") else {}
+    if request.tool_choice == "required":
+        return {"tool_choice": {"type": "any", **kept}}
+    return {"tool_choice": {"type": "tool", "name": request.tool_choice, **kept}}
+
+
+def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    about = {"description": description} if description else {}
+    return {"name": name, **about, "input_schema": {"type": "object", **parameters}}
+
+
+def _calls_in(message: Block) -> Iterator[Block]:
+    return (block for block in message["content"] if block["type"] == "tool_use")
+
+
+class _Turns:
+    """Messages in the making: the user's and the assistant's in turn."""
+
+    def __init__(self) -> None:
+        self._messages: list[Block] = []
+        self._ids: set[str] = set()
+        self._open: list[tuple[str, Block]] = []
+        """Calls of the last turn that have no result yet: the id in the conversation, and the call as it is sent."""
+
+    def said(self, blocks: list[Block]) -> None:
+        if blocks:
+            self._add("user", blocks)
+
+    def answered(self, message: Message) -> None:
+        blocks = _blocks(message.content) or _blocks(message.refusal)
+        if not blocks and not message.tool_calls:
+            return  # an empty answer has no form here
+        self._settle()
+        if not self._messages:
+            self._add("user", [{"type": "text", "text": _BEGINNING}])
+        self._add("assistant", blocks)
+        for call in message.tool_calls:
+            name = _ODD.sub("_", call.name)[:_NAME_CHARS] or "unnamed"
+            sent = {"type": "tool_use", "id": self._id(call.id), "name": name, "input": _input(call)}
+            self._open.append((call.id, sent))
+            self._add("assistant", [sent])
+
+    def result(self, message: Message) -> None:
+        call = self._call_of(message.tool_call_id or "")
+        content = _blocks(message.content)
+        if call is None:
+            name = f" of {message.name}" if message.name else ""
+            self._add("user", [{"type": "text", "text": f"[result{name}]"}, *content])
+            return
+        result: Block = {"type": "tool_result", "tool_use_id": call["id"]}
+        if content:
+            only_text = len(content) == 1 and content[0].keys() == {"type", "text"}
+            result["content"] = content[0]["text"] if only_text else content
+        if message.is_error:
+            result["is_error"] = True
+        self._add("user", [result])
+
+    def finished(self) -> list[Block]:
+        """Return the messages, results before all else that the user says after a turn."""
+        self._settle()
+        if not self._messages:
+            self._add("user", [{"type": "text", "text": _BEGINNING}])
+        for message in self._messages:
+            if message["role"] == "user":
+                message["content"].sort(key=lambda block: block["type"] != "tool_result")
+        return self._messages
+
+    def _add(self, role: str, blocks: list[Block]) -> None:
+        if self._messages and self._messages[-1]["role"] == role:
+            self._messages[-1]["content"] += blocks
+        else:
+            self._messages.append({"role": role, "content": [*blocks]})
+
+    def _call_of(self, wanted: str) -> Block | None:
+        """Take the open call that a result answers: the first with its id, else the first if either id is empty."""
+        same = (at for at, (known, _) in enumerate(self._open) if known == wanted)
+        unnamed = (at for at, (known, _) in enumerate(self._open) if not (known and wanted))
+        at = next(same, next(unnamed, None))
+        return None if at is None else self._open.pop(at)[1]
+
+    def _settle(self) -> None:
+        """Answer what is still open: the API refuses a call without a result right behind it."""
+        for _, call in self._open:
+            missing = {
+                "type": "tool_result",
+                "tool_use_id": call["id"],
+                "content": _NO_RESULT,
+                "is_error": True,
+            }
+            self._add("user", [missing])
+        self._open.clear()
+
+    def _id(self, given: str) -> str:
+        """Return the id to send: the given one where it is well spelt and new."""
+        base = _ODD.sub("_", given) or "call"
+        known, number = base, 1
+        while known in self._ids:
+            number += 1
+            known = f"{base}_{number}"
+        self._ids.add(known)
+        return known
+
+
+def _input(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of a call as an object, whatever the model wrote."""
+    text = call.arguments.strip()
+    if text in ("", "null"):
+        return {}
+    try:
+        value = from_json(text, allow_inf_nan=False)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"unparsed_arguments": call.arguments}
+
+
+# ---- content ----
+
+
+def _blocks(content: Content) -> list[Block]:
+    """Return content as blocks: texts that say something, pictures in this API's form, all else as it is."""
+    if content is None:
+        return []
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [block for part in parts if (block := _block(part)) is not None]
+
+
+def _block(part: Mapping[str, Any]) -> Block | None:
+    kind = part.get("type")
+    if kind == "text":
+        return dict(part) if str(part.get("text") or "").strip() else None
+    if kind == "image_url":
+        return _picture(part)
+    if kind == "reasoning" or (kind == "thinking" and not part.get("signature")):
+        return None  # another vendor's: only the API that made it takes it back
+    return dict(part)
+
+
+def _picture(part: Mapping[str, Any]) -> Block:
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, Mapping) else given
+    if not isinstance(url, str):
+        return dict(part)
+    kept = {name: value for name, value in part.items() if name == "cache_control"}
+    if data := _DATA_URL.fullmatch(url):
+        source = {"type": "base64", "media_type": data[1], "data": data[2]}
+    else:
+        source = {"type": "url", "url": url}
+    return {"type": "image", "source": source, **kept}
