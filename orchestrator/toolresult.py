@@ -40,6 +40,12 @@ class ToolResult:
         """Return the tool message that answers the call."""
         return Message("tool", self.content, (), self.call.id, self.call.name, None, None, self.is_error)
 
+    def is_said_by(self, message: Message) -> bool:
+        """Tell whether a tool message is `message()`, without making that."""
+        said = (message.content, message.tool_calls, message.tool_call_id, message.name, message.is_error)
+        mine = (self.content, (), self.call.id, self.call.name, self.is_error)
+        return said == mine and message.role == "tool" and message.refusal is None is message.reasoning
+
     @classmethod
     def failure(cls, call: ToolCall, position: int, outcome: ToolOutcome, why: str, kind: str) -> ToolResult:
         """Answer a call with JSON the model can read, `{"error": why, "type": kind}`; `why` is capped."""

@@ -8,13 +8,10 @@ worker from others nor keeps the interpreter from exiting.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import difflib
 import functools
 import inspect
 import re
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -22,6 +19,7 @@ from typing import Any, TypeAlias
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.messages import ToolCall
 from orchestrator.ports import Clock, SystemClock
+from orchestrator.thread import in_thread
 from orchestrator.toolresult import ToolOutcome, ToolResult, content_of, error_text, told_of, why_of
 from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, as_tool, parse_arguments
 
@@ -108,16 +106,16 @@ class ToolSet:
         if len(done) != len(calls):
             raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
         turn = _Turn(self, calls, context_for, before, after, done)
-        cancels = _cancels()
+        cancelled = _cancellations()
         groups = [[0]] if len(calls) == 1 and done[0] is None else self._groups(calls, done)
         try:
             for group in groups:
                 await (turn.one(group[0]) if len(group) == 1 else turn.together(group, max_concurrent))
         except Exception as error:
-            if _cancels() > cancels:
+            if cancelled():
                 raise asyncio.CancelledError from error
             raise
-        if _cancels() > cancels:
+        if cancelled():
             raise asyncio.CancelledError  # a tool swallowed it; the run must not go on for that
         return turn.results()
 
@@ -280,25 +278,7 @@ async def _invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mappi
 
 
 async def _in_thread(function: Callable[[], object], name: str) -> object:
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(value: object, error: BaseException | None) -> None:
-        if not ended.done():
-            ended.set_result((value, error))
-
-    def work() -> None:
-        value, error = None, None
-        try:
-            value = context.run(function)
-        except BaseException as raised:  # noqa: BLE001  SystemExit too: it is the tool's, not the host's
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(settle, value, error)
-
-    threading.Thread(target=work, name=f"tool-{name}", daemon=True).start()
-    value, error = await ended
+    value, error = await in_thread(function, f"tool-{name}")
     if error is None:
         return value
     if isinstance(error, Exception):
@@ -310,6 +290,15 @@ def _cancels() -> int:
     """Return how many cancellations of the running task are pending or on their way through it."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
+
+
+def _cancellations() -> Callable[[], bool]:
+    """Return what tells whether the running task was cancelled since, even where somebody swallowed that."""
+    task = asyncio.current_task()
+    if task is None:
+        return lambda: False
+    before, now = task.cancelling(), task.cancelling
+    return lambda: now() > before
 
 
 def _is_the_tools_own(error: BaseException) -> bool:

@@ -28,6 +28,11 @@ def task_attempts(attempts: int, limit: int) -> Verdict:
     return Verdict(limit == 0 or attempts < limit, "task_attempts", attempts, limit)
 
 
+def refinements(attempts: int, limit: int) -> Verdict:
+    """May work that was judged nearly good enough be refined once more? `attempts`: refinements of the run so far."""
+    return Verdict(limit == 0 or attempts < limit, "refinements", attempts, limit)
+
+
 def qa_cycles(attempts: int, limit: int) -> Verdict:
     """May one more question and answer cycle start? `attempts`: cycles so far."""
     return Verdict(limit == 0 or attempts < limit, "qa_cycles", attempts, limit)

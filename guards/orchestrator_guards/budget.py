@@ -36,6 +36,16 @@ def output_tokens(observed: int, limit: int) -> Verdict:
     return Verdict(limit == 0 or observed < limit, "output_tokens", observed, limit)
 
 
+def tokens(observed: int, limit: int) -> Verdict:
+    """May more tokens be spent, in whichever direction? `observed`: input and output tokens of the run so far."""
+    return Verdict(limit == 0 or observed < limit, "tokens", observed, limit)
+
+
+def host_budget(observed: int, limit: int = 1) -> Verdict:
+    """May the run go on as its host sees it? `observed`: 1 where the host's own budget is exhausted, else 0."""
+    return Verdict(limit == 0 or observed < limit, "host_budget", observed, limit)
+
+
 def cost(observed: float, limit: float) -> Verdict:
     """May more be spent? Both in the currency of the price table (US dollars by default)."""
     return Verdict(limit == 0 or observed < limit, "cost", observed, limit)

@@ -85,10 +85,12 @@ def stall(window: Sequence[Turn], limit: int) -> Stall:
     """
     if limit == 0 or len(window) <= 1 or window[-1].advances:
         return _NOTHING
-    last = window[-1]
-    found = _in_a_row(window, last, window[-2], limit)
-    if found.repeats >= limit * found.patience:
-        return found
+    last, previous = window[-1], window[-2]
+    found = _NOTHING
+    if last.calls == previous.calls or last.failed:
+        found = _in_a_row(window, last, previous, limit)
+        if found.repeats >= limit * found.patience:
+            return found
     if last in islice(reversed(window), 2, MAX_PERIOD + 1):  # one pass in C: most turns are new
         for period in range(2, min(MAX_PERIOD, len(window) // 2) + 1):
             found = _nearer(found, _cycle(window, period, limit))

@@ -32,24 +32,24 @@ class _Saved:
     """The last of these: another in its place means that somebody put something in between."""
     plain: tuple[Any, ...]
     """The fields that nobody can change in place."""
-    deep: dict[str, Any]
+    deep: list[Any]
     """The others, as they were seen."""
 
 
 class ContextCodec(Generic[C]):
     """A `kernel.codec.Codec` for contexts of one dataclass.
 
-    `growing` names the field that holds the list of messages and `item` makes one of them plain; `apart` are fields
-    that are not written: they follow from others, or from other records. `output` says what the `ended` record tells
-    of the result, `about` gives further plain data for the `created` one.
+    `growing` names the field that holds the list of messages, where there is one, and `item` makes some of them plain;
+    `apart` are fields that are not written: they follow from others, or from other records. `output` says what the
+    `ended` record tells of the result, `about` gives further plain data for the `created` one.
     """
 
     def __init__(
         self,
         kind: type[C],
         *,
-        growing: str,
-        item: Callable[[C, list[Any]], list[Any]],
+        growing: str | None = None,
+        item: Callable[[C, list[Any]], list[Any]] = lambda _, items: items,
         apart: Collection[str] = (),
         output: Callable[[C], Mapping[str, Any]] = lambda _: {},
         about: Callable[[C], Mapping[str, Any]] = lambda _: {},
@@ -64,21 +64,24 @@ class ContextCodec(Generic[C]):
         self._plain = [name for name in self._names if name in lasting]
         self._parts = getter(self._plain)
         self._deep = [name for name in self._names if name not in lasting]
+        self._wholes = getter(self._deep)
 
     def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
         """Return the whole context."""
         ctx = run.ctx
         copies = {name: taken(getattr(ctx, name)) for name in self._names}
-        saved = self._save(run, {name: copies[name][1] for name in self._deep})
+        saved = self._save(run, [copies[name][1] for name in self._deep])
         whole = {name: copy for name, (copy, _) in copies.items()}
-        return {"context": {self._growing: self._item(ctx, saved.items), **whole}, **self._about(ctx)}
+        if self._growing is not None:
+            whole = {self._growing: self._item(ctx, saved.items), **whole}
+        return {"context": whole, **self._about(ctx)}
 
     def adopt(self, run: Run[Any, Any]) -> None:
         """Take the context as it is for what the journal has: after a restore."""
-        self._save(run, {name: taken(getattr(run.ctx, name))[1] for name in self._deep})
+        self._save(run, [taken(value)[1] for value in self._wholes(run.ctx)])
 
-    def _save(self, run: Run[Any, Any], deep: dict[str, Any]) -> _Saved:
-        items = getattr(run.ctx, self._growing)
+    def _save(self, run: Run[Any, Any], deep: list[Any]) -> _Saved:
+        items = [] if self._growing is None else getattr(run.ctx, self._growing)
         saved = run.saved = _Saved(
             items, len(items), items[-1] if items else None, self._parts(run.ctx), deep
         )
@@ -97,16 +100,17 @@ class ContextCodec(Generic[C]):
                 if value is not before and value != before  # a dataclass compares itself field by field
             }
             saved.plain = plain
-        for name in self._deep:
-            value, before = getattr(ctx, name), saved.deep[name]
+        deep = saved.deep
+        for at, value in enumerate(self._wholes(ctx)):
+            before = deep[at]
             if shows(before, value):
                 continue
             copy, now = taken(value)
-            saved.deep[name] = now
+            deep[at] = now
             if now != before:
+                name = self._deep[at]
                 changed[name] = _moved(before, now) if type(now) is Window is type(before) else copy
-        grown = self._grown(ctx, saved)
-        if grown:
+        if self._growing is not None and (grown := self._grown(getattr(ctx, self._growing), ctx, saved)):
             changed[self._growing] = grown
         return changed
 
@@ -126,8 +130,7 @@ class ContextCodec(Generic[C]):
             where = ".".join(map(str, fault["loc"]))
             raise Corrupt(f"a stored context cannot be read: {where}: {fault['msg']}") from None
 
-    def _grown(self, ctx: C, saved: _Saved) -> dict[str, Any] | None:
-        items = getattr(ctx, self._growing)
+    def _grown(self, items: list[Any], ctx: C, saved: _Saved) -> dict[str, Any] | None:
         kept = saved.count
         moved = len(items) < kept or (kept and items[kept - 1] is not saved.last)
         if items is not saved.items or moved:

@@ -12,6 +12,9 @@ from typing import Any
 
 from orchestrator.journal.redacted import tool_word
 
+_OF_EFFECTS = frozenset(("intent", "done", "rolled_back"))
+LEDGER_KINDS = _OF_EFFECTS | {"asked", "approval"}
+"""Kinds of records that say something of calls."""
 TOOL = "tool"
 """The effect of intents and results that belong to this ledger; others (`file`) have one of their own."""
 
@@ -49,7 +52,7 @@ class Ledger:
 
     def fold(self, kind: str, body: Mapping[str, Any]) -> None:
         """Take a record; kinds that say nothing of calls are ignored."""
-        if kind in {"intent", "done", "rolled_back"} and body.get("effect") != TOOL:
+        if kind in _OF_EFFECTS and body.get("effect") != TOOL:
             return
         match kind:
             case "intent":
@@ -72,7 +75,8 @@ class Ledger:
 
     def of_turn(self, turn: int) -> list[Entry]:
         """Return the calls of one turn."""
-        return [entry for entry in self.entries.values() if entry.turn == turn]
+        of_turn = f"{turn}:"
+        return [entry for key, entry in self.entries.items() if key.startswith(of_turn)]
 
     @property
     def waiting(self) -> list[Entry]:
@@ -80,4 +84,7 @@ class Ledger:
         return [entry for entry in self.entries.values() if entry.asked is not None]
 
     def _entry(self, key: str) -> Entry:
-        return self.entries.setdefault(key, Entry(key))
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = self.entries[key] = Entry(key)
+        return entry

@@ -1,7 +1,8 @@
 """Records in memory: for tests, and when no journal is given. Lost with the process, and says so by its name.
 
 It keeps every promise of `kernel.journal.Journal` but durability. An append is done when it returns: no
-thread, no await, and no hashing: the chain is computed when somebody loads, so `Lease.head` stays as it was.
+thread, no await, and no hashing: the chain is computed when somebody loads, so `Lease.head` stays as it was. What one
+append brings is one piece of JSON, taken apart when somebody loads: that is quicker, and takes half the room.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from orchestrator.journal.codec import (
     ENDED,
     OPEN,
     Stored,
+    apart,
+    block,
     check_blob,
     encoded,
     only_claims,
@@ -28,7 +31,7 @@ from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, R
 
 @dataclass(slots=True)
 class _Run:
-    """One run. `records` are (epoch, kind, body); `hashes` are those computed so far."""
+    """One run. `blocks` are (epoch, kinds, bodies) of each append."""
 
     run_id: str
     owner: str | None
@@ -38,8 +41,9 @@ class _Run:
     updated_at: float
     parent_run_id: str | None
     conversation_id: str | None
-    records: list[tuple[int, str, bytes]] = field(default_factory=list)
-    hashes: list[str] = field(default_factory=list)
+    blocks: list[tuple[int, tuple[str, ...], bytes]] = field(default_factory=list)
+    count: int = 1
+    """Records in all of them."""
     epoch: int = 1
     progress: int = 1
     """Epoch of the last append that was more than a claim."""
@@ -55,7 +59,7 @@ class _Run:
             graph=self.graph,
             fingerprint=self.fingerprint,
             status=self.status,
-            seq=len(self.records) - 1,
+            seq=self.count - 1,
             epoch=self.epoch,
             owner=self.owner,
             created_at=self.created_at,
@@ -67,14 +71,13 @@ class _Run:
         )
 
     def chain(self) -> list[Stored]:
-        before = self.hashes[-1] if self.hashes else NO_HASH
-        for seq in range(len(self.hashes), len(self.records)):
-            before = chained(before, self.run_id, seq, *self.records[seq])
-            self.hashes.append(before)
-        return [
-            (seq, *record, stored)
-            for seq, (record, stored) in enumerate(zip(self.records, self.hashes, strict=True))
-        ]
+        stored: list[Stored] = []
+        before = NO_HASH
+        for epoch, kinds, bodies in self.blocks:
+            for kind, body in zip(kinds, apart(bodies), strict=True):
+                before = chained(before, self.run_id, len(stored), epoch, kind, body)
+                stored.append((len(stored), epoch, kind, body, before))
+        return stored
 
 
 class MemoryJournal:
@@ -103,7 +106,7 @@ class MemoryJournal:
         """Begin a run and claim it. Raises RunExists."""
         if run_id in self._runs:
             raise RunExists(run_id)
-        line = _fitted(encoded("created", body))
+        kinds, bodies = block((Draft("created", body),))
         now = self._now()
         self._runs[run_id] = _Run(
             run_id,
@@ -114,7 +117,7 @@ class MemoryJournal:
             updated_at=now,
             parent_run_id=body.get("parent_run_id"),
             conversation_id=body.get("conversation_id"),
-            records=[(1, "created", line)],
+            blocks=[(1, kinds, bodies)],
         )
         if (talk := body.get("conversation_id")) is not None:
             self._talks.setdefault(talk, {})[run_id] = None
@@ -128,23 +131,23 @@ class MemoryJournal:
         run.epoch += 1
         run.owner = owner
         self._over.pop(run_id, None)
-        return Lease(run_id, owner, run.epoch, len(run.records) - 1, NO_HASH)
+        return Lease(run_id, owner, run.epoch, run.count - 1, NO_HASH)
 
     def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
         """Add records. Raises Fenced when the lease is out of date."""
         run = self._runs.get(lease.run_id)
-        if run is None or run.epoch != lease.epoch or len(run.records) != lease.seq + 1:
+        if run is None or run.epoch != lease.epoch or run.count != lease.seq + 1:
             raise Fenced(lease.run_id, lease.epoch)
         if not drafts:
             return
-        epoch = lease.epoch
-        records = [(epoch, kind, _fitted(encoded(kind, body))) for kind, body in drafts]
+        kinds, bodies = block(drafts)
         if blobs:
             self._keep(run, blobs)
-        run.records += records
-        lease.seq += len(records)
+        run.blocks.append((lease.epoch, kinds, bodies))
+        run.count += len(kinds)
+        lease.seq += len(kinds)
         run.updated_at = self._now()
-        if not only_claims(drafts):
+        if not only_claims(kinds):
             run.progress = lease.epoch
         was = run.status
         run.status, run.reason = standing(*drafts[-1])
@@ -181,7 +184,7 @@ class MemoryJournal:
         """Return the records from `since` on. Raises RunUnknown."""
         run = self._known(run_id)
         stored = run.chain()
-        return verified(run_id, stored, run.head(), run.hashes[-1])[since:]
+        return verified(run_id, stored, run.head(), stored[-1][-1])[since:]
 
     async def blob(self, digest: str) -> bytes:
         """Return a blob. Raises Corrupt."""
@@ -303,8 +306,3 @@ class MemoryJournal:
             named = {digest for other in self._runs.values() for digest in other.blobs}
             for digest in run.blobs - named:
                 del self._blobs[digest]
-
-
-def _fitted(line: bytes) -> bytes:
-    """Return a copy in as much memory as it needs: orjson cuts a bigger buffer short and leaves its rest in use."""
-    return bytes(memoryview(line))

@@ -31,24 +31,22 @@ class Window(tuple[Any, ...]):
 
 def taken(value: Any) -> tuple[Any, Any]:
     """Return a copy of a value in JSON's types (immutable ones are in it as they are), and what to compare it by."""
-    copy = _copied(value)
-    is_object = type(copy) is dict and type(value) is not dict
-    return copy, tuple(copy.values()) if is_object else copy
+    kind: Any = type(value)
+    way = _way(kind)
+    copy = way.copy(value)
+    return copy, tuple(copy.values()) if way.of_fields else copy
 
 
 def shows(seen: Any, value: Any) -> bool:
     """Tell whether a value is as it was seen. False may be wrong where a changeable one is inside another."""
     kind: Any = type(value)
-    return bool(_way(kind).view(value) == seen)
+    same: bool = _way(kind).view(value) == seen
+    return same
 
 
 def lasting_fields(kind: Any) -> frozenset[str]:
     """Return the fields of a dataclass whose values nobody can change in place, by their types."""
-    try:
-        hints = get_type_hints(kind)
-    except NameError:  # it names what only type checkers import
-        return frozenset()
-    return frozenset(name for name, hint in hints.items() if _lasts(hint))
+    return frozenset(name for name, hint in _hints(kind).items() if _lasts(hint))
 
 
 def getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -63,6 +61,7 @@ class _Way(NamedTuple):
 
     view: Callable[[Any], Any]
     copy: Callable[[Any], Any]
+    of_fields: bool = False
 
 
 def _copied(value: Any) -> Any:
@@ -87,16 +86,33 @@ def _way(kind: Any) -> _Way:
 
 def _way_of_fields(kind: Any) -> _Way:
     names = [one.name for one in fields(kind) if not one.name.startswith("_")]  # what orjson writes of it
-    view, lasting = getter(names), lasting_fields(kind)
-    deep = [name for name in names if name not in lasting]
+    view, lasting, flat = getter(names), lasting_fields(kind), _flat_fields(kind)
+    deep = [(name, name in flat) for name in names if name not in lasting]
 
     def copy(value: Any) -> dict[str, Any]:
         copied = dict(zip(names, view(value), strict=True))
-        for name in deep:
-            copied[name] = _copied(copied[name])
+        for name, is_flat in deep:
+            one = copied[name]
+            copied[name] = one.copy() if is_flat and type(one) is dict else _copied(one)
         return copied
 
-    return _Way(view, copy)
+    return _Way(view, copy, of_fields=True)
+
+
+def _flat_fields(kind: Any) -> frozenset[str]:
+    """Return the fields of a dataclass that hold a dict of values which nobody can change in place."""
+    return frozenset(
+        name
+        for name, hint in _hints(kind).items()
+        if get_origin(hint) is dict and all(map(_lasts, get_args(hint)))
+    )
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind)
+    except NameError:  # it names what only type checkers import
+        return {}
 
 
 def _itself(value: Any) -> Any:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from orchestrator.journal.ledger import Entry, Ledger
+from orchestrator.journal.ledger import LEDGER_KINDS, Entry, Ledger
 from orchestrator.kernel.journal import Record
 from orchestrator.machines.llm_loop.model import Question
 
 _GROWING = "messages"
+_NO_FIELDS = frozenset(("next", "error"))
+"""What a `context` record has beside fields of the context."""
 
 
 @dataclass(slots=True)
@@ -62,7 +64,8 @@ class StoredRun:
     def fold(self, kind: str, body: Mapping[str, Any]) -> None:
         """Take one more record."""
         self.parked = self.ended = None
-        self.ledger.fold(kind, body)
+        if kind in LEDGER_KINDS:
+            self.ledger.fold(kind, body)
         take = self._TAKES.get(kind)
         if take is not None:
             take(self, body)
@@ -111,7 +114,7 @@ class StoredRun:
     def _context(self, body: Mapping[str, Any]) -> None:
         self.next = body.get("next")
         self.failure = body.get("error", self.failure)
-        self._merge({name: value for name, value in body.items() if name not in {"next", "error"}})
+        self._merge(body)
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
         self.held = None
@@ -147,10 +150,12 @@ class StoredRun:
 
     def _merge(self, changes: Mapping[str, Any]) -> None:
         for name, value in changes.items():
+            if name in _NO_FIELDS:
+                continue
             if name != _GROWING:
-                moved = isinstance(value, Mapping) and "last" in value
+                moved = isinstance(value, dict) and "last" in value
                 self.context[name] = _window(self.context[name], value) if moved else value
-            elif isinstance(value, Mapping):
+            elif isinstance(value, dict):
                 self._say(value.get("keep", len(self.messages)), value["add"])
             else:
                 self._say(0, value)

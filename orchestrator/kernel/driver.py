@@ -235,7 +235,9 @@ class Driver:
         while not (run.ended or run.halted):
             event = None if run.fresh else run.pending
             try:
-                if not await self._next(run, event, park=park):
+                if event is not None and run.held is None:
+                    await self._stepper.fire(run, event)
+                elif not await self._next(run, event, park=park):
                     return
             except Park as wish:
                 await self._closer.park(run, wish.reason, wish.detail)

@@ -12,6 +12,7 @@ every append carries its epoch, and the store itself refuses one that is out of 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,8 +38,7 @@ class Draft(NamedTuple):
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One durable record. `hash` chains it to the record before (see `chained`)."""
 
     seq: int
@@ -204,6 +204,13 @@ class Journal(JournalWriter, Protocol):
 
 def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
     """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
-    run, number, writer, name = run_id.encode(), b"%d" % seq, b"%d" % epoch, kind.encode()
-    parts = (len(run), run, len(number), number, len(writer), writer, len(name), name, len(body), body)
-    return hashlib.sha256(b"%s%d:%s%d:%s%d:%s%d:%s%d:%s" % (before.encode(), *parts)).hexdigest()
+    number = b"%d" % seq
+    parts = (_counted(run_id), len(number), number, _counted(epoch), _counted(kind), len(body), body)
+    return hashlib.sha256(b"%s%s%d:%s%s%s%d:%s" % (before.encode(), *parts)).hexdigest()
+
+
+@functools.lru_cache(maxsize=1_000)
+def _counted(part: str | int) -> bytes:
+    """Return what is the same in many records with its length before it."""
+    text = str(part).encode()
+    return b"%d:%s" % (len(text), text)

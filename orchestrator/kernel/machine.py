@@ -136,8 +136,8 @@ def _trigger(number: int, event: StrEnum) -> str:
 class _Row(transitions.Event):
     """A trigger without the ten places for callbacks, the conditions and the log lines, which nothing here uses.
 
-    What the library holds still decides: where the model is, whether a row of the table begins there, where it leads,
-    and it is the library that moves the model or refuses to.
+    What the library holds still decides: where the model is, whether a row of the table begins there, and where it
+    leads. Moving it is one assignment.
     """
 
     def trigger(self, model: Any, *_args: Any, **_more: Any) -> bool:
@@ -148,7 +148,7 @@ class _Row(transitions.Event):
             return self._is_valid_source(table.get_model_state(model))
         dest = rows[0].dest
         if dest is not None:
-            table.set_state(table.states[dest], model)
+            setattr(model, table.model_attribute, table.states[dest].value)
         return True
 
 

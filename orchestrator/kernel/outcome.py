@@ -26,6 +26,7 @@ _BUDGETS = frozenset(
         "output_tokens",
         "cost",
         "time",
+        "tokens",
         "tool_calls",
         "tool_errors",
         "retries",
@@ -44,6 +45,8 @@ REASONS: Mapping[Outcome, frozenset[str]] = {
         (
             "llm_error",
             "tool_error",
+            "stage_error",
+            "max_iterations",
             "completion_invalid",
             "guard_error",
             "callback_error",

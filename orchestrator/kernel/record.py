@@ -1,14 +1,15 @@
 """Facts: the one closed union that log, metrics, history, tracing and streams consume; and who receives them.
 
 Facts are made once, at the place where the thing happened, and never changed. None carries prompts,
-arguments or results: a fact may go to any log.
+arguments or results: a fact may go to any log. The text of a model as it comes, TokenDelta, is therefore no Fact:
+only who follows one run gets it, and no observer can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as fact
@@ -63,6 +64,19 @@ class Transition:
     """The guard verdict that ended the run, on the edge that ended it."""
     overhead: float | None = field(default=None, compare=False)
     """Seconds the kernel itself took for it, up to telling observers, without hooks and journal; None: not measured."""
+    tokens: int = 0
+    """What the work of `source` used, for graphs whose hooks leave a Remark."""
+    reason: str = ""
+    """Why, in a few words, from there too."""
+
+
+class Remark(NamedTuple):
+    """What is to be said of the stay in a state with the transition that ends it: put it into `run.remark`."""
+
+    tokens: int = 0
+    reason: str = ""
+    seconds: float | None = None
+    """How long it was, where whoever did the work knows better than the clock."""
 
 
 @fact(frozen=True, slots=True)
@@ -165,6 +179,8 @@ class LLMCall:
     """Share of the model's context that request and answer fill, where its size is known."""
     at: float = 0.0
     """When this attempt began (epoch seconds); 0 where nobody knows."""
+    queued: float | None = None
+    """Seconds that it waited for a rate limiter before that; they are not in `seconds`. None without one."""
 
 
 @fact(frozen=True, slots=True)
@@ -304,10 +320,44 @@ Fact: TypeAlias = (
 )
 
 
+# ---- for those who follow one run ----
+
+
+@fact(frozen=True, slots=True)
+class TokenDelta:
+    """A piece of the text that a model says right now, as it said it: the host's hooks have not seen it yet.
+
+    `iteration` is that of the LLMCall that follows it. `attempt` counts the tries of one answer from 1: with a higher
+    one the answer begins again, and what came with the lower one is void.
+    """
+
+    graph: str
+    run_id: str
+    iteration: int
+    attempt: int
+    text: str
+
+
+@fact(frozen=True, slots=True)
+class Missed:
+    """Here `count` facts are missing: nobody read them for so long that they were dropped. `run_id` is the stream's."""
+
+    graph: str
+    run_id: str
+    count: int
+
+
+Streamed: TypeAlias = Fact | TokenDelta | Missed
+"""What a stream yields."""
+Follower: TypeAlias = Callable[[Streamed], None]
+"""Hears all of a run and of the runs below it, as it happens. Must be quick, must not block and must not raise."""
+
+
 class Observer(Protocol):
     """Receives every fact, in order, on the event loop. One that raises is counted and cannot fail a run.
 
-    One that also has `observer_failed(observer)` is told which of them raised, each time.
+    One that also has `observer_failed(observer)` is told which of them raised, each time. One with `hears(kind)` says
+    for each class of facts what is called in place of `observe`, None where it has no use for them.
     """
 
     def observe(self, fact: Fact, /) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -26,6 +27,7 @@ from orchestrator.kernel.record import (
     Fact,
     GuardEvaluated,
     Observer,
+    Remark,
     RunCompleted,
     RunParked,
     RunStarted,
@@ -40,15 +42,15 @@ class Reporter:
     def __init__(self, observers: Iterable[Observer], clock: Clock) -> None:
         self.errors: Counter[str] = Counter()
         known = tuple(observers)
-        self._receivers = tuple(observer.observe for observer in known)
+        self._routes = _Routes(known)
         self._counting = [one.observer_failed for one in known if hasattr(one, "observer_failed")]
-        self.heard = bool(self._receivers)
+        self.heard = bool(known)
         """There are observers."""
         self._clock = clock
 
     def tell(self, fact: Fact) -> None:
         """Hand over one fact. An observer that raises is counted; the others hear it all the same."""
-        for receive in self._receivers:
+        for receive in self._routes[type(fact)]:
             try:
                 receive(fact)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the observer's own
@@ -105,8 +107,9 @@ class Reporter:
 
     def transition(self, run: Run[Any, Any], step: Step, now: float) -> Transition:
         """Return the fact about a step that is being committed at monotonic time `now`."""
-        return Transition(
-            run.machine.graph.name,
+        remark = run.remark
+        fact = Transition(
+            run.graph.name,
             run.run_id,
             run.seq,
             *step.names,
@@ -117,6 +120,7 @@ class Reporter:
             step.internal,
             getattr(run.ctx, "verdict", None) if step.ends else None,
         )
+        return fact if remark is None else _remarked(fact, remark)
 
     def guard(self, run: Run[Any, Any], step: Step, result: str, verdict: object = None) -> None:
         """Tell what a guard said: `allow`, `deny` or `error`.
@@ -163,6 +167,29 @@ class Reporter:
                 hear(observer)
         if self.errors[name] == 1:  # name it once; a broken observer must not flood
             logging.getLogger("orchestrator").error("observer %s raised %s", name, type(error).__name__)
+
+
+def _remarked(fact: Transition, remark: Remark) -> Transition:
+    dwell = fact.dwell if remark.seconds is None else remark.seconds
+    return replace(fact, dwell=dwell, tokens=remark.tokens, reason=remark.reason)
+
+
+class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):
+    """Kind of fact -> who hears it: nine of ten facts are not for every observer, and asking each costs more."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        super().__init__()
+        self._observers = tuple(observers)
+
+    def __missing__(self, kind: type[Fact]) -> tuple[Callable[[Any], None], ...]:
+        asked = (_receiver(observer, kind) for observer in self._observers)
+        self[kind] = found = tuple(receive for receive in asked if receive is not None)
+        return found
+
+
+def _receiver(observer: Observer, kind: type[Fact]) -> Callable[[Any], None] | None:
+    hears: Callable[[type[Fact]], Callable[[Any], None] | None] | None = getattr(observer, "hears", None)
+    return observer.observe if hears is None else hears(kind)
 
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (

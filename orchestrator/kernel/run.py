@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.journal import Lease
     from orchestrator.kernel.machine import Machine, Step
-    from orchestrator.kernel.record import EventFailed, Fact
+    from orchestrator.kernel.record import EventFailed, Fact, Follower, Remark
 
 
 class Context(Protocol):
@@ -232,19 +232,22 @@ class Run(Generic[Ctx, Deps]):
     """What the journal has of `ctx`; the codec's own."""
     unsent: list[Fact] = field(default_factory=list, init=False)
     """Facts that wait for those records."""
+    remark: Remark | None = field(default=None, init=False)
+    """What the next transition says of the state it leaves; set by leave_ and before_ hooks, void after it."""
     tell: Callable[[Fact], None] = field(init=False)
     """Hand a fact to the observers; set by the driver."""
     keeper: Keeper | None = field(default=None, init=False)
     """What a hook may ask of the driver; set while one drives."""
+    follower: Follower | None = field(default=None, init=False)
+    """Who follows this run as it goes, if anybody: only then is there something to tell beside the facts."""
+
+    graph: Graph = field(init=False)
+    """The graph this run is in."""
 
     def __post_init__(self) -> None:
-        self.cursor = self.machine.graph.initial.value
+        self.graph = self.machine.graph
+        self.cursor = self.graph.initial.value
         self.tell = self.unsent.append
-
-    @property
-    def graph(self) -> Graph:
-        """The graph this run is in."""
-        return self.machine.graph
 
     @property
     def state(self) -> StrEnum:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -12,7 +13,7 @@ from orchestrator.kernel.failure import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.machine import Machine, Step
-from orchestrator.kernel.record import EventFailed, Transition
+from orchestrator.kernel.record import EventFailed, Remark, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.writer import Writer
@@ -39,25 +40,25 @@ class Stepper:
         An event that was pending before, because the caller gave one, stays. Returns False when halted.
         """
         chosen: StrEnum | None = None
-        by: Hook | None = None
-        for name, hook in run.machine.enter[run.cursor]:
-            run.hook = name
-            answer = await hook(run)
+        by: tuple[str, Hook] | None = None
+        for named in run.machine.enter[run.cursor]:
+            run.hook = named[0]
+            answer = await named[1](run)
             if run.halted:
                 return False
             if answer is not None:
-                chosen, by = answer, hook
+                chosen, by = answer, named
         run.fresh = False
         if run.pending is None:
             run.pending = chosen
             if by is not None and chosen == self._failures[run.cursor] and run.error is None:
-                self._gave_up(run, by)
+                self._gave_up(run, *by)
         return True
 
-    def _gave_up(self, run: Run[Any, Any], by: Hook) -> None:
+    def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
         """Take down that a hook asked for the failure event itself: a failed run has an error that says where."""
-        run.hook = next(name for name, hook in run.machine.enter[run.cursor] if hook is by)
-        asked = f"{where(by, run.hook)} returned {str(run.pending)!r}"
+        run.hook = name
+        asked = f"{where(by, name)} returned {str(run.pending)!r}"
         run.error = RunError(f"{asked} and no error; raise one that says why")
         run.failure = self._report.failed(run, None, run.error)
 
@@ -69,18 +70,28 @@ class Stepper:
     async def fire(self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True) -> None:
         """Carry out one event. Raises EventError with the state unchanged, or whatever a hook raises.
 
-        With `fold` the record of a pure state may stay with the run, to be written with the next one.
+        With `fold` the record of a pure state may stay with the run, to be written with the next one. What the kernel
+        has done for the step, its hooks and the journal left out, is the overhead told.
         """
         began = self._clock.monotonic()
         run.hook = ""
         run.committed = False
-        step = run.step = self._resolve(run, event)
+        steps = run.machine.steps(run.cursor, event)
+        step = run.step = steps[0] if steps[0].guard is None else self._allowed(run, steps)
         if step.ahead:
             asked = self._clock.monotonic()
             if not await self._ahead(run, step):
                 return
             began += self._clock.monotonic() - asked
-        late = await self._commit(run, step, began, fold=fold and step.folded and self._writer is not None)
+        fold = fold and step.folded and self._writer is not None
+        now = self._clock.monotonic()
+        fact = self._draft(run, step, now, fold=fold)
+        late, written = (None, 0.0) if fold or fact is None else await self._journalled(run, step)
+        self._commit(run, step, now)
+        if fact is not None:  # nobody has it yet, so it may still be completed
+            fact.overhead = self._clock.monotonic() - began - written  # type: ignore[misc]
+        if not fold:
+            self._report.send(run)
         if late is not None:
             raise late
         if run.halted or not (step.internal or await self.enter(run)):
@@ -101,10 +112,10 @@ class Stepper:
         if run.alarm is not None:
             run.alarm.set(self.due(run))
 
-    def _resolve(self, run: Run[Any, Any], event: StrEnum) -> Step:
+    def _allowed(self, run: Run[Any, Any], steps: Sequence[Step]) -> Step:
         """Choose the edge: the first whose guard allows it. Guards are asked once and counted."""
         denial: Any = None
-        for step in run.machine.steps(run.cursor, event):
+        for step in steps:
             if step.guard is None:
                 return step
             run.hook = step.guard_label
@@ -122,7 +133,7 @@ class Stepper:
             denial = verdict
         explain = getattr(denial, "explain", None)
         reason = f"guard {run.hook.removeprefix('when:')} said no" if explain is None else explain()
-        raise Refused(reason, graph=run.graph.name, state=run.cursor, event=event, verdict=denial)
+        raise Refused(reason, graph=run.graph.name, state=run.cursor, event=steps[0].event, verdict=denial)
 
     async def _ahead(self, run: Run[Any, Any], step: Step) -> bool:
         """Run the hooks that may veto; on a failure edge their errors are only told. False when halted."""
@@ -152,8 +163,8 @@ class Stepper:
         """Raise what a hook raised; a refusal gets the place it was said in."""
         if not isinstance(error, Refused) or error.event:
             raise error
-        where = {"graph": run.graph.name, "state": run.cursor, "event": step.event.value}
-        raise Refused(error.reason, verdict=error.verdict, **where) from error
+        place = {"graph": run.graph.name, "state": run.cursor, "event": step.event.value}
+        raise Refused(error.reason, verdict=error.verdict, **place) from error
 
     async def _after(self, run: Run[Any, Any], step: Step) -> None:
         for name, hook in step.after:
@@ -162,40 +173,27 @@ class Stepper:
             if run.halted:
                 return
 
-    async def _commit(
-        self, run: Run[Any, Any], step: Step, began: float, *, fold: bool
-    ) -> asyncio.CancelledError | None:
-        """Make the record durable, move the cursor, tell the observers. Returns a cancellation for later.
-
-        What the kernel has done for the step since `began`, its hooks and the journal left out, is the overhead told.
-        """
-        now = asked = written = self._clock.monotonic()
-        fact = late = None
-        if self._mute:
-            run.seq += 1
-        else:
-            fact = self._draft(run, step, now, fold=fold)
-            if fact is not None and self._writer is not None and not fold:
-                asked = self._clock.monotonic()
-                self._writer.context(run)
-                late = await self._write(self._writer, run, step)
-                written = self._clock.monotonic()
+    def _commit(self, run: Run[Any, Any], step: Step, now: float) -> None:
+        """Move the cursor: the record is durable, or folded."""
         step.commit(run)
         run.committed = True
-        run.pending = None
+        run.pending = run.remark = None
         if not step.internal:
             run.entered_at = now
             run.fresh = True
-            self._left(run)
-            self.arm(run)
-        if fact is not None:  # nobody has it yet, so it may still be completed
-            fact.overhead = self._clock.monotonic() - began - (written - asked)  # type: ignore[misc]
-        if not fold:
-            self._report.send(run)
-        return late
+            if run.overdue is not None:
+                self._left(run)
+            if run.alarm is not None:
+                run.alarm.set(self.due(run))
 
     def _draft(self, run: Run[Any, Any], step: Step, now: float, *, fold: bool) -> Transition | None:
-        """Hold back the fact about a step until its record is written, and draft that. None: no journal is left."""
+        """Hold back the fact about a step until its record is written, and draft that.
+
+        None where no journal is left, or there is nobody to tell.
+        """
+        if self._mute:
+            run.seq += 1
+            return None
         if run.detached:  # the move is made in memory and told as a failure only
             if not step.failing:
                 raise JournalError(f"run {run.run_id!r} lost its journal; it can only fail")
@@ -205,9 +203,23 @@ class Stepper:
         run.unsent.append(fact)
         if self._writer is not None:
             failure = run.failure if step.failing else None
-            run.drafts.append(Draft("transition", _body(fact, run.elapsed(now), failure)))
+            body = _body(fact, run.elapsed(now), failure)
+            run.drafts.append(
+                Draft("transition", body if run.remark is None else _remarked(body, run.remark))
+            )
             run.folded = run.folded or fold
         return fact
+
+    async def _journalled(
+        self, run: Run[Any, Any], step: Step
+    ) -> tuple[asyncio.CancelledError | None, float]:
+        """Make a step durable, with what changed of the context; return a cancellation for later, and the seconds."""
+        if self._writer is None:
+            return None, 0.0
+        asked = self._clock.monotonic()
+        self._writer.context(run)
+        late = await self._write(self._writer, run, step)
+        return late, self._clock.monotonic() - asked
 
     async def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
         """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
@@ -221,10 +233,9 @@ class Stepper:
 
     def _left(self, run: Run[Any, Any]) -> None:
         """Forget the time limit of a state that is left, and the interruption for it if it came too late."""
-        if run.overdue is not None:
-            if run.interruption is run.overdue:
-                run.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
-            run.overdue = None
+        if run.interruption is run.overdue:
+            run.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
+        run.overdue = None
 
 
 def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict[str, Any]:
@@ -241,3 +252,9 @@ def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict
     if failure is not None:
         body["error"] = error_body(failure)
     return body
+
+
+def _remarked(body: dict[str, Any], remark: Remark) -> dict[str, Any]:
+    said = {"tokens": remark.tokens, "reason": remark.reason}
+    body |= {name: value for name, value in said.items() if value}
+    return body if remark.seconds is None else body | {"dwell": remark.seconds}

@@ -62,6 +62,11 @@ class Points(Mapping[str, tuple[Point, ...]]):
             return self.own[name]
         return (self._host[name], *self.own.get(name, ()))
 
+    def __contains__(self, name: object) -> bool:
+        return (
+            name in self._host or name in self.own
+        )  # asked in each turn: a Mapping finds out by an exception
+
     def __iter__(self) -> Iterator[str]:
         return iter({**self._host, **self.own})
 

@@ -9,7 +9,6 @@ from typing import Any
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.ledger import Entry
 from orchestrator.journal.stored import StoredRun
-from orchestrator.kernel.failure import restored_failure
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Outcome
@@ -18,6 +17,7 @@ from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question, 
 from orchestrator.messages import Message, Response, ToolCall, Usage
 from orchestrator.runtime.recovery import path_of
 from orchestrator.runtime.result import Result, result_of
+from orchestrator.runtime.standing import place
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop import answer, recall
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, key_of
@@ -43,7 +43,7 @@ def _plain_messages(ctx: LoopContext, messages: list[Message]) -> list[Any]:
     for message in messages:
         key = None
         if message.role == "tool":
-            while position < len(ctx.results) and not _is_result(ctx.results[position], message):
+            while position < len(ctx.results) and not _says(message, ctx.results[position]):
                 position += 1
             if position < len(ctx.results):
                 key, position = key_of(ctx, position), position + 1
@@ -51,8 +51,8 @@ def _plain_messages(ctx: LoopContext, messages: list[Message]) -> list[Any]:
     return plain
 
 
-def _is_result(result: ToolResult | None, message: Message) -> bool:
-    return result is not None and result.content is message.content and result.message() == message
+def _says(message: Message, result: ToolResult | None) -> bool:
+    return result is not None and result.content is message.content and result.is_said_by(message)
 
 
 def _output(ctx: LoopContext) -> Mapping[str, Any]:
@@ -81,11 +81,9 @@ def restored(
     _calls(ctx, stored, made)
     ctx.remembered = stored.remembered
     codec.adopt(run)
-    _place(run, stored, deps)
+    place(run, stored, deps.clock.monotonic())
     if run.state == State.FINALIZE:
         answer.read(run)
-    run.mailbox.forget(stored.handled)
-    run.inbox = stored.inbox
     return run
 
 
@@ -118,21 +116,6 @@ def told(
     else:
         output = run.ctx.output
     return replace(found, outcome=outcome, reason=end["reason"], output=output)
-
-
-def _place(run: LoopRun, stored: StoredRun, deps: LoopDeps) -> None:
-    machine, now = run.machine, deps.clock.monotonic()
-    run.cursor = stored.state or run.cursor
-    run.seq = stored.seq
-    run.parked = True
-    run.started_at, run.entered_at = now - stored.elapsed, now
-    if stored.next is not None:
-        run.fresh, run.pending = False, machine.graph.events(stored.next)
-    if stored.step:
-        taken = machine.steps(stored.step["source"], stored.step["event"])
-        run.step = next((step for step in taken if step.dest.value == stored.state), None)
-    if stored.failure is not None:
-        run.error, run.failure = restored_failure(stored.failure, machine.graph.name, run.run_id)
 
 
 def _messages(stored: StoredRun) -> tuple[list[Message], dict[str, ToolResult]]:

@@ -23,6 +23,7 @@ def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> A
         names.first_chunk: fact.first_token,
         ours.TOOL_CALLS: fact.tool_calls or None,
         ours.COST: fact.cost,
+        ours.QUEUED: fact.queued or None,
     }
     finish = finish_word(fact.finish_reason)
     return {

@@ -60,7 +60,14 @@ _JOURNAL = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5
 
 _OUTCOMES = tuple(Outcome)
 BUDGETS = tuple(sorted(REASONS[Outcome.BUDGET_EXCEEDED]))
-BUDGET_OF = {"iterations": "max_iterations", "elapsed": "time", "tool_cap": "tool_calls"}
+BUDGET_OF = {
+    "iterations": "max_iterations",
+    "refinements": "max_iterations",
+    "elapsed": "time",
+    "tool_cap": "tool_calls",
+    "affordable": "tokens",
+    "host_budget": "tokens",
+}
 """Guard -> the budget it watches, where the two have different names."""
 NO_BUDGETS = frozenset(("no_progress", "repeated_success", "restarts", "wrap_up"))
 """Guards that may end a run without a budget being used up."""
@@ -255,6 +262,13 @@ _OBSERVED: tuple[Metric, ...] = (
         LLMCall,
     ),
     histogram(
+        "llm_rate_limit_wait_seconds",
+        "provider model",
+        _WAIT,
+        "Time that one request waited for our own rate limiter before it went out.",
+        LLMCall,
+    ),
+    histogram(
         "llm_time_to_first_token_seconds",
         "provider model",
         _FIRST_TOKEN,
@@ -286,6 +300,12 @@ _OBSERVED: tuple[Metric, ...] = (
         "Tokens by the state that spent them.",
         LLMCall,
         direction=_DIRECTIONS,
+    ),
+    counter(
+        "stage_tokens_total",
+        "machine state",
+        "Tokens that the stage of a state used, as it says, those of runs below it (which count there, too) included.",
+        Transition,
     ),
     counter(
         "tool_calls_total",

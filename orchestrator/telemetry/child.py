@@ -1,56 +1,114 @@
 """The instruments of prometheus_client, with the shortest way to a number. With metrics.py its only importers.
 
-Every transition touches six series, every turn forty. `inc`, `set` and `observe` of the library ask at each call
-whether the instrument has its labels, and a histogram walks through its buckets. `add` and `take` are there where it
-has them; what is left is the library's own value with its lock, in one process or in files for many.
+Every turn touches some forty series. `inc`, `set` and `observe` of the library ask at each call whether the instrument
+has its labels, and a histogram walks through its buckets. `add` and `take` are there where it has them; what is left is
+the library's own value with its lock, in one process or in files for many. What waits to be added up (see `edge`) is
+settled before anything is read.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import prometheus_client
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, values
 
-from orchestrator.telemetry.instrument import Maker
+from orchestrator.telemetry.collector import LiveCollector
+from orchestrator.telemetry.instrument import Instruments, Maker
 from orchestrator.telemetry.metric import PREFIX, Kind, Metric
 
 
-class _Counter(prometheus_client.Counter):
+class _Settled:
+    before: Callable[[], None] = staticmethod(lambda: None)
+
+    def collect(self) -> Iterable[Any]:
+        self.before()
+        found: Iterable[Any] = super().collect()  # type: ignore[misc]
+        return found
+
+
+class _Counter(_Settled, prometheus_client.Counter):
     def _metric_init(self) -> None:
         super()._metric_init()
         self.add = self._value.inc
 
 
-class _Gauge(prometheus_client.Gauge):
+class _Gauge(_Settled, prometheus_client.Gauge):
     def set(self, value: float) -> None:
         self._value.set(value, timestamp=time.time())
 
 
-class _Histogram(prometheus_client.Histogram):
+class _Histogram(_Settled, prometheus_client.Histogram):
     def _metric_init(self) -> None:
         super()._metric_init()
-        add, bounds = self._sum.inc, self._upper_bounds
-        counts = [bucket.inc for bucket in self._buckets]
+        self.noted: list[float] = []
+        self.take: Callable[[float], None] = self.noted.append
+        if _in_files():
+            self.take = self._take
+        self._adding = threading.Lock()
 
-        def take(amount: float) -> None:
-            add(amount)
-            counts[bisect_left(bounds, amount)](1)
+    def _take(self, amount: float) -> None:
+        self.take_all((amount,))
 
-        self.take = take
+    def take_all(self, amounts: Sequence[float]) -> None:
+        self._sum.inc(sum(amounts))
+        bounds = self._upper_bounds
+        for place, count in Counter([bisect_left(bounds, amount) for amount in amounts]).items():
+            self._buckets[place].inc(count)
+
+    def settle(self) -> None:
+        with self._adding:
+            amounts = self.noted[:]
+            del self.noted[: len(amounts)]
+            self.take_all(amounts)
+
+    def _child_samples(self) -> Iterable[Any]:
+        self.settle()
+        return super()._child_samples()
 
 
-def maker(registry: CollectorRegistry) -> Maker:
-    """Return what makes the instrument of a row on a registry."""
+LOCK = threading.Lock()
+"""For making instruments and declaring names."""
+_instruments: WeakKeyDictionary[CollectorRegistry, Instruments] = WeakKeyDictionary()
+
+
+def instruments_of(registry: CollectorRegistry) -> Instruments:
+    """Return the instruments of a registry, made when first asked for."""
+    with LOCK:
+        found = _instruments.get(registry)
+        if found is None:
+            made: Instruments = Instruments(maker(registry, lambda: made.settle()), at_once=_in_files())  # noqa: PLW0108 - there is none yet
+            found = _instruments[registry] = made
+            registry.register(LiveCollector(found))
+        return found
+
+
+def _in_files() -> bool:
+    """Tell whether values are in files, where another process may read them at any time."""
+    return bool(getattr(values.ValueClass, "_multiprocess", True))
+
+
+def maker(registry: CollectorRegistry, settle: Callable[[], None]) -> Maker:
+    """Return what makes the instrument of a row on a registry; `settle` is called before it is read."""
 
     def make(metric: Metric) -> Any:
-        name, text = PREFIX + metric.name, metric.help
-        if metric.kind is Kind.COUNTER:
-            return _Counter(name, text, metric.labels, registry=registry)
-        if metric.kind is Kind.GAUGE:
-            return _Gauge(name, text, metric.labels, registry=registry, multiprocess_mode="mostrecent")
-        return _Histogram(name, text, metric.labels, registry=registry, buckets=metric.buckets)
+        made = _made(metric, registry)
+        made.before = settle
+        return made
 
     return make
+
+
+def _made(metric: Metric, registry: CollectorRegistry) -> Any:
+    name, text = PREFIX + metric.name, metric.help
+    if metric.kind is Kind.COUNTER:
+        return _Counter(name, text, metric.labels, registry=registry)
+    if metric.kind is Kind.GAUGE:
+        return _Gauge(name, text, metric.labels, registry=registry, multiprocess_mode="mostrecent")
+    return _Histogram(name, text, metric.labels, registry=registry, buckets=metric.buckets)

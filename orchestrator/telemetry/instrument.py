@@ -6,7 +6,7 @@ Knows no metrics library.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -14,6 +14,7 @@ from weakref import WeakSet
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, Kind, Made, Metric
+from orchestrator.telemetry.edge import EdgeMeters, Latest
 from orchestrator.telemetry.engine import Engine
 from orchestrator.telemetry.labels import (
     CAPS,
@@ -55,7 +56,16 @@ class Histogram(Protocol):
         """`observe` at its cheapest."""
         ...
 
-    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None: ...
+    @property
+    def noted(self) -> Sequence[float]:
+        """What was taken and is not added up yet."""
+        ...
+
+    def settle(self) -> None: ...
+
+    def take_all(self, amounts: Sequence[float]) -> None: ...
+
+    def observe(self, amount: float, exemplar: Mapping[str, str] | None = None) -> None: ...
 
 
 M = TypeVar("M")
@@ -86,21 +96,6 @@ class Children(dict[tuple[str, ...], M], Generic[M]):
 
 Add: TypeAlias = Callable[[float], None]
 """Adds to a counter, observes in a histogram or sets a gauge."""
-
-
-class EdgeMeters(NamedTuple):
-    """What one transition does, looked up once for each edge."""
-
-    move: Add
-    set_time: Add
-    stay: Histogram
-    enter: Add
-    begins: bool
-    """The edge leaves the state in which loops begin."""
-    ends: bool
-    """The edge comes back to that state, or ends the run well."""
-    lap: Add
-    overhead: Add
 
 
 class ModelMeters(NamedTuple):
@@ -135,11 +130,13 @@ class StoreMeters(NamedTuple):
 class Instruments:
     """Everything that observers on one registry share. Declaring twice adds, and never counts anything."""
 
-    def __init__(self, make: Maker) -> None:
+    def __init__(self, make: Maker, *, at_once: bool = False) -> None:
+        self._at_once = at_once
         self.counters: Children[Counter] = Children(Kind.COUNTER, make)
         self.gauges: Children[Gauge] = Children(Kind.GAUGE, make)
         self.histograms: Children[Histogram] = Children(Kind.HISTOGRAM, make)
         self.edges: dict[tuple[str, str, str, str], EdgeMeters] = {}
+        self._latest: dict[str, Latest] = {}
         self.answers: dict[tuple[str, str, str], ModelMeters] = {}
         """(machine, state, model) -> what an answer of it does, where all three were declared."""
         self.calls: dict[tuple[str, str, str], ToolMeters] = {}
@@ -218,22 +215,44 @@ class Instruments:
     def edge(self, machine: str, source: str, event: str, dest: str) -> EdgeMeters:
         """Return the meters of an edge. Edges that nobody declared share theirs."""
         names = self.machine(machine)
-        if (source, event, dest) not in names.edges:
+        known = (source, event, dest) in names.edges
+        if not known:
             source, event, dest = UNKNOWN, UNKNOWN, UNKNOWN
         name = names.name
+        if name not in self._latest:
+            self._latest[name] = Latest(self.gauges["last_transition_timestamp_seconds", name].set)
         meters = EdgeMeters(
             self.counters["transitions_total", name, source, event, dest].add,
-            self.gauges["last_transition_timestamp_seconds", name].set,
-            self.histograms["state_duration_seconds", name, source],
             self.counters["state_entries_total", name, dest].add,
-            source == names.head,
-            dest == names.head or (dest in names.terminal and (source, event) not in names.failures),
-            self.histograms["iteration_duration_seconds", name].take,
-            self.histograms["transition_overhead_seconds", name].take,
+            self._latest[name],
+            stay=self.histograms["state_duration_seconds", name, source],
+            overhead=self.histograms["transition_overhead_seconds", name],
+            lap=self.histograms["iteration_duration_seconds", name].take,
+            at_once=self._at_once or not known,
         )
-        if source != UNKNOWN:
-            self.edges[machine, source, event, dest] = meters
-        return meters
+        _place(meters, names, source, event, dest)
+        return self.edges.setdefault((machine, source, event, dest), meters) if known else meters
+
+    def settle(self) -> None:
+        """Add up what edges have noted."""
+        for meters in tuple(self.edges.values()):
+            if meters.noted:
+                meters.settle()
+
+    def make_room(self, meters: EdgeMeters) -> None:
+        """Add up an edge that has noted enough, and everything else unless that one is to be added up each time."""
+        meters.settle()
+        if meters.most == 1:
+            return
+        self.settle()
+        for histogram in tuple(self.histograms.values()):
+            if histogram.noted:
+                histogram.settle()
+
+    def place(self, machine: str, state: str) -> tuple[str, str]:
+        """Return (machine, state) as label values."""
+        names = self.machine(machine)
+        return names.name, names.state(state)
 
     def answer(self, machine: str, state: str, model: str) -> ModelMeters:
         """Return the meters of an answered request."""
@@ -309,8 +328,14 @@ class Instruments:
                 return
             names = self._machines[graph.name] = MachineNames(graph.name, self._guards(CAPS["guard"]))
         names.learn(graph, run_seconds)
-        for meters in (self.edges, self.answers, self.calls, self.asked, self.appends):
-            meters.clear()
+        for (
+            machine,
+            *edge,
+        ), meters in self.edges.items():  # they may be in use: they go on with what is known now
+            if machine == names.name:
+                _place(meters, names, *edge)
+        for cached in (self.answers, self.calls, self.asked, self.appends):
+            cached.clear()
         known = {
             "machine": [names.name],
             "state": sorted(names.states),
@@ -346,3 +371,8 @@ class Instruments:
                 self.counters["runs_completed_total", name, outcome.value, reason]
         for failure in likely_failures(graph):
             self.counters["transition_failures_total", name, *failure]
+
+
+def _place(meters: EdgeMeters, names: MachineNames, source: str, event: str, dest: str) -> None:
+    meters.begins = source == names.head
+    meters.ends = dest == names.head or (dest in names.terminal and (source, event) not in names.failures)

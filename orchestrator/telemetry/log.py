@@ -106,6 +106,13 @@ class TransitionLog:
         if threshold <= LEVELS["info"]:
             self._by_type |= {Transition: self._transition, RunStarted: self._started}
 
+    def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
+        """Return what writes the lines of facts of a kind; None where none has one at this level."""
+        observed = (
+            type(self).observe is not TransitionLog.observe
+        )  # by a class that has more to do with facts
+        return self.observe if observed else self._by_type.get(kind)
+
     def observe(self, fact: Fact, /) -> None:
         """Write the line of a fact, if it has one at this level. Raises OSError when the stream does."""
         write = self._by_type.get(type(fact))
@@ -151,21 +158,18 @@ class TransitionLog:
         if fact.guard is not None:
             fields["guard"] = fact.guard
             fields["guard_result"] = "allow"
-        if fact.verdict is not None:
-            fields |= verdict_fields(fact.verdict)
-        if fact.internal:
-            fields["internal"] = True
+        if fact.verdict is not None or fact.internal or fact.tokens or fact.reason:
+            fields |= _seldom(fact)
         if fact.overhead is not None:
             fields["overhead_s"] = round(fact.overhead * 1e9) / 1e9
         if self._trace is not None:
             fields |= self._span()
-        self._write_transition(fact, fields)
-
-    def _write_transition(self, fact: Transition, fields: dict[str, Any]) -> None:
-        """Write the most frequent line past structlog's chain, which would cost as much again and change nothing."""
-        if self._writer is not None:
+        if self._writer is None:
+            self._hand_on(fact, fields)
+        else:  # past structlog's chain, which would cost as much again and change nothing
             self._writer.info(rendered(fields))
-            return
+
+    def _hand_on(self, fact: Transition, fields: dict[str, Any]) -> None:
         run = self._runs.get((fact.graph, fact.run_id)) or self.bound(fact.run_id, fact.graph)
         run.info(fields.pop("msg"), **{key: fields[key] for key in fields if key not in _BOUND})
 
@@ -262,6 +266,7 @@ class TransitionLog:
             model=fact.model,
             outcome=fact.outcome,
             duration_s=micros(fact.seconds),
+            **({"queued_s": micros(fact.queued)} if fact.queued else {}),
             tokens_in=fact.input_tokens,
             tokens_out=fact.output_tokens,
             tokens_cached=fact.cached_input_tokens,
@@ -308,3 +313,15 @@ class TransitionLog:
         """Return the run's logger, without keeping one for a run that is over."""
         found = self._runs.get((fact.graph, fact.run_id))
         return found or self._root.bind(run_id=fact.run_id, machine=fact.graph)
+
+
+def _seldom(fact: Transition) -> dict[str, Any]:
+    """Return what few transitions say."""
+    fields = {} if fact.verdict is None else verdict_fields(fact.verdict)
+    if fact.internal:
+        fields["internal"] = True
+    if fact.tokens:
+        fields["tokens"] = fact.tokens
+    if fact.reason:
+        fields["reason"] = fact.reason
+    return fields

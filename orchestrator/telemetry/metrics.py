@@ -6,11 +6,9 @@ series exist at 0 from `declare` on: a counter born with its first increment hid
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import prometheus_client
 from prometheus_client import CollectorRegistry
@@ -45,26 +43,14 @@ from orchestrator.telemetry.catalogue import (
     RETRY_REASONS,
     ROWS,
 )
-from orchestrator.telemetry.child import maker
-from orchestrator.telemetry.collector import LiveCollector
+from orchestrator.telemetry.child import LOCK, instruments_of
+from orchestrator.telemetry.edge import Durations
 from orchestrator.telemetry.engine import Engine
-from orchestrator.telemetry.instrument import Histogram, Instruments
+from orchestrator.telemetry.instrument import Histogram
 from orchestrator.telemetry.labels import OTHER, UNKNOWN
 from orchestrator.telemetry.scraped import PARKINGS
 from orchestrator.telemetry.span import Trace, span_of
 from orchestrator.telemetry.tally import Tally
-
-_instruments: WeakKeyDictionary[CollectorRegistry, Instruments] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def _instruments_of(registry: CollectorRegistry) -> Instruments:
-    with _lock:
-        found = _instruments.get(registry)
-        if found is None:
-            found = _instruments[registry] = Instruments(maker(registry))
-            registry.register(LiveCollector(found))
-        return found
 
 
 class Metrics:
@@ -84,10 +70,11 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None, *, exemplar: Trace | None = None) -> None:
         self.registry = registry if registry is not None else prometheus_client.REGISTRY
-        self._use = _instruments_of(self.registry)
+        self._use = instruments_of(self.registry)
         self.live = self._use.live
         """Where the runs of this process stand, those of other Metrics on this registry among them."""
         self._exemplar = exemplar
+        self._is_plain = type(self).observe is Metrics.observe  # else a class of a host adds to it
         self._count = self._use.counters
         self._edges = self._use.edges
         self._runs = self.live.runs
@@ -130,7 +117,7 @@ class Metrics:
         pairs = [(other, name) for name, other in (models or {}).items()]
         if model:
             pairs.append((provider, model))
-        with _lock:
+        with LOCK:
             self._use.declare(graph, tools, pairs, guards, backends, run_seconds=run_seconds)
 
     def watch(self, engine: Engine) -> None:
@@ -159,6 +146,10 @@ class Metrics:
         """Count a blocked event loop. For the watchdog."""
         self._count["event_loop_blocked_total",].inc()
 
+    def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
+        """Return what counts facts of a kind. Whoever calls that says by `observer_failed` when it raises."""
+        return self._by_type.get(kind) if self._is_plain else self.observe
+
     def observe(self, fact: Fact, /) -> None:
         """Count a fact. What goes wrong here is counted too, then raised for the driver to name."""
         count = self._by_type.get(type(fact))
@@ -171,8 +162,11 @@ class Metrics:
             raise
 
     def observer_failed(self, observer: object) -> None:
-        """Count that an observer beside this one raised; Metrics count their own."""
-        if not isinstance(observer, Metrics):
+        """Count that an observer raised: this one where it was called past `observe`, or one that counts nothing."""
+        if observer is self:
+            if self._is_plain:
+                self.telemetry_error("metrics")
+        elif not isinstance(observer, Metrics):
             self.telemetry_error(str(getattr(observer, "component", "observer")))
 
     def telemetry_error(self, component: str) -> None:
@@ -181,30 +175,29 @@ class Metrics:
         self._count["telemetry_errors_total", closed(component, allowed, "collector")].inc()
 
     def _transition(self, fact: Transition) -> None:
-        edge = (fact.graph, fact.source, fact.event, fact.dest)
+        at, dwell, graph = fact.at, fact.dwell, fact.graph
+        edge = (graph, fact.source, fact.event, fact.dest)
         meters = self._edges.get(edge) or self._use.edge(*edge)
-        move, set_time, stay, enter, begins, ends, lap, overhead = meters
-        at = fact.at
-        move(1)
-        set_time(at)
-        if fact.overhead is not None:
-            overhead(fact.overhead)
+        if fact.tokens:
+            self._count["stage_tokens_total", *self._use.place(graph, fact.source)].inc(fact.tokens)
         if fact.internal:
+            meters.stayed(fact.overhead, at)
             return
-        dwell = fact.dwell
-        self._timed(stay, dwell)
-        enter(1)
-        key = (fact.graph, fact.run_id)
+        stay = dwell if self._exemplar is None else self._with_span(meters.stay, dwell)
+        meters.noted.append((stay, fact.overhead, at))
+        if len(meters.noted) >= meters.most:
+            self._use.make_room(meters)
+        key = (graph, fact.run_id)
         run = self._runs.get(key)
         if run is None:  # it is over
             return
         _, _, started_at, seconds = run
-        if begins:
+        if meters.begins:
             seconds = dwell
         elif seconds is not None:
             seconds += dwell
-        if ends and seconds is not None:
-            lap(seconds)
+        if meters.ends and seconds is not None:
+            meters.lap(seconds)
             seconds = None
         self._runs[key] = (fact.dest, at, started_at, seconds)
 
@@ -237,9 +230,8 @@ class Metrics:
             self._totals(machine, fact.summary)
 
     def _admitted(self, fact: RunAdmitted) -> None:
-        self._use.histograms["run_queue_wait_seconds", self._use.machine(fact.graph).name].observe(
-            fact.waited
-        )
+        machine = self._use.machine(fact.graph).name
+        self._use.histograms["run_queue_wait_seconds", machine].observe(fact.waited)
 
     def _rejected(self, fact: RunRejected) -> None:
         self._by_reason("runs_rejected_total", fact.graph, fact.reason)
@@ -263,7 +255,12 @@ class Metrics:
         if self._exemplar is None:
             histogram.take(seconds)
         else:
-            histogram.observe(seconds, span_of(self._exemplar))
+            self._with_span(histogram, seconds)
+
+    def _with_span(self, histogram: Durations, seconds: float) -> float | None:
+        """Observe a duration with the present span; nothing of it is left to be noted."""
+        histogram.observe(seconds, None if self._exemplar is None else span_of(self._exemplar))
+        return None
 
     def _totals(self, machine: str, summary: Mapping[str, Any]) -> None:
         restarts = summary.get("restarts")
@@ -352,6 +349,8 @@ class Metrics:
         count, observe = self._count, self._use.histograms
         if fact.first_token is not None:
             observe["llm_time_to_first_token_seconds", *model].observe(fact.first_token)
+        if fact.queued is not None:
+            observe["llm_rate_limit_wait_seconds", *model].observe(fact.queued)
         if fact.context_used is not None:
             observe["context_used_ratio", machine].observe(fact.context_used)
         if fact.cached_input_tokens:
@@ -360,11 +359,12 @@ class Metrics:
             count["llm_reasoning_output_tokens_total", *model].inc(fact.reasoning_tokens)
 
     def _unanswered(self, fact: LLMCall) -> None:
-        model = self._use.model(fact.model)
+        machine, model = self._use.machine(fact.graph).name, self._use.model(fact.model)
         outcome = closed(fact.outcome, ROWS["llm_requests_total"].values["outcome"], "other")
-        self._count["attempts_total", self._use.machine(fact.graph).name, "llm"].inc()
+        self._count["attempts_total", machine, "llm"].inc()
         self._count["llm_requests_total", *model, outcome].inc()
         self._observe("llm_request_duration_seconds", *model, value=fact.seconds)
+        self._seldom(fact, machine, model)
 
     def _tool(self, fact: ToolCall) -> None:
         meters = self._use.calls.get((fact.graph, fact.tool, fact.outcome))

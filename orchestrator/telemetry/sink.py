@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import io
 import os
 import sys
@@ -120,7 +121,7 @@ def writer_to(stream: Any) -> Callable[[bytes], None]:
     if isinstance(stream, BoundedWriter):
         return stream.write
     if isinstance(stream, io.RawIOBase):
-        return lambda line: _whole(stream, line)
+        return functools.partial(_whole, stream)
     binary: Any = stream if isinstance(stream, io.BufferedIOBase) else getattr(stream, "buffer", None)
     flush = stream.flush
 

@@ -295,7 +295,7 @@ def _unless_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
 def digest_of(world: World) -> str:
     """Return a digest of every record and of all that happened outside."""
     parts = [
-        run.run_id.encode() + b"".join(body for _, _, body in run.records)
+        run.run_id.encode() + b"".join(body for _, _, _, body, _ in run.chain())
         for run in world.journal._runs.values()
     ]
     return hashlib.sha256(b"\n".join([*parts, orjson.dumps(world.lines)])).hexdigest()

@@ -42,6 +42,7 @@ from orchestrator.kernel.record import (
 from orchestrator.kernel.run import Run, Signal
 from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.pipeline.ending import LIMITS
 from orchestrator.telemetry.catalogue import BUDGET_OF as BUDGET_OF_GUARD
 from orchestrator.telemetry.catalogue import BUDGETS, CATALOGUE, NO_BUDGETS, PREFIX, ROWS, Kind, Made
 from orchestrator.telemetry.engine import Load
@@ -182,7 +183,10 @@ def test_every_metric_is_exposed_under_its_name_type_and_help() -> None:
 def test_guards_and_budgets_have_one_spelling() -> None:
     for guard, budget in BUDGET_OF.items():
         assert BUDGET_OF_GUARD.get(guard, guard) == budget
-    assert set(BUDGET_OF.values()) == set(BUDGETS)
+    of_the_pipeline = {
+        BUDGET_OF_GUARD.get(guard, guard) for guard in ("affordable", "host_budget", "tokens", *LIMITS)
+    }
+    assert set(BUDGET_OF.values()) | of_the_pipeline == set(BUDGETS)
     assert STALL_OF.keys() <= NO_BUDGETS
 
 

@@ -19,6 +19,7 @@ from orchestrator_guards import (
     approval_digest,
     call_key,
     call_keys,
+    first_refusal,
     repeated_success,
     tool_calls,
     tool_cap,
@@ -80,27 +81,27 @@ def note_intent(run: LoopRun, positions: Sequence[int]) -> None:
     if not positions:
         return
     ctx = run.ctx
-    announced = [
-        {
-            "key": key_of(ctx, position),
-            "position": position,
-            "tool": asked_call(ctx, position).name,
-            "effect": effect_of(run, position),
-            **_invented(run, asked_call(ctx, position)),
-        }
-        for position in positions
-    ]
+    announced = [_announced(run, position, asked_call(ctx, position)) for position in positions]
     run.note("intent", {"effect": "tool", "turn": ctx.iteration, "calls": announced})
 
 
-def _invented(run: LoopRun, call: ToolCall) -> dict[str, bool]:
-    """Mark a tool that nobody registered: its name is the model's word, and no name to show."""
-    return {} if run.deps.tools.find(call.name) else {"registered": False}
+def _announced(run: LoopRun, position: int, call: ToolCall) -> dict[str, Any]:
+    spec = run.deps.tools.find(call.name)
+    about: dict[str, Any] = {
+        "key": key_of(run.ctx, position),
+        "position": position,
+        "tool": call.name,
+        "effect": effect_of(spec),
+    }
+    return about if spec else about | _INVENTED
 
 
-def effect_of(run: LoopRun, position: int) -> str:
-    """Return the effect of the tool that a call names. A tool that does not exist does nothing."""
-    spec = run.deps.tools.find(asked_call(run.ctx, position).name)
+_INVENTED = {"registered": False}
+"""Marks a tool that nobody registered: its name is the model's word, and no name to show."""
+
+
+def effect_of(spec: ToolSpec | None) -> str:
+    """Return the effect of a tool. One that does not exist does nothing."""
     return spec.effect if spec else "pure"
 
 
@@ -116,8 +117,9 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         "outcome": result.outcome,
         "content": result.content,
         "seconds": micros(result.seconds),
-        **_invented(run, result.call),
     }
+    if run.deps.tools.find(result.call.name) is None:
+        body |= _INVENTED
     if result.queued:
         body["queued"] = micros(result.queued)
     if result.cut:
@@ -148,10 +150,8 @@ def close_turn(ctx: LoopContext) -> None:
     if not calls or ctx.messages[-1].role != "assistant":
         return
     results = ctx.results or [None] * len(calls)
-    ctx.messages.extend(
-        (result or unfinished(call, position)).message()
-        for position, (call, result) in enumerate(zip(calls, results, strict=True))
-    )
+    for position, (call, result) in enumerate(zip(calls, results, strict=True)):
+        ctx.messages.append((result or unfinished(call, position)).message())
 
 
 def unfinished(call: ToolCall, position: int) -> ToolResult:
@@ -173,7 +173,7 @@ def _blocked(ctx: LoopContext, *, repeats: bool) -> str | None:
 
 def _over_limit(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> str | None:
     """Ask the guards that look at one call; the first refusal ends the run after this turn."""
-    refusal = next((verdict for verdict in _asked(ctx, call, spec) if not verdict), None)
+    refusal = first_refusal(_asked(ctx, call, spec))
     if refusal is None:
         return None
     if ctx.verdict is None:

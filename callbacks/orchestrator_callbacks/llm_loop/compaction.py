@@ -26,8 +26,10 @@ def is_due(ctx: LoopContext) -> bool:
 def warn(run: LoopRun) -> None:
     """Log the highest threshold that the last reply passed; each once, until compaction or restart (fixes D9)."""
     ctx, state = run.ctx, run.ctx.context
+    if not state.limit:
+        return
     passed = sum(state.tokens >= share * state.limit for share in ctx.limits.context_warnings)
-    if state.limit and passed > state.warned:
+    if passed > state.warned:
         state.warned = passed
         logger_from_context().warning(
             "context.filling",

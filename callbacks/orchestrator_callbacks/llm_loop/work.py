@@ -50,21 +50,23 @@ def close_ledger(run: LoopRun) -> None:
 
 async def _execute(run: LoopRun) -> None:
     ctx, deps = run.ctx, run.deps
-    open_ = [position for position, result in enumerate(ctx.results) if result is None]
-    if not open_:
+    if all(ctx.results):
         return
-    ctx.ledger.started.update({position: effect_of(run, position) for position in open_})
+    calls = [asked_call(ctx, position) for position in range(len(ctx.results))]
+    for position, (call, result) in enumerate(zip(calls, ctx.results, strict=True)):
+        if result is None:
+            ctx.ledger.started[position] = effect_of(deps.tools.find(call.name))
 
     async def finished(result: ToolResult) -> ToolResult | None:
         changed = await through(run, "after_tool_execution", result) if hooked else result
         note_result(run, changed)
-        if effect_of(run, result.position) != "pure" and any(place is None for place in ctx.results):
+        if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
             await run.settle()  # the others may take long; the last one goes with the transition
         return changed if changed is not result else None
 
     hooked = "after_tool_execution" in deps.points
     await deps.tools.execute_all(
-        [asked_call(ctx, position) for position in range(len(ctx.results))],
+        calls,
         lambda _, position: context(run, position),
         max_concurrent=ctx.limits.max_concurrent_tools,
         done=ctx.results,

@@ -99,7 +99,7 @@ class Append:
         self._lease = lease
         self._lines = lines(drafts)
         self._standing = standing(*drafts[-1])
-        self._claims = only_claims(drafts)
+        self._claims = only_claims([kind for kind, _ in self._lines])
         self._blobs = dict(blobs) if blobs else None
         self._store = store
         self._now = now

@@ -1,0 +1,109 @@
+"""What transitions count: noted as they happen, added up when somebody looks.
+
+Every transition touches six series, each addition costs a call and a lock, and scrapes are seconds apart. So it leaves
+its numbers in a list, which is one append that no thread can come between, and the series are added up before they are
+read. Where other processes read them (prometheus_client's files) that is at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+Noted: TypeAlias = tuple[float | None, float | None, float]
+"""(seconds in the source, None: counted already; seconds of overhead, None: not measured; Unix time)."""
+
+_MOST = 500
+"""Transitions of one edge that wait to be added up."""
+
+
+class Durations(Protocol):
+    """A histogram of seconds."""
+
+    def take_all(self, amounts: Sequence[float]) -> None:
+        """Observe many."""
+        ...
+
+    def observe(self, amount: float, exemplar: Mapping[str, str] | None = None) -> None:
+        """Observe one."""
+        ...
+
+
+class Latest:
+    """The gauge of the last transition of a machine: edges are added up in any order, and it never goes back."""
+
+    __slots__ = ("_at", "_set")
+
+    def __init__(self, set_time: Callable[[float], None]) -> None:
+        self._set = set_time
+        self._at = float("-inf")
+
+    def note(self, at: float) -> None:
+        """Show Unix time `at`, if it is the latest."""
+        if at >= self._at:
+            self._at = at
+            self._set(at)
+
+
+class EdgeMeters:
+    """The series of one edge. `noted` are the transitions that are not added up yet.
+
+    `begins`: it leaves the state in which loops begin; `ends`: it comes back to that state, or ends the run well.
+    """
+
+    __slots__ = (
+        "_enter",
+        "_latest",
+        "_lock",
+        "_move",
+        "_overhead",
+        "begins",
+        "ends",
+        "lap",
+        "most",
+        "noted",
+        "stay",
+    )
+
+    def __init__(
+        self,
+        move: Callable[[float], None],
+        enter: Callable[[float], None],
+        latest: Latest,
+        *,
+        stay: Durations,
+        overhead: Durations,
+        lap: Callable[[float], None],
+        at_once: bool,
+    ) -> None:
+        self._move = move
+        self._enter = enter
+        self._latest = latest
+        self._overhead = overhead
+        self.stay = stay
+        self.lap = lap
+        self.begins = self.ends = False
+        self.noted: list[Noted] = []
+        self.most = 1 if at_once else _MOST
+        """`settle` where so many are noted."""
+        self._lock = threading.Lock()
+
+    def settle(self) -> None:
+        """Add up what is noted. From any thread; has counted it when it returns."""
+        with self._lock:
+            noted = self.noted[:]
+            del self.noted[: len(noted)]  # what came meanwhile stays
+            if noted:
+                self._enter(len(noted))
+                self._count(noted)
+
+    def stayed(self, overhead: float | None, at: float) -> None:
+        """Count a transition that stayed in its state."""
+        self._count([(None, overhead, at)])
+
+    def _count(self, noted: Sequence[Noted]) -> None:
+        self._move(len(noted))
+        self.stay.take_all([stay for stay, _, _ in noted if stay is not None])
+        self._overhead.take_all([overhead for _, overhead, _ in noted if overhead is not None])
+        self._latest.note(noted[-1][2])

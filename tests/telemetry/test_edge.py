@@ -1,0 +1,100 @@
+"""What transitions count waits in a list until somebody reads it: nothing is lost, nothing is counted twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from orchestrator.kernel.record import Transition
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.telemetry.catalogue import PREFIX
+from orchestrator.telemetry.metrics import Metrics
+
+WAIT = ("llm_response", "await_llm", "evaluate_response")
+TOOLS = ("response_with_tools", "evaluate_response", "process_tools")
+
+
+def board(graph: Any = LLM_LOOP) -> tuple[CollectorRegistry, Metrics]:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    metrics.declare(graph)
+    return registry, metrics
+
+
+def step(names: tuple[str, str, str], at: float = 1.0, dwell: float = 0.25, seq: int = 1) -> Transition:
+    return Transition("llm_loop", "r1", seq, *names, dwell, at, 1, overhead=0.5)
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(PREFIX + name, {"machine": "llm_loop", **labels})
+
+
+def test_every_series_of_a_transition_is_there_when_it_is_read() -> None:
+    registry, metrics = board()
+    for _ in range(3):
+        metrics.observe(step(WAIT))
+    event, source, dest = WAIT
+    edge = {"event": event, "from_state": source, "to_state": dest}
+    assert value(registry, "transitions_total", **edge) == 3
+    assert value(registry, "state_entries_total", state=dest) == 3
+    assert value(registry, "state_duration_seconds_count", state=source) == 3
+    assert value(registry, "state_duration_seconds_sum", state=source) == 0.75
+    assert value(registry, "transition_overhead_seconds_sum") == 1.5
+    assert value(registry, "transitions_total", **edge) == 3, "reading adds nothing"
+
+
+def test_the_list_stays_short_though_nobody_reads() -> None:
+    registry, metrics = board()
+    longest = 0
+    for _ in range(5_000):
+        metrics.observe(step(WAIT))
+        longest = max(longest, *(len(meters.noted) for meters in metrics._use.edges.values()))
+    assert longest <= 500
+    assert value(registry, "state_entries_total", state=WAIT[2]) == 5_000
+
+
+def test_the_time_of_the_last_transition_never_goes_back() -> None:
+    registry, metrics = board()
+    metrics.observe(step(TOOLS, at=10.0))
+    metrics.observe(step(WAIT, at=20.0))
+    assert value(registry, "last_transition_timestamp_seconds") == 20.0
+    metrics.observe(step(WAIT, at=30.0))
+    metrics.observe(step(TOOLS, at=40.0))
+    assert value(registry, "last_transition_timestamp_seconds") == 40.0
+
+
+def test_declaring_again_loses_nothing_that_is_noted() -> None:
+    registry, metrics = board()
+    metrics.observe(step(WAIT))
+    metrics.declare(LLM_LOOP)
+    metrics.observe(step(WAIT))
+    assert value(registry, "state_entries_total", state=WAIT[2]) == 2
+
+
+def test_threads_that_note_and_threads_that_read_lose_nothing() -> None:
+    registry, metrics = board()
+    done = threading.Event()
+
+    def note() -> None:
+        for _ in range(5_000):
+            metrics.observe(step(WAIT))
+
+    def read() -> None:
+        while not done.is_set():
+            value(registry, "transition_overhead_seconds_count")
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    writers = [threading.Thread(target=note) for _ in range(3)]
+    for thread in (*readers, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    done.set()
+    for thread in readers:
+        thread.join()
+    assert value(registry, "state_entries_total", state=WAIT[2]) == 15_000
+    assert value(registry, "state_duration_seconds_count", state=WAIT[1]) == 15_000
+    assert value(registry, "state_duration_seconds_sum", state=WAIT[1]) == 3_750
+    assert value(registry, "transition_overhead_seconds_count") == 15_000
