@@ -56,7 +56,9 @@ class Memory(Protocol):
 
 
 Price = Callable[[str | None, Mapping[str, int]], float | None]
-"""(model, {"input_tokens": …, "output_tokens": …, "cached_input_tokens": …}) -> cost, or None where unknown."""
+"""(model, {"input_tokens": …, "output_tokens": …, "cached_input_tokens": …}) -> cost, or None where unknown.
+
+Asked by the name of the model in the answer and, where that is unknown, by the configured one. Must not raise."""
 
 Deps = Any
 """The host's own handles, passed through to tools and hooks untouched."""

@@ -12,7 +12,9 @@ from orchestrator.engines.handle import Job
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import Standing
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.record import RunRejected
+from orchestrator.kernel.record import Follower, RunRejected
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.runtime.conversation import Prompt
 from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.recovery import OpenRun
@@ -45,6 +47,29 @@ class Crew:
             given = "none was named" if name is None else f"not {name!r}"
             raise ConfigError(f"agent must be one of {', '.join(self._agents)}; {given}")
         return name
+
+    def graph(self, name: str | None) -> str:
+        """Return the name of the graph of the agent that is meant. Raises ConfigError."""
+        return self[self.chosen(name)].hosting.graph
+
+    def work(  # noqa: PLR0917 - what a run is begun with
+        self,
+        agent: str,
+        prompt: Prompt,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Limits | None,
+        deadline: float | None,
+        follower: Follower | None,
+    ) -> Callable[[], Coroutine[Any, Any, Result]]:
+        """Return what begins a run of an agent and drives it to its end; `deadline` is in seconds from now."""
+        begin, asked = self[agent]._run, self.clock.monotonic()  # noqa: SLF001 - ours
+
+        async def work() -> Result:
+            left = None if deadline is None else deadline - (self.clock.monotonic() - asked)
+            return await begin(prompt, run_id, conversation_id, limits, left, follower)
+
+        return work
 
     def attach(self, engine: object, line: Line, standing: Standing) -> None:
         """Let the engine decide about the agents' runs. Raises RunError, with none attached, if one has an engine."""

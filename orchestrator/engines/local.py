@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import secrets
 import signal
 from collections.abc import Coroutine, Iterable, Mapping
@@ -37,12 +36,14 @@ from orchestrator.engines.desk import Desk
 from orchestrator.engines.diary import Diary
 from orchestrator.engines.drain import Drain, Drained
 from orchestrator.engines.handle import Handle, Job
+from orchestrator.engines.home import Home, refuse_foreign, this_place
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import Order, Standing
 from orchestrator.engines.registration import Registration
 from orchestrator.engines.stop_signal import SIGNALS, checked, first_signal
 from orchestrator.engines.uptake import Recover, Uptake, checked_mode
-from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunExists
+from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
+from orchestrator.kernel.record import Follower
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.arguments import check_run
 from orchestrator.runtime.conversation import Prompt
@@ -50,6 +51,7 @@ from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.login import somebody
 from orchestrator.runtime.recovery import OpenRun
 from orchestrator.runtime.result import Result
+from orchestrator.runtime.stream import RunStream
 from orchestrator.telemetry.engine import Load
 
 
@@ -103,7 +105,7 @@ class LocalEngine:
         """The runs that had not ended when the engine started, and what `resume` would do with each."""
         self.recovered: dict[str, Handle] = {}
         """Those of them that it took up. What it took up later shows in `status`."""
-        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._home: Home | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._drain: Drain | None = None
         self._draining: asyncio.Task[Drained] | None = None
@@ -150,7 +152,7 @@ class LocalEngine:
         except BaseException:
             self._crew.detach(self)
             raise
-        self._home = os.getpid(), asyncio.get_running_loop()
+        self._home = this_place()
         self._diary.started(self._line.slots.limit, len(self.found))
         if self._journal.shared:
             self._background(self._registration.listen(self._desk.take), "inbox")
@@ -181,11 +183,13 @@ class LocalEngine:
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
+        follower: Follower | None = None,
     ) -> Handle:
         """Queue a run and return its handle at once; options as for `Orchestrator.run`, `deadline` from now on.
 
-        `agent` names one of several. Raises NotAdmitting while no runs are admitted, Overloaded for a full queue,
-        RunExists for a known run_id: the journal knows nothing of a run that was refused.
+        `agent` names one of several; `follower` is called with all that a stream yields. Raises NotAdmitting while no
+        runs are admitted, Overloaded for a full queue, RunExists for a known run_id: the journal knows nothing of a run
+        that was refused.
         """
         check_run(run_id, conversation_id, limits, deadline)
         try:
@@ -194,21 +198,27 @@ class LocalEngine:
             self._crew.refused(agent, run_id, "closed" if self._draining is None else "draining")
             raise
         chosen = self._crew.chosen(agent)
-        runner, host = self._crew[chosen], self._crew[chosen].hosting
-        if run_id is not None and await host.knows(run_id):
+        if run_id is not None and await self._crew[chosen].hosting.knows(run_id):
             raise RunExists(run_id)
         self._refuse_closed()
-        name, asked = run_id or secrets.token_hex(16), self._clock.monotonic()
-
-        async def work() -> Result:
-            left = None if deadline is None else deadline - (self._clock.monotonic() - asked)
-            return await runner.run(
-                prompt, run_id=name, conversation_id=conversation_id, limits=limits, deadline=left
-            )
-
+        name = run_id or secrets.token_hex(16)
+        work = self._crew.work(chosen, prompt, name, conversation_id, limits, deadline, follower)
         job = self._crew.job(name, chosen, work, conversation_id)
         self._line.enter(job)
         return Handle(job)
+
+    def stream(self, prompt: Prompt, *, run_id: str | None = None, **options: Any) -> RunStream:
+        """Submit a run when its first fact is asked for, and tell of it while it goes; options as for `submit`.
+
+        As `Orchestrator.stream`, but for one thing: who leaves it leaves the run alone, which goes on in this engine.
+        """
+        name = run_id or secrets.token_hex(16)
+
+        async def work(follower: Follower) -> Result:
+            return await (await self.submit(prompt, run_id=name, follower=follower, **options))
+
+        gone = RunError(f"the stream of run {name!r} was left; the run goes on in engine {self.name!r}")
+        return RunStream(name, self._crew.graph(options.get("agent")), work, gone)
 
     async def resume(
         self, run_id: str, *, agent: str | None = None, limits: Limits | None = None, by: str = ""
@@ -323,16 +333,7 @@ class LocalEngine:
             raise NotAdmitting(self.name, f"admission was stopped by {closed.explain()}", then)
 
     def _refuse_foreign(self, *, started: bool = True) -> None:
-        """Raise ConfigError outside the process and event loop that the engine was started in."""
-        if self._home is None and started:
-            raise ConfigError(
-                f"engine {self.name!r} is not started; use `async with` or `await engine.start()`"
-            )
-        if self._home is not None and self._home != (os.getpid(), asyncio.get_running_loop()):
-            raise ConfigError(
-                f"engine {self.name!r} belongs to the process and event loop that started it: make another one "
-                "after a fork, and reach it from other threads by asyncio.run_coroutine_threadsafe"
-            )
+        refuse_foreign(self.name, self._home, started=started)
 
     # ---- inside: stopping ----
 

@@ -110,6 +110,22 @@ MODELS = Row(
             unit=Unit.SECONDS,
         ),
         Panel(
+            title="Wait for the rate limiter, p95",
+            description="By model, before a request goes out. When it grows, runs ask for more than RateLimit allows:"
+            " run fewer at once, or buy and set a higher limit.",
+            queries=(Query(quantile(0.95, "llm_rate_limit_wait_seconds", "model", "%i"), "{{model}}"),),
+            unit=Unit.SECONDS,
+            empty_ok="no model has a rate limiter",
+        ),
+        Panel(
+            title="Time to first token, p95",
+            description="Of the attempts that somebody follows (`stream`). When it grows and the duration does not, the"
+            " provider queues requests; when both grow, prompts have become longer.",
+            queries=(Query(quantile(0.95, "llm_time_to_first_token_seconds", "model", "%i"), "{{model}}"),),
+            unit=Unit.SECONDS,
+            empty_ok="no answer was streamed",
+        ),
+        Panel(
             title="Tokens",
             description="Billable ones, by direction. Multiply by the price for the cost.",
             queries=(
@@ -126,6 +142,14 @@ MODELS = Row(
             description="Which state of the graph spends them.",
             queries=(Query(some(rate("state_tokens_total", "machine, state")), "{{machine}} {{state}}"),),
             unit=Unit.RATE,
+        ),
+        Panel(
+            title="Tokens by stage",
+            description="What the stages of pipelines used, as they say, with the runs below them, which count above"
+            " as well. A stage that grows alone is asked again and again: look at the transitions back to it.",
+            queries=(Query(rate("stage_tokens_total", "machine, state"), "{{machine}} {{state}}"),),
+            unit=Unit.RATE,
+            empty_ok="no stage used any",
         ),
         Panel(
             title="From the cache, and thought in silence",

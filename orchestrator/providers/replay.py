@@ -87,7 +87,7 @@ class ReplayLLM:
             message.refusal,
             message.reasoning,
         )
-        stream(response, request)
+        await stream(response.content, request)
         return response
 
     def _place(self, messages: Sequence[Message]) -> int:

@@ -10,12 +10,13 @@ A script item is one answer, in whatever form is shortest to write:
     ToolCall, [ToolCall]    calls without text; `call(name, **arguments)` builds one
     Response, Message       as they are
     dict                    an assistant message in OpenAI chat form
-    BaseException           is raised
+    BaseException           is raised; LLMError(…, kind="connection", partial="Half an") is a stream that was cut
     callable(request)       gives any of these; it may be async
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import json
@@ -23,8 +24,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from orchestrator.errors import ConfigError
-from orchestrator.messages import Message, Request, Response, ToolCall, Usage
+from orchestrator.errors import ConfigError, LLMError
+from orchestrator.messages import Content, Message, Request, Response, ToolCall, Usage
 from orchestrator.ports import Clock, SystemClock
 
 Answer: TypeAlias = (
@@ -87,8 +88,14 @@ class _Double:
         item = self._item_of(turn)
         if self._latency:
             await self._clock.sleep(self._latency)
-        response = self._response(await _resolve(item, request), turn)
-        stream(response, request)
+        try:
+            answer = await _resolve(item, request)
+        except LLMError as cut:
+            answer = cut
+        if isinstance(answer, LLMError):
+            await stream(answer.partial, request)
+        response = self._response(answer, turn)
+        await stream(response.content, request)
         return response
 
     def _response(self, answer: object, turn: int) -> Response:
@@ -201,11 +208,12 @@ def _as_message(answer: object, where: str) -> Message:
     )
 
 
-def stream(response: Response, request: Request) -> None:
-    """Hand the text to `request.on_delta`, word by word, where the caller streams."""
-    if request.on_delta is not None and isinstance(response.content, str):
-        for piece in re.findall(r"\s*\S+\s*$|\s*\S+|\s+", response.content):
+async def stream(content: Content, request: Request) -> None:
+    """Hand text to `request.on_delta`, word by word, where the caller streams; others get their turn in between."""
+    if request.on_delta is not None and isinstance(content, str):
+        for piece in re.findall(r"\s*\S+\s*$|\s*\S+|\s+", content):
             request.on_delta(piece)
+            await asyncio.sleep(0)
 
 
 def _assistant(answer: Message | Mapping[str, Any], where: str) -> Message:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.completion import OutputSpec
+from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal
@@ -52,6 +53,17 @@ def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a defaul
     )
 
 
+def records(journal: Journal | None) -> tuple[Journal, Callable[[str], None]]:
+    """Return the journal of an agent, in memory where none was given, and how it lets go of a run left in it.
+
+    Only a journal of our own has to: nobody else can reach its runs, and nobody else would free them.
+    """
+    if journal is not None:
+        return journal, lambda _: None
+    own = MemoryJournal()
+    return own, own.retire
+
+
 def declare(
     observers: Sequence[Observer], bound: Machine, deps: LoopDeps, journal: Journal, limits: Limits
 ) -> None:
@@ -62,12 +74,33 @@ def declare(
         "provider": str(getattr(deps.llm, "provider", "_unknown")),
         "backends": [journal.backend],
     }
+    if models := getattr(deps.llm, "models", None):  # a policy that has several to choose from
+        about["models"] = dict(models)
     for observer in observers:
         announce = getattr(observer, "declare", None)
         if isinstance(observer, Metrics):
             observer.declare(bound.graph, run_seconds=limits.max_seconds or None, **about)
         elif announce is not None:
             announce(bound.graph, **about)
+    connect(observers, journal)
+
+
+def announce(
+    observers: Sequence[Observer],
+    graph: Graph,
+    journal: Journal,
+    max_seconds: float,
+    guards: Iterable[str] = (),
+) -> None:
+    """Tell observers what names the runs of a graph without models and tools of its own will have."""
+    for observer in observers:
+        tell = getattr(observer, "declare", None)
+        if isinstance(observer, Metrics):
+            observer.declare(
+                graph, guards=guards, backends=[journal.backend], run_seconds=max_seconds or None
+            )
+        elif tell is not None:
+            tell(graph, backends=[journal.backend])
     connect(observers, journal)
 
 

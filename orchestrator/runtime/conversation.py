@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from orchestrator.errors import ConfigError, Held, RunExists, RunUnknown
-from orchestrator.kernel.record import Fact, Transition
+from orchestrator.kernel.record import Fact, Follower, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.messages import Message
 
@@ -18,11 +18,15 @@ Prompt: TypeAlias = str | Message | Sequence[Message | Mapping[str, Any]]
 
 
 class LiveRuns:
-    """The runs under way, by id; as an observer it keeps their last transitions, for `Result.transitions`."""
+    """The runs under way, by id; as an observer it keeps their last transitions, for `Result.transitions`.
+
+    Who follows a run hears every fact about it here, and about the runs below it.
+    """
 
     def __init__(self, kept: int = 10_000) -> None:
         self._kept = kept
         self._runs: dict[str, Run[Any, Any]] = {}
+        self._followers: dict[str, Follower] = {}
         self._paths: dict[str, deque[Transition]] = {}
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._taken: set[str] = set()
@@ -37,6 +41,11 @@ class LiveRuns:
             raise ConfigError(f"conversation {conversation!r} has a run under way; wait for its end")
         if conversation is not None:
             self._talking.add(conversation)
+        above = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
+        if above is not None:
+            run.follower = above.follower
+        if run.follower is not None:
+            self._followers[run.run_id] = run.follower
         self._runs[run.run_id] = run
         self._paths[run.run_id] = deque(path, maxlen=self._kept)
 
@@ -85,13 +94,16 @@ class LiveRuns:
     def close(self, run: Run[Any, Any]) -> tuple[Transition, ...]:
         """Let a run go; return its path."""
         del self._runs[run.run_id]
+        self._followers.pop(run.run_id, None)
         self._talking.discard(run.ctx.conversation_id)
         return tuple(self._paths.pop(run.run_id))
 
     def observe(self, fact: Fact) -> None:
-        """Keep a transition."""
+        """Keep a transition; tell who follows the run."""
         if type(fact) is Transition:
             self._paths[fact.run_id].append(fact)
+        if self._followers and (tell := self._followers.get(fact.run_id)) is not None:
+            tell(fact)
 
 
 class Conversations:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import (
-    ConfigError,
-    Corrupt,
-    DeadlineExceeded,
-    Held,
-    OrchestratorError,
-    OtherGraph,
-    Suspended,
-)
-from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.errors import ConfigError, DeadlineExceeded, Held, OrchestratorError, Suspended
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Journal, Lease, Record
-from orchestrator.kernel.record import Observer, RunRecovered, Transition
+from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run, Signal
 from orchestrator.machines.llm_loop.ending import ending
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -31,13 +21,14 @@ from orchestrator.machines.llm_loop.model import LoopContext, Question
 from orchestrator.messages import Message
 from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
-from orchestrator.runtime import arguments, compose, subagent
+from orchestrator.runtime import arguments, compose, resuming, subagent
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, LiveRuns, Prompt, opening
 from orchestrator.runtime.hosting import Hosting
-from orchestrator.runtime.recovery import EndedMeanwhile, Migration, OpenRun, Recovery, path_of
-from orchestrator.runtime.restore import history_of, loop_codec, restored, told
+from orchestrator.runtime.recovery import EndedMeanwhile, Migration, OpenRun, Recovery
+from orchestrator.runtime.restore import history_of, loop_codec, told
 from orchestrator.runtime.result import Result, result_of
+from orchestrator.runtime.stream import RunStream
 from orchestrator.runtime.summary import summary
 from orchestrator.runtime.underway import UnderWay
 from orchestrator.scope import scope
@@ -45,8 +36,7 @@ from orchestrator.switch import real_models_refused
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.toolspec import ToolSpec
-from orchestrator_callbacks.llm_loop import admission, recall, turn
-from orchestrator_callbacks.llm_loop.allowance import Account
+from orchestrator_callbacks.llm_loop import admission, recall
 from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
 
 
@@ -89,9 +79,7 @@ class Orchestrator:
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        own = MemoryJournal()
-        self._journal: Journal = own if journal is None else journal
-        self._retire = own.retire  # for a host's journal there is nothing that it would know
+        self._journal, self._retire = compose.records(journal)
         self._live, self._conversations = LiveRuns(), Conversations()
         self._codec = loop_codec(launch)
         self._migrations = tuple(migrations)
@@ -120,14 +108,28 @@ class Orchestrator:
         `result.outcome`. A cancelled caller gets its CancelledError; the run is then left where it was, for `resume`.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
-        history = await self._history(conversation_id)
-        run = self._new(prompt, history, run_id or _new_id(), conversation_id, limits or self._limits)
-        if deadline is not None:
-            run.ctx.deadline = max(0.0, deadline)
-            if deadline <= 0:
-                run.stop(DeadlineExceeded(0.0))
-        self._set_end(run, self._deps.clock.monotonic())
-        return await self._carry(run)
+        return await self._run(prompt, run_id or _new_id(), conversation_id, limits, deadline)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: Limits | None = None,
+        deadline: float | None = None,
+    ) -> RunStream:
+        """Run one prompt as `run` does, and tell of it while it goes: `async for fact in agent.stream(...)`.
+
+        Yields every fact about the run and those below it, and the model's words as TokenDelta; it ends after
+        RunCompleted. `await stream.result()` is what `run` returns. A slow reader holds up nothing; one who leaves
+        gives the run up, which is then left where it was, for `resume` (`runtime.stream` says how exactly). The run
+        and its `deadline` begin when the first fact is asked for. Raises ConfigError; the loop raises the rest.
+        """
+        arguments.check_run(run_id, conversation_id, limits, deadline)
+        name = run_id or _new_id()
+        work = functools.partial(self._run, prompt, name, conversation_id, limits, deadline)
+        return RunStream(name, self._machine.graph.name, work)
 
     async def resume(self, run_id: str, *, limits: Limits | None = None, by: str = "") -> Result:
         """Go on with a run of the journal where it stands, and return its Result; an ended one is only told.
@@ -175,32 +177,7 @@ class Orchestrator:
         self, run_id: str, limits: Limits | None, by: str
     ) -> tuple[LoopRun, Iterable[Transition]]:
         """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
-        stored, records, lease = await self._found(run_id)
-        try:
-            run = restored(stored, self._machine, self._deps, self._codec, lease)
-            below = await subagent.recount(self, run, stored)
-            if below:
-                run.deps = replace(run.deps, account=Account(run, dormant=below))
-            await self._take_up(run, stored, limits, by)
-        except BaseException:
-            await self._journal.release(lease)
-            raise
-        return run, path_of(run_id, self._machine.graph.name, records)
-
-    async def _found(self, run_id: str) -> tuple[StoredRun, list[Record], Lease]:
-        """Claim a run, and tell observers what became of one that its last owner had left."""
-        try:
-            found = await self._recovery.claim(run_id)
-        except (Suspended, OtherGraph, Corrupt) as error:
-            self._tell_recovery(run_id, _NOT_RECOVERED[type(error)])
-            raise
-        if found[0].parked is None:
-            self._tell_recovery(run_id, "resumed")
-        return found
-
-    def _tell_recovery(self, run_id: str, outcome: str) -> None:
-        at = self._deps.clock.time()
-        self._driver.tell(RunRecovered(self._machine.graph.name, run_id, outcome, at))
+        return await resuming.restore(self, run_id, limits, by)
 
     async def _carry(self, run: LoopRun, path: Iterable[Transition] = ()) -> Result:
         """Drive a run to its end."""
@@ -232,9 +209,7 @@ class Orchestrator:
     async def _let_go(self, run: LoopRun) -> None:
         """Leave a run to whoever resumes it."""
         await self._driver.release(run)
-        self._retire(
-            run.run_id
-        )  # in a journal of our own nobody else can reach it, and nobody else would free it
+        self._retire(run.run_id)
 
     async def _resume_here(self, run: LoopRun, limits: Limits | None, by: str) -> Result:
         if run.held is None or limits is not None:
@@ -242,19 +217,6 @@ class Orchestrator:
         self._control.go_on(run.run_id, by)
         end: Result = await asyncio.shield(self._live.end_of(run.run_id))
         return end
-
-    async def _take_up(self, run: LoopRun, stored: StoredRun, limits: Limits | None, by: str) -> None:
-        """Announce that the run goes on, with what changes by that."""
-        if limits is not None:
-            run.ctx.limits = limits
-            run.ctx.context.limit = self._context_limit(limits)
-        if subagent.asks(run, stored):
-            run.ctx.spent.usage = run.ctx.spent.usage + turn.lost(run)
-        changes = self._codec.changes(run)
-        self._set_end(run, run.started_at or 0.0)
-        await self._driver.announce(
-            run, "resumed", {"at": self._deps.clock.time(), "by": by, "context": changes}
-        )
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
@@ -330,6 +292,26 @@ class Orchestrator:
 
     # ---- inside ----
 
+    async def _run(  # noqa: PLR0917 - the arguments of `run`
+        self,
+        prompt: Prompt,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Limits | None,
+        deadline: float | None,
+        follower: Follower | None = None,
+    ) -> Result:
+        """Begin a run and drive it to its end."""
+        history = await self._history(conversation_id)
+        run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
+        run.follower = follower
+        if deadline is not None:
+            run.ctx.deadline = max(0.0, deadline)
+            if deadline <= 0:
+                run.stop(DeadlineExceeded(0.0))
+        self._set_end(run, self._deps.clock.monotonic())
+        return await self._carry(run)
+
     def _set_end(self, run: LoopRun, began: float) -> None:
         """Set the time (monotonic) by which the run must have ended, from when it began."""
         seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
@@ -337,7 +319,7 @@ class Orchestrator:
 
     def _refuse_real_models(self) -> None:
         llm = self._deps.llm
-        if real_models_refused() and not getattr(type(llm), "double", False):
+        if real_models_refused() and getattr(llm, "double", False) is not True:
             raise ConfigError(
                 f"real model calls are switched off, and {type(llm).__name__} is no test double"
             )
@@ -389,9 +371,6 @@ class Orchestrator:
         )
         graph, moves, now = self._machine.graph, self._migrations, self._deps.clock.time
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, moves, now=now)
-
-
-_NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
 
 
 def _new_id() -> str:

@@ -114,7 +114,10 @@ class Host:
 
     async def _run(self, engine: LocalEngine, agent: str, prompt: str = "go on") -> None:
         with contextlib.suppress(OrchestratorError):  # refused, or left: the engine has told of it
-            await (await engine.submit(prompt, agent=agent))
+            if agent == "steady":  # somebody follows what it says
+                await engine.stream(prompt, agent=agent).result()
+            else:
+                await (await engine.submit(prompt, agent=agent))
 
     async def _traffic(self) -> None:
         """Healthy runs all the time, and sick ones while a fault is on."""

@@ -15,6 +15,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.messages import Request, Response, Usage
+from orchestrator.providers.limiter import Limited, RateLimit
 from orchestrator.providers.scripted import call
 from orchestrator.retry import RetryPolicy
 from orchestrator.telemetry.metrics import Metrics
@@ -169,4 +170,5 @@ class Crews:
         options.setdefault("tools", [search, pay])
         options.setdefault("retry", RetryPolicy(attempts=3, base=0.01, max_delay=0.02))
         told = self._observers if observers is None else tuple(observers)
-        return Orchestrator(llm, graph=graph, journal=journal, observers=told, **options)
+        limited = Limited(llm, RateLimit(concurrency=64))  # more than ask at once: what waits here are runs
+        return Orchestrator(limited, graph=graph, journal=journal, observers=told, **options)

@@ -36,7 +36,6 @@ UNUSED = {
     "batch_last_success_timestamp_seconds": "pushed by batch jobs of the host, whose schedule only the host knows",
     "batch_last_duration_seconds": "as above: no process that is scraped has it",
     "journal_ended_runs": "what a store holds, for whoever asks it; how runs end is drawn from runs_completed_total",
-    "llm_time_to_first_token_seconds": "no provider streams yet: a panel of it would never show anything",
 }
 """Metrics that no panel and no alert uses, on purpose."""
 VALUES = {

@@ -105,9 +105,10 @@ class LoopDeps:
     memory: Memory | None = None
     output: OutputSpec | None = None
     price: Price | None = None
+    unpriced: set[tuple[str, float]] = field(default_factory=set)
+    """(model, max_cost) that the log has named: a price was wanted and nobody had one."""
     points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
-    on_delta: Callable[[str], None] | None = None
     host: Any = None
     """The host's own handles: `ToolContext.deps`."""
     account: Account | None = None

@@ -10,10 +10,23 @@ from typing import Any
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
 from orchestrator.kernel.record import Attempt, LLMCall
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import NO_USAGE, Message, Request, Response, ToolCall, Transcript, Usage
+from orchestrator.messages import (
+    NO_USAGE,
+    Message,
+    Request,
+    Response,
+    Route,
+    ToolCall,
+    Transcript,
+    Usage,
+    input_bound,
+    output_bound,
+)
 from orchestrator.retry import RetryPolicy, Tried
 from orchestrator_callbacks.llm_loop import advice
 from orchestrator_callbacks.llm_loop.allowance import Account
+from orchestrator_callbacks.llm_loop.bill import cost_of, note_unpriced, priced
+from orchestrator_callbacks.llm_loop.delta import Deltas
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import retries
 
@@ -32,7 +45,7 @@ def compose(run: LoopRun) -> Request:
         "none" if ctx.wrapping_up else "auto",
         deps.output.schema if deps.output else None,
         deps.params,
-        deps.on_delta,
+        route=Route(),
     )
 
 
@@ -65,7 +78,7 @@ async def _within(account: Account, run: LoopRun, request: Request) -> Response:
         raise
     try:
         response = await _tried(run, request)
-        used = _priced(run, response)
+        used = priced(run, response)
     except asyncio.CancelledError:
         if run.interruption is not None:  # it will not be resumed here, where this would be charged
             used = need
@@ -78,21 +91,27 @@ async def _within(account: Account, run: LoopRun, request: Request) -> Response:
 
 async def _tried(run: LoopRun, request: Request) -> Response:
     ctx, deps = run.ctx, run.deps
+    route = request.route or Route()
     tries: list[Tried] = []
+    deltas = None if run.follower is None else Deltas(run, run.follower)
 
     def tried(one: Tried) -> None:
         tries.append(one)
         if one.outcome != "ok":
-            _report_failure(run, one)
+            _report_failure(run, one, deltas, route)
 
     policy = _policy(ctx, deps.retry)
+    complete = deps.llm.complete if deltas is None else deltas.complete
     started = deps.clock.monotonic()
     try:
-        response: object = await policy.call(deps.llm.complete, request, on_attempt=tried, clock=deps.clock)
+        response: object = await policy.call(
+            complete, _routed(request, route), on_attempt=tried, clock=deps.clock
+        )
     except asyncio.CancelledError:
         # Cut off by a limit: the model hung, and nobody called it off.
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
-        _report_call(run, "timeout" if cut else "cancelled", deps.clock.monotonic() - started)
+        seconds = deps.clock.monotonic() - started
+        _report_call(run, "timeout" if cut else "cancelled", seconds, deltas, route)
         if run.interruption is not None and deps.account is None:  # nobody will resume it here and be charged
             ctx.spent.usage = ctx.spent.usage + lost(run)
         raise
@@ -105,10 +124,15 @@ async def _tried(run: LoopRun, request: Request) -> Response:
     seconds = tries[-1].seconds if tries else deps.clock.monotonic() - started
     if (fault := _malformed(response)) is not None or not isinstance(response, Response):
         ctx.fault = "llm_error"
-        _report_call(run, "malformed", seconds)
+        _report_call(run, "malformed", seconds, deltas, route)
         raise LLMError(f"the model gave {fault}", kind="malformed")
-    _report_call(run, "ok", seconds, response)
+    _report_call(run, "ok", seconds, deltas, route, response)
     return response.encodable()
+
+
+def _routed(request: Request, route: Route) -> Request:
+    """Return the request with a route; one that a host's hook made has none."""
+    return request if request.route is route else replace(request, route=route)
 
 
 def _malformed(response: object) -> str | None:
@@ -141,34 +165,48 @@ def _policy(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
     return replace(policy, attempts=min(policy.attempts, left + 1))
 
 
-def _report_failure(run: LoopRun, one: Tried) -> None:
-    _report_call(run, one.kind or "other", one.seconds)
+def _report_failure(run: LoopRun, one: Tried, deltas: Deltas | None, route: Route) -> None:
+    _report_call(run, one.kind or "other", one.seconds, deltas, route)
     if one.outcome == "retry":
         run.ctx.spent.retries += 1
     outcome = "retry" if one.outcome == "retry" else "exhausted"
     run.emit(Attempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
 
 
-def _report_call(run: LoopRun, outcome: str, seconds: float, response: Response | None = None) -> None:
+def _report_call(  # noqa: PLR0917 - four callers, all here
+    run: LoopRun,
+    outcome: str,
+    seconds: float,
+    deltas: Deltas | None,
+    route: Route,
+    response: Response | None = None,
+) -> None:
     usage = response.usage if response else NO_USAGE
+    model, queued = route.take()
+    first = deltas.take_first() if deltas else None
+    if queued:
+        seconds = max(0.0, seconds - queued)  # the limiter may have another clock
+        first = None if first is None else max(0.0, first - queued)
     run.emit(
         LLMCall(
             run.graph.name,
             run.run_id,
             run.cursor,
             run.ctx.iteration + 1,
-            run.deps.model,
+            model or run.deps.model,
             outcome,
             seconds,
             usage.input_tokens,
             usage.output_tokens,
             usage.cached_input_tokens,
             usage.reasoning_tokens,
-            _cost(run, response) if response else None,
+            cost_of(run, usage, response.model) if response else None,
             response.finish_reason if response else None,
             len(response.tool_calls) if response else 0,
+            first,
             context_used=_filled(run, usage) if response else None,
             at=run.deps.clock.time() - seconds,  # told as soon as it is over
+            queued=queued,
         )
     )
 
@@ -178,32 +216,14 @@ def _filled(run: LoopRun, usage: Usage) -> float | None:
     return (usage.input_tokens + usage.output_tokens) / limit if limit else None
 
 
-def _cost(run: LoopRun, response: Response) -> float | None:
-    return _cost_of(run, response.usage, response.model)
-
-
-def _cost_of(run: LoopRun, usage: Usage, model: str | None) -> float | None:
-    if usage.cost is not None or run.deps.price is None:
-        return usage.cost
-    tokens = {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_input_tokens": usage.cached_input_tokens,
-    }
-    return run.deps.price(model or run.deps.model, tokens)
-
-
-def _priced(run: LoopRun, response: Response) -> Usage:
-    usage, cost = response.usage, _cost(run, response)
-    return usage if cost == usage.cost else replace(usage, cost=cost)
-
-
 def take(run: LoopRun, response: Response) -> None:
     """Add an answer to the transcript, the bill and the account of how full the context is."""
     ctx = run.ctx
-    usage = _priced(run, response)
+    usage = priced(run, response)
     ctx.response, ctx.results = response, []
     ctx.iteration += 1
+    if usage.cost is None:
+        note_unpriced(run, response)
     ctx.spent.usage = ctx.spent.usage + usage
     if ctx.spent.below is not None:
         ctx.spent.below.before = ctx.spent.below.usage
@@ -228,18 +248,10 @@ def lost(run: LoopRun) -> Usage:
     the first answer, and after a compaction, the tools count too, and everything said.
     """
     ctx, params = run.ctx, run.deps.params
-    said = 0
     known = 0
     if ctx.context.tokens:
         places = range(len(ctx.messages), 0, -1)
         known = next((at for at in places if ctx.messages[at - 1].role == "assistant"), 0)
-    else:
-        said = sum(len(offer.description) + len(str(offer.parameters)) for offer in run.deps.tools.offers)
-    said += sum(len(message.text.encode(errors="replace")) for message in ctx.messages[known:])
-    most = next((int(params[name]) for name in _MOST if params.get(name)), _ANSWER)
-    usage = Usage(input_tokens=ctx.context.tokens + (said + 1) // 2, output_tokens=most)
-    return replace(usage, cost=_cost_of(run, usage, None))
-
-
-_MOST = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-_ANSWER = 4096
+    said = input_bound(ctx.messages[known:], () if ctx.context.tokens else run.deps.tools.offers)
+    usage = Usage(input_tokens=ctx.context.tokens + said, output_tokens=output_bound(params))
+    return replace(usage, cost=cost_of(run, usage, None))

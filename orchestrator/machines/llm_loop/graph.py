@@ -31,14 +31,13 @@ def verdicts(ctx: LoopContext) -> list[Verdict]:
     limits, spent = ctx.limits, ctx.spent
     share = limits.wrap_up_share if limits.wrap_up_turns else 0.0
     turns = limits.max_iterations
-    used = spent.total
     asked = _behaviour(ctx)
     if limits.max_input_tokens:
-        asked.append(input_tokens(used.input_tokens, reserve(limits.max_input_tokens, share)))
+        asked.append(input_tokens(spent.total.input_tokens, reserve(limits.max_input_tokens, share)))
     if limits.max_output_tokens:
-        asked.append(output_tokens(used.output_tokens, reserve(limits.max_output_tokens, share)))
+        asked.append(output_tokens(spent.total.output_tokens, reserve(limits.max_output_tokens, share)))
     if limits.max_cost:
-        asked.append(cost(used.cost or 0.0, reserve(limits.max_cost, share)))
+        asked.append(cost(spent.total.cost or 0.0, reserve(limits.max_cost, share)))
     if limits.max_seconds:
         asked.append(elapsed(spent.seconds, reserve(limits.max_seconds, share)))
     asked.append(iterations(ctx.iteration, turns - limits.wrap_up_turns if turns > 1 else turns))
@@ -64,14 +63,13 @@ def hard_refusal(ctx: LoopContext) -> Verdict | None:
 def _whole(ctx: LoopContext) -> list[Verdict]:
     """Ask about the whole budgets, iterations last; limits that are off are not asked."""
     limits, spent = ctx.limits, ctx.spent
-    used = spent.total
     asked: list[Verdict] = []
     if limits.max_input_tokens:
-        asked.append(input_tokens(used.input_tokens, limits.max_input_tokens))
+        asked.append(input_tokens(spent.total.input_tokens, limits.max_input_tokens))
     if limits.max_output_tokens:
-        asked.append(output_tokens(used.output_tokens, limits.max_output_tokens))
+        asked.append(output_tokens(spent.total.output_tokens, limits.max_output_tokens))
     if limits.max_cost:
-        asked.append(cost(used.cost or 0.0, limits.max_cost))
+        asked.append(cost(spent.total.cost or 0.0, limits.max_cost))
     if limits.max_seconds:
         asked.append(elapsed(spent.seconds, limits.max_seconds))
     asked.append(iterations(ctx.iteration, limits.max_iterations))

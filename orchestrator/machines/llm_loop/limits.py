@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
 
 from orchestrator.errors import ConfigError
+from orchestrator.machines.bound import by_name, out_of_range
 from orchestrator_guards import tool_key
 
-T = TypeVar("T")
 
-
-def _by_name(kind: type[T]) -> type[T]:
-    """Let a class refuse values without a name, and names that it has no field for, in a sentence."""
-    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
-    made: Callable[..., None] = kind.__init__
-
-    @functools.wraps(made)
-    def init(self: T, *unnamed: Any, **given: Any) -> None:
-        if unnamed:
-            raise ConfigError(f"limits are given by name, as {kind.__name__}(max_iterations={unnamed[0]!r})")
-        for name in given.keys() - set(known):
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise ConfigError(f"there is no limit {name!r}; {hint}")
-        made(self, **given)
-
-    kind.__init__ = init  # type: ignore[assignment,method-assign]
-    return kind
-
-
-@_by_name
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one run may use. A limit of N allows exactly N; 0 is unlimited, or off.
@@ -53,7 +30,7 @@ class Limits:
     max_input_tokens: int = 0
     max_output_tokens: int = 0
     max_cost: float = 0.0
-    """In the currency of the price table."""
+    """In the currency of the price table. An answer that has no price counts as 0; the log names its model once."""
     max_seconds: float = 0.0
     """Wall time of the run; a request or tool in flight is interrupted."""
     max_tool_calls: int = 0
@@ -100,7 +77,7 @@ def _faults(limits: Limits) -> Iterator[str]:
     numbers = {item.name: getattr(limits, item.name) for item in fields(limits) if item.name in _WHOLE}
     numbers |= {f"tool_caps[{tool!r}]": cap for tool, cap in limits.tool_caps.items()}
     for name, value in numbers.items():
-        if fault := _out_of_range(name, value, whole=_WHOLE.get(name, True)):
+        if fault := out_of_range(name, value, whole=_WHOLE.get(name, True)):
             yield fault
             return
     if limits.wrap_up_turns not in {0, 1}:
@@ -111,14 +88,6 @@ def _faults(limits: Limits) -> Iterator[str]:
     for share in limits.context_warnings:
         if not 0 < share <= 1:
             yield f"context_warnings has {share}; each must be above 0 and at most 1"
-
-
-def _out_of_range(name: str, value: object, *, whole: bool) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        return f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number"
-    if not value >= 0:  # `not >=` because NaN is nowhere
-        return f"{name} is {value}; it must be 0 (off) or more"
-    return None
 
 
 _WHOLE = {

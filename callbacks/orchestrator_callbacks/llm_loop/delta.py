@@ -1,0 +1,55 @@
+"""The text of a model on its way, piece by piece, for whoever follows the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.kernel.record import Follower, TokenDelta
+from orchestrator.messages import Request, Response, encodable
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+
+
+class Deltas:
+    """Asks the model of a run for one answer, in as many attempts as it takes, and passes on what it says meanwhile.
+
+    Each attempt has a listener of its own: what an adapter still hands over when its attempt is over is dropped, for
+    the reader has been told that the answer begins again.
+    """
+
+    def __init__(self, run: LoopRun, follower: Follower) -> None:
+        self._run = run
+        self._tell = follower
+        self._attempt = 0
+        self._speaks = False
+        self._began = 0.0
+        self._first: float | None = None
+
+    async def complete(self, request: Request) -> Response:
+        """Ask once more. A listener that a hook of the host put into the request hears the text as well."""
+        attempt = self._attempt = self._attempt + 1
+        host = request.on_delta
+
+        def on_delta(text: str) -> None:
+            if host is not None:
+                host(text)
+            if text and self._speaks and attempt == self._attempt:
+                self._said(text)
+
+        llm, clock = self._run.deps.llm, self._run.deps.clock
+        self._speaks, self._began = True, clock.monotonic()
+        try:
+            return await llm.complete(replace(request, on_delta=on_delta))
+        finally:
+            self._speaks = False
+
+    def take_first(self) -> float | None:
+        """Return, once, how many seconds the attempt took to its first piece of text; None where there was none."""
+        first, self._first = self._first, None
+        return first
+
+    def _said(self, text: str) -> None:
+        run = self._run
+        if self._first is None:
+            self._first = run.deps.clock.monotonic() - self._began
+        iteration = run.ctx.iteration + 1
+        self._tell(TokenDelta(run.graph.name, run.run_id, iteration, self._attempt, encodable(text)))
