@@ -1,1 +1,45 @@
-"""Models: doubles for tests, replay of recordings, vendors behind extras. Nothing is imported here."""
+"""Models and what belongs to them: vendors behind extras, limits, prices, tools of MCP servers.
+
+    from orchestrator.providers import Anthropic, Fallback, Limited, McpServer, OpenAI, RateLimit, genai_prices
+
+Names are loaded when first used. The doubles (`ScriptedLLM`, `FunctionLLM`, `ReplayLLM`) come from `orchestrator`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.providers.anthropic import Anthropic as Anthropic
+    from orchestrator.providers.fallback import Fallback as Fallback
+    from orchestrator.providers.limiter import Limited as Limited
+    from orchestrator.providers.limiter import RateLimit as RateLimit
+    from orchestrator.providers.limiter import RateLimiter as RateLimiter
+    from orchestrator.providers.mcp import McpServer as McpServer
+    from orchestrator.providers.openai import OpenAI as OpenAI
+    from orchestrator.providers.price import genai_prices as genai_prices
+    from orchestrator.providers.price import price_table as price_table
+
+_HOME = {
+    "Anthropic": "anthropic",
+    "Fallback": "fallback",
+    "Limited": "limiter",
+    "McpServer": "mcp",
+    "OpenAI": "openai",
+    "RateLimit": "limiter",
+    "RateLimiter": "limiter",
+    "genai_prices": "price",
+    "price_table": "price",
+}
+"""Public name -> the module it lives in."""
+
+__all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,180 @@
+"""A list of models, of which the first that works is asked.
+
+    llm = Fallback([Limited(gpt, RateLimit(…)), claude], on=("rate_limited", "server_error"), cooldown=30)
+
+- *One try, one model.* A model that fails in one of the ways of `on` is not asked for a while, and its error is raised
+  as one that is worth another try, at once: the RetryPolicy asks again, and then the next model is. So the policy
+  bounds the tries, each is a fact with the name of its model, and `max_retries` counts them. With a policy of one try
+  nothing falls back. Any other error, and one after which no model is left to go to, is raised as it is.
+- *It stays with what works* for `cooldown` seconds, or as long as the failing model's provider asked for: not every
+  request pays for the failure again. Then the first is asked again. With all of them cooling down, the one is asked
+  that is ready soonest.
+- `context_length` in `on` is another matter, for the request is at fault and not the model. The model, and those whose
+  `context_window` is no larger, are left out for requests of that size and above; nothing cools down.
+- *Names.* `model` and `provider` are those of the first: the name of the agent's model in journal and prices. Metrics
+  and log lines have the configured name of the model that was asked (`models`, all of them declared beforehand, so the
+  label stays a closed set); what its provider calls it is `Response.model`. Two entries of one name share their series.
+- The state is the policy's own: give one Fallback to several agents and they learn of a failure together.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
+from orchestrator.messages import Request, Response, input_bound
+from orchestrator.ports import LLM, Clock, SystemClock
+from orchestrator.retry import Failure, classify
+
+FALLBACK_KINDS = ("rate_limited", "server_error", "timeout", "connection")
+"""In which ways a model may fail for the next one to be asked, unless told otherwise."""
+_POSSIBLE = ERROR_KINDS - {"other"}
+"""An error that nobody can name is a fault of the program, which another model would only hide."""
+
+
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """One of the models."""
+
+    llm: LLM
+    name: str
+    provider: str
+    window: int
+    """Tokens; 0 where it is unknown."""
+    ready_at: float = -math.inf
+    """Monotonic seconds: until then it cools down."""
+    too_long: int | None = None
+    """Estimated tokens of the smallest request that did not fit into it."""
+
+    def takes(self, size: int) -> bool:
+        return self.too_long is None or size < self.too_long
+
+
+class Fallback:
+    """A model that is the first of several that works. `on` are kinds of LLMError, `cooldown` is in seconds.
+
+    Raises ConfigError for a list without a model, a kind that is none, and a negative cooldown.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[LLM],
+        *,
+        on: Sequence[str] = FALLBACK_KINDS,
+        cooldown: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        choices = [_choice(llm) for llm in models]
+        if not choices:
+            raise ConfigError("a Fallback needs models to choose from: give a list")
+        on = (on,) if isinstance(on, str) else tuple(on)
+        if strange := [kind for kind in on if kind not in _POSSIBLE]:
+            raise ConfigError(f"on has {strange[0]!r}; possible: {', '.join(sorted(_POSSIBLE))}")
+        if not cooldown >= 0:
+            raise ConfigError(f"cooldown is {cooldown!r}; possible: seconds, 0 or more")
+        self.model = choices[0].name
+        self.provider = choices[0].provider
+        self.models = {choice.name: choice.provider for choice in reversed(choices)}
+        """Configured name -> provider, of every model of the list."""
+        self.context_window = _window([choice.window for choice in choices], on)
+        self.double = all(getattr(choice.llm, "double", False) is True for choice in choices)
+        """No real model is among them."""
+        self._choices = choices
+        self._on = frozenset(on)
+        self._cooldown = cooldown
+        self._clock: Clock = clock or SystemClock()
+        self._lock = threading.Lock()
+
+    async def complete(self, request: Request) -> Response:
+        """Ask one model. Raises LLMError with `retryable` where the next try goes to another, else what that raises."""
+        choice = self._choose(request)
+        if request.route is not None:
+            request.route.model = choice.name
+        try:
+            response = await choice.llm.complete(request)
+        except Exception as error:
+            failure = classify(error)
+            other = self._other(choice, failure, request)
+            if other is None:
+                raise
+            raise _worth_another_try(error, failure, choice, other) from error
+        unnamed = isinstance(response, Response) and response.model is None  # type: ignore[redundant-expr]
+        return replace(response, model=choice.name) if unnamed else response
+
+    async def aclose(self) -> None:
+        """Close every model that can be closed."""
+        for choice in self._choices:
+            if (close := getattr(choice.llm, "aclose", None)) is not None:
+                await close()
+
+    def _choose(self, request: Request) -> _Choice:
+        """Return the first model that is ready and takes a request of this size, else the one that is ready soonest."""
+        with self._lock:
+            size = self._size(request)
+            possible = [choice for choice in self._choices if choice.takes(size)] or self._choices
+            now = self._clock.monotonic()
+            ready = next((choice for choice in possible if choice.ready_at <= now), None)
+            return ready or min(possible, key=lambda choice: choice.ready_at)
+
+    def _size(self, request: Request) -> int:
+        """Return an estimate of its tokens; 0 while no request was ever too long, for it reads the whole of it."""
+        if all(choice.too_long is None for choice in self._choices):
+            return 0
+        return input_bound(request.messages, request.tools)
+
+    def _other(self, failed: _Choice, failure: Failure, request: Request) -> _Choice | None:
+        """Note how a model failed; return who is asked next, or None where nobody else should be."""
+        if failure.kind not in self._on:
+            return None
+        with self._lock:
+            now = self._clock.monotonic()
+            if failure.kind == "context_length":
+                self._note_too_long(failed, input_bound(request.messages, request.tools))
+            else:
+                failed.ready_at = now + (failure.retry_after or self._cooldown)
+            size = self._size(request)
+            able = (one for one in self._choices if one is not failed and one.ready_at <= now)
+            return next((one for one in able if one.takes(size)), None)
+
+    def _note_too_long(self, failed: _Choice, size: int) -> None:
+        for choice in self._choices:
+            if choice is failed or not _is_larger(choice.window, failed.window):
+                choice.too_long = min(size, choice.too_long or size)
+
+
+def _choice(llm: Any) -> _Choice:
+    if not callable(getattr(llm, "complete", None)):
+        raise ConfigError(f"each model must have `async complete(request)`; {type(llm).__name__} has not")
+    name, provider = getattr(llm, "model", None), getattr(llm, "provider", None)
+    window = int(getattr(llm, "context_window", 0) or 0)
+    return _Choice(llm, str(name or "unknown"), str(provider or "_unknown"), window)
+
+
+def _window(windows: Sequence[int], on: Sequence[str]) -> int:
+    """Return the tokens that can be read at once, 0 where that is unknown.
+
+    What fits into any of them, as any of them may be asked; with `context_length`, what fits into one.
+    """
+    known = [window for window in windows if window]
+    if "context_length" in on:
+        return max(windows) if len(known) == len(windows) else 0
+    return min(known, default=0)
+
+
+def _is_larger(window: int, than: int) -> bool:
+    return not window or not than or window > than
+
+
+def _worth_another_try(error: Exception, failure: Failure, failed: _Choice, other: _Choice) -> LLMError:
+    return LLMError(
+        f"{failed.name} failed ({error}); {other.name} is asked next",
+        kind=failure.kind,
+        status=getattr(error, "status", None),
+        retry_after=0.0,
+        partial=getattr(error, "partial", ""),
+        retryable=True,
+    )

@@ -1,0 +1,329 @@
+"""Rate limits of a model: how many requests at once, how many requests and tokens in a minute, how many may wait.
+
+    gpt = Limited(gpt, RateLimit(concurrency=8, requests_per_minute=500, tokens_per_minute=200_000))
+    one, two = Orchestrator(gpt, …), Orchestrator(gpt, …)          # share it
+
+A policy around any model, asked for each try: a retry waits for its turn again. What shares a limiter shares the
+limits: give the same `Limited` to several agents, or one `RateLimiter` to several models of an account. It is one for
+a process; processes do not know of each other.
+
+- *A minute* is any 60 seconds, not one of a clock and no bucket that refills: whichever way a provider counts, it
+  never sees more than the limit. The price is that a burst that uses a minute up waits for the whole of the next.
+- *First come, first served.* A request that needs many tokens is not passed by small ones.
+- *Tokens* are reserved by an upper estimate (two bytes a token, and the longest possible answer) and corrected by
+  what the answer reports. A request that is bigger than the limit goes out alone, so that an estimate refuses nothing.
+- A `retry_after` of the provider holds everybody back until then, not only the one who was told.
+- *Waiting* is no task: each who waits has a future and a timer of his own event loop, so agents in other threads may
+  share the limiter, and one that is cancelled frees its place. It counts for the dwell limit of the state and the
+  deadlines of run and retry policy. How long it was stands in `LLMCall.queued`.
+- A queue that is full, and a wait that would last longer than `max_wait`, is an LLMError `rate_limited` with the
+  delay, where one is known: shedding load looks to retry and fallback policies as it does when a provider does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import threading
+from collections import deque
+from dataclasses import dataclass, fields
+from typing import Any
+
+from orchestrator.errors import ConfigError, LLMError
+from orchestrator.messages import NO_USAGE, Request, Response, Usage, input_bound, output_bound
+from orchestrator.ports import LLM, Clock, SystemClock
+from orchestrator.retry import classify
+
+MINUTE = 60.0
+_ROUNDING = 1e-6
+"""Seconds: a timer set for a difference of two times may ring this much early."""
+_TURNED_AWAY = frozenset(("rate_limited", "auth", "client_error", "context_length"))
+"""Kinds of errors of requests that the provider did not work on: their tokens are free again."""
+_HOLDING = frozenset(("rate_limited", "server_error"))
+"""Kinds of errors whose `retry_after` is meant for everybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """Limits of one account or model; 0 disables each. Raises ConfigError."""
+
+    concurrency: int = 0
+    """Requests under way at once."""
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    """Input and output together."""
+    queue: int = 1000
+    """Requests that may wait."""
+    max_wait: float = 300.0
+    """Seconds that one may wait."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            whole = item.name != "max_wait"
+            good = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+            if not (good and math.isfinite(value) and value >= 0):
+                kind = "a whole number" if whole else "seconds"
+                raise ConfigError(f"{item.name} is {value!r}; possible: {kind}, 0 (no limit) or more")
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A request that was let through. `tokens` are reserved until `RateLimiter.leave` knows better."""
+
+    at: float
+    tokens: int
+    counted: bool = True
+    """It began within the last minute."""
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """One who waits."""
+
+    loop: asyncio.AbstractEventLoop
+    tokens: int
+    since: float
+    bell: asyncio.Future[None] | None = None
+
+    def ring(self) -> bool:
+        """Let it look again; False where its event loop is gone and it never will."""
+        try:
+            if self.loop is _running():
+                _set(self.bell)
+            else:
+                self.loop.call_soon_threadsafe(_set, self.bell)
+        except RuntimeError:
+            return False
+        return True
+
+
+class RateLimiter:
+    """Keeps one RateLimit, for whatever models are given to it. From any thread; `clock` is for tests."""
+
+    def __init__(self, limit: RateLimit, *, clock: Clock | None = None) -> None:
+        self.limit = limit
+        self.clock: Clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._waiting: deque[_Place] = deque()
+        self._active = 0
+        self._minute: deque[Entry] = deque()
+        """Requests that began within the last minute, the oldest first."""
+        self._tokens = 0
+        """Of those."""
+        self._held_until = -math.inf
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    @property
+    def active(self) -> int:
+        """How many are under way."""
+        return self._active
+
+    async def enter(self, tokens: int = 0) -> Entry:
+        """Return when a request of at most so many tokens may go out; `leave` must follow.
+
+        Raises LLMError of kind `rate_limited` where the queue is full or the wait would be too long.
+        """
+        with self._lock:
+            now = self.clock.monotonic()
+            wait = self._wait(now, tokens)
+            if not self._waiting and not wait:
+                return self._admit(now, tokens)
+            self._refuse(wait)
+            place = _Place(asyncio.get_running_loop(), tokens, now)
+            self._waiting.append(place)
+        try:
+            return await self._turn_of(place)
+        except BaseException:
+            with self._lock:
+                if place in self._waiting:
+                    self._waiting.remove(place)
+                self._ring_first()
+            raise
+
+    def leave(self, entry: Entry, tokens: int | None = None, *, hold: float = 0.0) -> None:
+        """End a request. `tokens` is what it really used, None where nobody knows; `hold` keeps all back so long."""
+        with self._lock:
+            self._active -= 1
+            if tokens is not None and entry.counted:
+                self._tokens += tokens - entry.tokens
+                entry.tokens = tokens
+            if hold:
+                self._held_until = max(self._held_until, self.clock.monotonic() + hold)
+            self._ring_first()
+
+    # ---- inside, with the lock held ----
+
+    async def _turn_of(self, place: _Place) -> Entry:
+        """Wait until this one is the first in the queue and fits."""
+        while True:
+            with self._lock:
+                now = self.clock.monotonic()
+                first = self._waiting[0] is place
+                wait = self._wait(now, place.tokens) if first else math.inf
+                if not wait:
+                    self._waiting.popleft()
+                    self._ring_first()
+                    return self._admit(now, place.tokens)
+                left = self._patience(place, now)
+                if left <= 0 or (first and left < wait < math.inf):
+                    self._give_up(wait)
+                place.bell = place.loop.create_future()
+            await self._rung(place.bell, min(wait, left))
+
+    async def _rung(self, bell: asyncio.Future[None], seconds: float) -> None:
+        timer = None if seconds == math.inf else self.clock.call_later(seconds, lambda: _set(bell))
+        try:
+            await bell
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _patience(self, place: _Place, now: float) -> float:
+        if not self.limit.max_wait:
+            return math.inf
+        left = place.since + self.limit.max_wait - now
+        return left if left > _ROUNDING else 0.0
+
+    def _admit(self, now: float, tokens: int) -> Entry:
+        entry = Entry(now, tokens)
+        self._active += 1
+        self._tokens += tokens
+        self._minute.append(entry)
+        return entry
+
+    def _wait(self, now: float, tokens: int) -> float:
+        """Return in how many seconds such a request fits: 0 for now, infinity where nobody knows."""
+        self._forget(now)
+        limit, waits = self.limit, [self._held_until - now]
+        if limit.concurrency and self._active >= limit.concurrency:
+            return math.inf
+        if limit.requests_per_minute and len(self._minute) >= limit.requests_per_minute:
+            oldest = self._minute[len(self._minute) - limit.requests_per_minute]
+            waits.append(oldest.at + MINUTE - now)
+        if limit.tokens_per_minute:
+            waits.append(self._until_affordable(tokens) - now)
+        longest = max(waits)
+        return longest if longest > _ROUNDING else 0.0
+
+    def _until_affordable(self, tokens: int) -> float:
+        """Return the time at which so many tokens are free; those of a request that is too big, all."""
+        used, room = self._tokens, max(0, self.limit.tokens_per_minute - tokens)
+        until = -math.inf
+        for entry in self._minute:
+            if used <= room:
+                break
+            used -= entry.tokens
+            until = entry.at + MINUTE
+        return until
+
+    def _forget(self, now: float) -> None:
+        """Forget what began more than a minute ago."""
+        while self._minute and self._minute[0].at + MINUTE - now <= _ROUNDING:
+            entry = self._minute.popleft()
+            entry.counted = False
+            self._tokens -= entry.tokens
+
+    def _refuse(self, wait: float) -> None:
+        limit = self.limit
+        if limit.queue and len(self._waiting) >= limit.queue:
+            raise LLMError(
+                f"the rate limiter refused a request: {limit.queue} wait already (queue={limit.queue}); ask less at "
+                "once, or raise the limits",
+                kind="rate_limited",
+                retry_after=self._known(wait),
+            )
+
+    def _give_up(self, wait: float) -> None:
+        delay = self._known(wait)
+        when = "" if delay is None else f", and it would be {delay:.1f} s more"
+        raise LLMError(
+            f"a request waited for the rate limiter as long as it may (max_wait={self.limit.max_wait:g} s){when}",
+            kind="rate_limited",
+            retry_after=delay,
+        )
+
+    @staticmethod
+    def _known(wait: float) -> float | None:
+        return wait if 0 < wait < math.inf else None
+
+    def _ring_first(self) -> None:
+        """Let the first in the queue look whether it fits; one whose event loop is gone makes room."""
+        while self._waiting and not self._waiting[0].ring():
+            self._waiting.popleft()
+
+
+class Limited:
+    """A model behind a rate limiter: `limit` is its own RateLimit, or a RateLimiter that others share.
+
+    All else that one may ask of the model (`model`, `provider`, `context_window`, …) is the model's own.
+    """
+
+    def __init__(self, llm: LLM, limit: RateLimit | RateLimiter, *, clock: Clock | None = None) -> None:
+        if not isinstance(limit, RateLimit | RateLimiter):
+            raise ConfigError(f"limit is {limit!r}; give RateLimit(…), or a RateLimiter to share")
+        if not callable(getattr(llm, "complete", None)):
+            raise ConfigError(f"llm must have `async complete(request)`; {type(llm).__name__} has not")
+        self.llm = llm
+        self.limiter = RateLimiter(limit, clock=clock) if isinstance(limit, RateLimit) else limit
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "llm":  # of a copy that is not made yet
+            raise AttributeError(name)
+        return getattr(self.llm, name)
+
+    async def complete(self, request: Request) -> Response:
+        """Ask the model when it is this request's turn. Raises what the model raises, and as `RateLimiter.enter`."""
+        limiter = self.limiter
+        entry = await self._enter(request)
+        used: int | None = None
+        hold = 0.0
+        try:
+            response = await self.llm.complete(request)
+            used = _total(response)
+        except Exception as error:
+            failure = classify(error)
+            used = 0 if failure.kind in _TURNED_AWAY else None
+            hold = failure.retry_after or 0.0 if failure.kind in _HOLDING else 0.0
+            raise
+        finally:
+            limiter.leave(entry, used, hold=hold)
+        return response
+
+    async def _enter(self, request: Request) -> Entry:
+        limiter, route = self.limiter, request.route
+        tokens = _estimate(request) if limiter.limit.tokens_per_minute else 0
+        began = limiter.clock.monotonic()
+        try:
+            return await limiter.enter(tokens)
+        finally:
+            if route is not None:
+                route.queued = (route.queued or 0.0) + limiter.clock.monotonic() - began
+
+
+def _estimate(request: Request) -> int:
+    return input_bound(request.messages, request.tools) + output_bound(request.params)
+
+
+def _total(response: object) -> int | None:
+    """Return the tokens that an answer reports; None where it reports none."""
+    usage = getattr(response, "usage", NO_USAGE)
+    if not isinstance(usage, Usage) or not (usage.input_tokens or usage.output_tokens):
+        return None
+    return usage.input_tokens + usage.output_tokens
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    with contextlib.suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
+
+
+def _set(bell: asyncio.Future[None] | None) -> None:
+    if bell is not None and not bell.done():
+        bell.set_result(None)
