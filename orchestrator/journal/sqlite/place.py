@@ -28,7 +28,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def prepare(path: Path) -> list[Path]:
+def prepare(path: Path, noun: str = "journal") -> list[Path]:
     """Create what is missing (folders 0700, file 0600), durably; return it, innermost last. Raises StoreDown."""
     made: list[Path] = []
     try:
@@ -36,7 +36,7 @@ def prepare(path: Path) -> list[Path]:
             folder.mkdir(mode=0o700, exist_ok=True)
             made.append(folder)
             sync_folder(folder.parent)
-        refuse_network(path.parent)
+        refuse_network(path.parent, noun)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
             made.append(path)
@@ -44,7 +44,7 @@ def prepare(path: Path) -> list[Path]:
     except BaseException as error:
         undo(made)
         if isinstance(error, OSError):
-            raise StoreDown(f"journal {path} cannot be created: {error.strerror or error}") from error
+            raise StoreDown(f"{noun} {path} cannot be created: {error.strerror or error}") from error
         raise
     return made
 
@@ -70,11 +70,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def refuse_network(folder: Path) -> None:
+def refuse_network(folder: Path, noun: str = "journal") -> None:
     """Raise StoreDown when the folder lies on a network file system. Only Linux tells; elsewhere nothing is refused."""
     kind = file_system(folder)
     if kind in NETWORK:
-        raise StoreDown(f"journal folder {folder} is on {kind}, a network file system: choose a local disk")
+        raise StoreDown(f"{noun} folder {folder} is on {kind}, a network file system: choose a local disk")
 
 
 def file_system(folder: Path) -> str:

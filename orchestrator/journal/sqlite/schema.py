@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
@@ -69,6 +71,20 @@ PRAGMAS: dict[str, tuple[object, object]] = {
 }
 """Name -> what to set, what must be read back."""
 
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a file of ours is: its name in sentences, how it is known, its tables and what it may lack of them."""
+
+    noun: str
+    application: int
+    version: int
+    tables: tuple[str, ...]
+    added: Mapping[str, str] = field(default_factory=dict)
+
+
+JOURNAL = Kind("journal", APPLICATION, VERSION, TABLES, ADDED)
+
 SHIFT = 32
 LAST = (1 << SHIFT) - 1
 
@@ -85,34 +101,34 @@ def refuse_old_sqlite(version: str) -> None:
         raise StoreDown(f"apsw brings SQLite {version}, which can corrupt a journal: install apsw>={wanted}")
 
 
-def connect(path: Path, *, busy: float, query_only: bool = False) -> apsw.Connection:
+def connect(path: Path, *, busy: float, query_only: bool = False, kind: Kind = JOURNAL) -> apsw.Connection:
     """Open a connection to a file, its tables made where there are none. Raises StoreDown, Corrupt or TooNew."""
     refuse_old_sqlite(apsw.sqlite_lib_version())
     db: apsw.Connection | None = None
     try:
         db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         db.set_busy_timeout(int(busy * 1000))
-        _prepare(db, path)
+        _prepare(db, path, kind)
         if query_only:
             db.pragma("query_only", 1)
     except BaseException as error:
         if db is not None:
             db.close(force=True)
         if isinstance(error, apsw.Error):
-            raise explain(error, path, busy) from error
+            raise explain(error, path, busy, kind.noun) from error
         raise
     return db
 
 
-def _prepare(db: apsw.Connection, path: Path) -> None:
-    refuse_foreign(db, path)
+def _prepare(db: apsw.Connection, path: Path, kind: Kind) -> None:
+    refuse_foreign(db, path, kind)
     if db.readonly("main"):
-        raise StoreDown(f"journal {path} is read-only")
+        raise StoreDown(f"{kind.noun} {path} is read-only")
     for name, (value, _) in PRAGMAS.items():
         db.pragma(name, value)
-    _create(db, path)
+    _create(db, path, kind)
     if wrong := misset(db):
-        raise StoreDown(f"journal {path} refused {wrong}")
+        raise StoreDown(f"{kind.noun} {path} refused {wrong}")
 
 
 def read_back(db: apsw.Connection) -> dict[str, object]:
@@ -128,38 +144,38 @@ def misset(db: apsw.Connection) -> str:
     )
 
 
-def refuse_foreign(db: apsw.Connection, path: Path) -> None:
-    """Raise TooNew or StoreDown for a file that is not a journal of ours; an empty one will be."""
-    version, application = db.pragma("user_version"), db.pragma("application_id")
-    if application == APPLICATION and isinstance(version, int) and version > VERSION:
+def refuse_foreign(db: apsw.Connection, path: Path, kind: Kind = JOURNAL) -> None:
+    """Raise TooNew or StoreDown for a file of ours that is not of this kind, or is none; an empty one will be."""
+    version, application, noun = db.pragma("user_version"), db.pragma("application_id"), kind.noun
+    if application == kind.application and isinstance(version, int) and version > kind.version:
         raise TooNew(
-            f"journal {path} has version {version}; this version of fsm-orchestrator reads up to {VERSION}"
+            f"{noun} {path} has version {version}; this version of fsm-orchestrator reads up to {kind.version}"
         )
-    if application != APPLICATION and (application or version or _tables(db)):
-        raise StoreDown(f"{path} is a SQLite database of something else, not a journal")
+    if application != kind.application and (application or version or _tables(db)):
+        raise StoreDown(f"{path} is a SQLite database of something else, not a {noun}")
 
 
 def _tables(db: apsw.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM sqlite_schema").get)
 
 
-def _lacking(db: apsw.Connection) -> set[str]:
-    return ADDED.keys() - {str(row[0]) for row in db.execute("SELECT name FROM sqlite_schema")}
+def _lacking(db: apsw.Connection, kind: Kind) -> set[str]:
+    return kind.added.keys() - {str(row[0]) for row in db.execute("SELECT name FROM sqlite_schema")}
 
 
-def _create(db: apsw.Connection, path: Path) -> None:
+def _create(db: apsw.Connection, path: Path, kind: Kind) -> None:
     """Make what is missing in one transaction; a second process that comes meanwhile waits and finds it."""
-    if db.pragma("application_id") == APPLICATION and not _lacking(db):
+    if db.pragma("application_id") == kind.application and not _lacking(db, kind):
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        refuse_foreign(db, path)
-        if db.pragma("application_id") != APPLICATION:
-            for table in TABLES:
+        refuse_foreign(db, path, kind)
+        if db.pragma("application_id") != kind.application:
+            for table in kind.tables:
                 db.execute(table)
-            db.pragma("user_version", VERSION)
-            db.pragma("application_id", APPLICATION)
-        for statement in ADDED.values():
+            db.pragma("user_version", kind.version)
+            db.pragma("application_id", kind.application)
+        for statement in kind.added.values():
             db.execute(statement)
         db.execute("COMMIT")
     finally:

@@ -45,23 +45,21 @@ _SENTENCES: tuple[tuple[type[BaseException], type[JournalError], str], ...] = (
     (apsw.ReadOnlyError, StoreDown, "is read-only"),
     (apsw.CantOpenError, StoreDown, "cannot be opened for writing"),
     (apsw.PermissionsError, StoreDown, "cannot be opened for writing"),
-    (apsw.IOError, StoreDown, "had an I/O error ({detail}): open the journal again"),
-    (OSError, StoreDown, "had an I/O error ({detail}): open the journal again"),
+    (apsw.IOError, StoreDown, "had an I/O error ({detail}): open the {noun} again"),
+    (OSError, StoreDown, "had an I/O error ({detail}): open the {noun} again"),
     (BaseException, StoreDown, "failed ({detail})"),
 )
 """The first that fits is what is said of the journal."""
 
 
-def explain(error: BaseException, path: Path, busy: float) -> JournalError:
-    """Return the error to raise for what apsw or the system raised."""
+def explain(error: BaseException, path: Path, busy: float, noun: str = "journal") -> JournalError:
+    """Return the error to raise for what apsw or the system raised; `noun` is what the file is to its user."""
     if isinstance(error, JournalError):
         return error
     if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in _FULL):
-        return StoreDown(
-            f"the disk of journal {path} is full: free space, then open the journal again", "full"
-        )
+        return StoreDown(f"the disk of {noun} {path} is full: free space, then open the {noun} again", "full")
     kind, sentence = next((kind, text) for of, kind, text in _SENTENCES if isinstance(error, of))
-    said = f"journal {path} {sentence.format(busy=busy, detail=_detail(error))}"
+    said = f"{noun} {path} {sentence.format(busy=busy, detail=_detail(error), noun=noun)}"
     return StoreDown(said, _kind(error)) if kind is StoreDown else kind(said)
 
 

@@ -94,13 +94,20 @@ class Writer:
     """
 
     def __init__(
-        self, db: apsw.Connection, *, limit: int, explain: Callable[[BaseException], JournalError], name: str
+        self,
+        db: apsw.Connection,
+        *,
+        limit: int,
+        explain: Callable[[BaseException], JournalError],
+        name: str,
+        noun: str = "journal",
     ) -> None:
         self.down: JournalError | None = None
         self.commits = 0
         self.poisoned = False
         self._db = db
         self._limit = limit
+        self._noun = noun
         self._explain = explain
         self._jobs: deque[Job[Any]] = deque()
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -109,7 +116,7 @@ class Writer:
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._pages = 0
         db.set_wal_hook(self._note_pages)
-        self._thread = threading.Thread(target=self._serve, name=f"journal {name}", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"{noun} {name}", daemon=True)
         self._thread.start()
 
     # ---- from event loops ----
@@ -168,7 +175,7 @@ class Writer:
             while self._serve_batch():
                 pass
         finally:
-            self.down = self.down or StoreDown("the journal is closed")
+            self.down = self.down or StoreDown(f"the {self._noun} is closed")
             self._fail_queued(self.down)
             self._close()
 
@@ -181,7 +188,7 @@ class Writer:
             elif jobs:
                 self._commit(jobs)
         except BaseException as death:  # noqa: BLE001  whatever ends this thread, nobody may wait for ever
-            self.down = StoreDown(f"the journal's writer thread died: {type(death).__name__}: {death}")
+            self.down = StoreDown(f"the {self._noun}'s writer thread died: {type(death).__name__}: {death}")
             self._fail(jobs, self.down)
         return more and self.down is None
 

@@ -1,0 +1,354 @@
+"""What conversations remember, in one SQLite file: a `ports.Memory` that outlives its process.
+
+    agent = Orchestrator(llm=my_llm, memory=SqliteMemory(".orchestrator/memory.db"))
+    await agent.run("My name is Ada.", conversation_id="ada")          # and in another process, a week later:
+    await agent.run("What is my name?", conversation_id="ada")
+
+It lies beside the journal because it needs the same care of its file (how it is opened, which SQLite, the one thread
+that writes and syncs, what errors mean), and the folders of this row may not import each other. It is a file of its
+own: a memory may be copied, erased or lost without touching a run.
+
+- *Kept* is, under each key (the conversation, else the run), every exchange in order, the newest `max_failures` failure
+  episodes, and summaries. A summary holds what a run did on its way, and none of the exchanges before it, so it
+  replaces only the earlier summaries of the same run: those that no exchange follows yet.
+- *Shown* by `prepare` are the newest exchanges and summaries, whole and in order, as many as `max_messages` and
+  `max_chars` allow, without those that stand in the conversation anyway. Then, in one message of the user's role, what
+  failed since the last exchange, the newest first: their texts come from tools and models, so they give no orders.
+- *Durable* is what a call has returned for. One that is cancelled, by a deadline perhaps, does not wait for the disk:
+  what it stored is then there whole or not at all. Storing the last exchange again changes nothing, for a run that is
+  resumed may do so.
+- *Errors* are MemoryDown, one sentence each. After one of the disk the next call opens the file anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+import apsw
+import orjson
+
+from orchestrator.errors import ConfigError, JournalError, RunError
+from orchestrator.journal.sqlite import place, schema
+from orchestrator.journal.sqlite.schema import checksum
+from orchestrator.journal.sqlite.trouble import TRANSIENT, explain
+from orchestrator.journal.sqlite.writer import Transaction, Writer
+from orchestrator.messages import Message, encodable
+from orchestrator.ports import FailureEpisode
+
+T = TypeVar("T")
+
+EXCHANGE, SUMMARY, FAILURE = "exchange", "summary", "failure"
+_NOUN = "memory"
+_BATCH = 1000
+_SHOWN_ERROR, _SHOWN_ARGUMENTS = 500, 200
+"""Characters of a failure that a model is shown."""
+
+MEMORY = schema.Kind(
+    _NOUN,
+    0x46534D6D,  # `FSMm`
+    1,
+    (
+        """CREATE TABLE entry(
+            id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL,
+            at REAL NOT NULL, sum INTEGER NOT NULL) STRICT""",
+        "CREATE INDEX entry_of_key ON entry(key, kind, id)",
+    ),
+)
+
+_abandoned: list[object] = []
+"""Connections of a parent, kept by a forked child: closing them would touch locks that it does not have."""
+
+
+class MemoryDown(RunError):
+    """A memory cannot be opened, read or written, or what it holds is damaged. No JournalError: runs keep theirs.
+
+    `kind` is `locked`, `full`, `io`, `corrupt` or `other`.
+    """
+
+    def __init__(self, why: str, kind: str = "other") -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+class SqliteMemory:
+    """Implements `ports.Memory`. Any number of agents and processes may use one file.
+
+    `max_messages` and `max_chars` (of JSON text) bound what `prepare` returns, 0 is no bound; `max_failures` is how
+    many episodes of a key are kept and shown, 0 is none. `busy` is how many seconds another process may hold the write
+    lock; `now` stamps what is stored. Constructing opens nothing: the first call does, off the event loop. Raises
+    ConfigError.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        max_messages: int = 40,
+        max_chars: int = 40_000,
+        max_failures: int = 3,
+        busy: float = 5.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        bounds: dict[str, object] = {
+            "max_messages": max_messages,
+            "max_chars": max_chars,
+            "max_failures": max_failures,
+        }
+        for name, value in bounds.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number, 0 or more")
+        self.path = Path(path).absolute()
+        self.max_messages = max_messages
+        self.max_chars = max_chars
+        self.max_failures = max_failures
+        self._busy = busy
+        self._now = now
+        self._lock = threading.Lock()
+        self._writer: Writer | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    # ---- the port ----
+
+    async def prepare(self, key: str, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return what is known under a key, the oldest first. Raises MemoryDown."""
+        there = {_text(message) for message in messages}
+        return await self._call(lambda tx: self._known(tx.cursor, key, there))
+
+    async def store(self, key: str, messages: Sequence[Message]) -> None:
+        """Keep an exchange; the last one again is no other. Raises MemoryDown."""
+        texts = [_text(message) for message in messages if message.role != "tool"]
+        await self._call(lambda tx: self._add(tx.cursor, key, EXCHANGE, _list(texts)))
+
+    async def store_failure(self, key: str, episode: FailureEpisode) -> None:
+        """Keep what went wrong, and forget the oldest beyond `max_failures`. Raises MemoryDown."""
+        body = {
+            "run_id": episode.run_id,
+            "reason": episode.reason,
+            "error": episode.error,
+            "iteration": episode.iteration,
+            "calls": episode.calls,
+        }
+        await self._call(lambda tx: self._add_failure(tx.cursor, key, orjson.dumps(encodable(body))))
+
+    async def compact(self, key: str, summary: Message) -> None:
+        """Keep a summary in the place of those that no exchange follows yet. Raises MemoryDown."""
+        await self._call(lambda tx: self._add_summary(tx.cursor, key, _list([_text(summary)])))
+
+    # ---- care ----
+
+    async def erase(self, key: str) -> bool:
+        """Forget all under a key, in the file and its log; False where there was nothing. Raises MemoryDown."""
+        changed = await self._call(lambda tx: _changed(tx.cursor, "DELETE FROM entry WHERE key=?", key))
+        await self._aside(self._truncate)
+        return bool(changed)
+
+    async def prune(self, *, older_than: float) -> int:
+        """Forget the keys under which nothing was stored since (epoch seconds); return how many entries they had."""
+        query = "DELETE FROM entry WHERE key IN (SELECT key FROM entry GROUP BY key HAVING max(at) < ?)"
+        changed = await self._call(lambda tx: _changed(tx.cursor, query, older_than))
+        await self._aside(self._truncate)
+        return changed
+
+    async def open(self) -> None:
+        """Open now rather than at the first use. Raises MemoryDown."""
+        await self._aside(self._opened)
+
+    async def close(self) -> None:
+        """Write what is queued and let go of the file."""
+        self._closed = True
+        writer, self._writer = self._writer, None
+        if writer is not None and self._pid == os.getpid():
+            await asyncio.to_thread(writer.stop)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # ---- in the thread that writes ----
+
+    def _add(self, cursor: apsw.Cursor, key: str, kind: str, body: bytes) -> None:
+        newest = "SELECT body FROM entry WHERE key=? AND kind=? ORDER BY id DESC LIMIT 1"
+        if cursor.execute(newest, (key, kind)).get == body:
+            return
+        at = self._now()
+        row = (key, kind, body, at, checksum(key, kind, body.decode(), at))
+        cursor.execute("INSERT INTO entry(key, kind, body, at, sum) VALUES (?,?,?,?,?)", row)
+
+    def _add_failure(self, cursor: apsw.Cursor, key: str, body: bytes) -> None:
+        self._add(cursor, key, FAILURE, body)
+        cursor.execute(
+            """DELETE FROM entry WHERE key=?1 AND kind=?2 AND id NOT IN
+            (SELECT id FROM entry WHERE key=?1 AND kind=?2 ORDER BY id DESC LIMIT ?3)""",
+            (key, FAILURE, self.max_failures),
+        )
+
+    def _add_summary(self, cursor: apsw.Cursor, key: str, body: bytes) -> None:
+        cursor.execute(
+            "DELETE FROM entry WHERE key=? AND kind=? AND id>?", (key, SUMMARY, _last(cursor, key, EXCHANGE))
+        )
+        self._add(cursor, key, SUMMARY, body)
+
+    def _known(self, cursor: apsw.Cursor, key: str, there: set[bytes]) -> list[Message]:
+        since = _last(cursor, key, EXCHANGE)
+        failures = list(self._read(cursor, key, (FAILURE, FAILURE), since))
+        known: list[list[bytes]] = []
+        messages = characters = 0
+        for body in self._read(cursor, key, (EXCHANGE, SUMMARY), 0):
+            texts = [orjson.dumps(raw) for raw in orjson.loads(body)]
+            if there.issuperset(texts):
+                continue
+            messages += len(texts)
+            characters += len(body.decode())
+            if _beyond(messages, self.max_messages) or _beyond(characters, self.max_chars):
+                break
+            known.append(texts)
+        found = [Message.from_openai(orjson.loads(text)) for texts in reversed(known) for text in texts]
+        return [*found, *_told(failures[: self.max_failures])]
+
+    def _read(self, cursor: apsw.Cursor, key: str, kinds: tuple[str, str], since: int) -> Iterator[bytes]:
+        """Yield what stands behind `since`, the newest first, each proved."""
+        query = "SELECT id, kind, body, at, sum FROM entry WHERE key=? AND kind IN (?,?) AND id>? ORDER BY id DESC"
+        for number, kind, body, at, total in cursor.execute(query, (key, *kinds, since)):
+            if checksum(key, kind, body.decode(errors="replace"), at) != total:
+                raise MemoryDown(
+                    f"memory {self.path} is damaged at entry {number} of {key!r}: erase that key, or restore a copy",
+                    "corrupt",
+                )
+            yield body
+
+    # ---- opening ----
+
+    async def _call(self, work: Callable[[Transaction], T]) -> T:
+        """Carry out a job in the writer's thread. Cancelled, it does not wait: the job is done or not, never half."""
+        writer = self._writer
+        if writer is None or writer.down is not None or self._pid != os.getpid():
+            writer = await self._aside(self._opened)
+        try:
+            return await asyncio.shield(writer.submit(work))
+        except JournalError as error:
+            raise _down(error) from error
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work)
+        except JournalError as error:
+            raise _down(error) from error
+
+    def _opened(self) -> Writer:
+        """Return the writer, opened where there is none or where the last one met an error of the disk."""
+        if self._pid != os.getpid():
+            self._adopt()
+        with self._lock:
+            if self._closed:
+                raise MemoryDown(f"memory {self.path} is closed")
+            if self._writer is not None and self._writer.down is not None:
+                self._writer.stop()
+                self._writer = None
+            if self._writer is None:
+                self._writer = _open(self.path, self._busy)
+                weakref.finalize(self, _stop, self._writer, self._pid)
+            return self._writer
+
+    def _adopt(self) -> None:
+        """Be the memory of this forked child, if the parent had not opened it. Raises MemoryDown."""
+        if self._writer is not None:
+            if self._writer not in _abandoned:
+                _abandoned.append(self._writer)
+            raise MemoryDown(
+                f"memory {self.path} was opened before this process was forked: make another in the child"
+            )
+        self._pid, self._lock = os.getpid(), threading.Lock()
+
+    def _truncate(self) -> None:
+        db = schema.connect(self.path, busy=self._busy, kind=MEMORY)
+        try:
+            _empty_log(db, self.path, self._busy)
+        finally:
+            db.close(force=True)
+
+
+def _open(path: Path, busy: float) -> Writer:
+    """Open the file and start the thread. Raises StoreDown, Corrupt or TooNew, and leaves what it found."""
+    made = place.prepare(path, _NOUN)
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(place.undo, made)
+        db = schema.connect(path, busy=busy, kind=MEMORY)
+        on_failure.callback(db.close, force=True)
+        _empty_log(db, path, busy)  # what a failed sync left there is written again, and not trusted
+        writer = Writer(
+            db,
+            limit=_BATCH,
+            explain=lambda error: explain(error, path, busy, _NOUN),
+            name=path.name,
+            noun=_NOUN,
+        )
+        on_failure.pop_all()
+    return writer
+
+
+def _empty_log(db: apsw.Connection, path: Path, busy: float) -> None:
+    """Copy the log into the file and empty it, as far as nobody else reads or writes."""
+    try:
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except TRANSIENT:
+        pass  # then they do it, or whoever opens next
+    except apsw.Error as error:
+        raise explain(error, path, busy, _NOUN) from error
+
+
+def _text(message: Message) -> bytes:
+    """Return a message as it is kept: calls are left out, for their results are not kept either."""
+    raw = message.to_openai()
+    raw.pop("tool_calls", None)
+    return orjson.dumps(encodable(raw))
+
+
+def _list(texts: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(texts) + b"]"
+
+
+def _told(failures: Sequence[bytes]) -> Iterator[Message]:
+    """Yield one message that tells of failures, if there are any."""
+    if not failures:
+        return
+    lines = ["Since then these attempts failed, the last one first:"]
+    for episode in map(orjson.loads, failures):
+        calls = ", ".join(f"{tool}({arguments[:_SHOWN_ARGUMENTS]})" for tool, arguments in episode["calls"])
+        last = f" Last calls: {calls}." if calls else ""
+        lines.append(f"- {episode['reason']}: {' '.join(episode['error'].split())[:_SHOWN_ERROR]}.{last}")
+    yield Message("user", "\n".join(lines))
+
+
+def _last(cursor: apsw.Cursor, key: str, kind: str) -> int:
+    found = cursor.execute("SELECT max(id) FROM entry WHERE key=? AND kind=?", (key, kind)).get
+    return int(found or 0)
+
+
+def _changed(cursor: apsw.Cursor, statement: str, value: object) -> int:
+    cursor.execute(statement, (value,))
+    return int(cursor.connection.changes())
+
+
+def _beyond(count: int, most: int) -> bool:
+    return 0 < most < count
+
+
+def _down(error: JournalError) -> MemoryDown:
+    return MemoryDown(str(error), error.kind)
+
+
+def _stop(writer: Writer, pid: int) -> None:
+    if pid == os.getpid():
+        writer.stop()
