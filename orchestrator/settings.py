@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -33,12 +33,24 @@ class Settings(BaseSettings):
 
     model: str | None = None
     """`provider:name` of the model that `orchestrator run` asks."""
+    base_url: str | None = None
+    """Address of a server that speaks the provider's protocol; None is the provider's own."""
+    openai_api_key: SecretStr | None = None
+    """None: OPENAI_API_KEY."""
+    anthropic_api_key: SecretStr | None = None
+    """None: ANTHROPIC_API_KEY."""
     journal: Path = Path(".orchestrator/journal.db")
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
     limits: dict[str, Any] = Field(default_factory=dict)
     """Members of `Limits`, e.g. ORCHESTRATOR_LIMITS__MAX_ITERATIONS=20. Checked by `build`."""
     retry: dict[str, Any] = Field(default_factory=dict)
     """Members of `RetryPolicy`."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Sampling parameters, passed to the provider as they are, e.g. ORCHESTRATOR_PARAMS__TEMPERATURE=0."""
+    rate_limit: dict[str, Any] = Field(default_factory=dict)
+    """Members of `RateLimit`, for the model of this process."""
+    prices: dict[str, Any] = Field(default_factory=dict)
+    """Model -> price of a million tokens of input, of output and, where it differs, of cached input."""
 
     @classmethod
     def settings_customise_sources(

@@ -48,6 +48,8 @@ def _status(arguments: Sequence[str]) -> int:
 
 
 def _carried_out(arguments: Sequence[str], options: Options) -> int:
+    from orchestrator.errors import MissingExtra
+
     for package in ("typer", "rich"):
         if find_spec(package) is None:
             raise MissingExtra(package, "cli")
@@ -77,7 +79,7 @@ def explained(error: BaseException) -> tuple[int, str]:
             sentence = f"{error.graph}: {'; '.join(map(str, error.problems))}"
         case errors.RunError() | errors.EventError():
             code, sentence = Exit.FAILED, str(error)
-        case errors.OrchestratorError() | MissingExtra():
+        case errors.OrchestratorError() | errors.MissingExtra():
             sentence = str(error)
         case OSError():
             sentence = f"{error.filename or 'input or output'}: {error.strerror or error}"
@@ -93,10 +95,3 @@ def _usage(error: BaseException) -> str:
     command = getattr(getattr(error, "ctx", None), "command_path", "orchestrator")
     said = str(getattr(error, "format_message")()).rstrip(".")  # noqa: B009
     return f"{said}; see `{command} --help`"
-
-
-class MissingExtra(ImportError):
-    """A package of an extra is not installed; the message names the install line."""
-
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed: pip install 'fsm-orchestrator[{extra}]'", name=package)

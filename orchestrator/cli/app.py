@@ -13,6 +13,7 @@ from orchestrator.cli.exit import table
 from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
 from orchestrator.cli.ops_group import group as ops
+from orchestrator.cli.pipeline_group import group as pipeline
 from orchestrator.cli.runs_group import group as runs
 from orchestrator.cli.spread import spread
 
@@ -95,12 +96,10 @@ def options_of_all(
 def run(
     prompt: given.Prompt,
     *,
-    model: given.Model = None,
-    tool: given.Tool = None,
-    instructions: given.Instructions = None,
-    output_schema: given.OutputSchema = None,
+    made: given.Made,
     limit: given.Limit = None,
     shown: given.Shown,
+    stream: given.Stream = False,
     run_id: given.NewRunId = None,
     conversation: given.Conversation = None,
 ) -> None:
@@ -117,13 +116,11 @@ def run(
 
     asked = Asked(
         prompt=prompt,
-        model=model,
-        tools=tuple(tool or ()),
-        instructions=instructions,
-        output_schema=output_schema,
+        made=made.plain(),
         limits=tuple(limit or ()),
         run_id=run_id,
         conversation=conversation,
+        stream=stream,
         **vars(shown),
     )
     raise typer.Exit(run_prompt(asked))
@@ -180,6 +177,7 @@ def doctor(at: given.Place) -> None:
     raise typer.Exit(examine_journal(**vars(at)))
 
 
+app.add_typer(pipeline, name="pipeline")
 app.add_typer(runs, name="runs")
 app.add_typer(operate, name="operate")
 app.add_typer(ops, name="ops")

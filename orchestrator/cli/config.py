@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.providers.limiter import RateLimit
 from orchestrator.retry import RetryPolicy
 from orchestrator.settings import DEFAULT_FILE, PREFIX, Settings, build
 
-_SECTIONS: Mapping[str, type] = {"limits": Limits, "retry": RetryPolicy}
+_SECTIONS: Mapping[str, type] = {"limits": Limits, "retry": RetryPolicy, "rate_limit": RateLimit}
 _SECRET = re.compile(r"(?:key|secret|password|token)$", re.IGNORECASE)
 _USER_INFO = re.compile(r":/{1,2}[^/@\s]+@")  # a Path has made one slash of two
 _REDACTED = "[redacted]"
@@ -50,6 +51,11 @@ def _effective(settings: Settings) -> Iterator[Setting]:
     for name in type(settings).model_fields:
         given = getattr(settings, name)
         kind = _SECTIONS.get(name)
+        if isinstance(given, dict) and kind is None:
+            for member, value in given.items():
+                full = f"{name}.{member}"
+                yield Setting(full, redacted(full, value), _source(name, member, written))
+            continue
         if kind is None:
             value = None if given is None else str(given)
             yield Setting(name, redacted(name, value), _source(name, None, written))

@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.cli.load import imported, schema_from
 from orchestrator.cli.model import Model, model_of
-from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.ports import LLM, Price
 from orchestrator.retry import RetryPolicy
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.settings import Settings, build
+from orchestrator.toolspec import ToolSpec, as_tool
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What an agent is made of, as plain data. Limits are not in it: they are part of the run itself."""
+    """What an agent is made of, as plain data. Limits are not in it: they are part of the run itself, keys nowhere."""
 
     model: str | None = None
     """A model spec; None where another program than the command line started the run."""
+    base_url: str | None = None
     tools: tuple[str, ...] = ()
+    mcp: tuple[str, ...] = ()
+    """Command lines or URLs of MCP servers."""
+    approve: bool = False
+    """A person is asked before each call of an irreversible tool."""
     instructions: str | None = None
     output_schema: str | None = None
     """Absolute path of a JSON schema."""
+    params: Mapping[str, Any] = field(default_factory=dict)
     retry: Mapping[str, Any] = field(default_factory=dict)
     cwd: str = ""
     """The folder it was started in: modules are found there, and tools that take relative paths mean those of it."""
@@ -41,22 +49,17 @@ class Launch:
     """Run and turn that the conversation is from."""
 
     @classmethod
-    def here(
-        cls,
-        model: str | None,
-        tools: Sequence[str],
-        instructions: str | None,
-        output_schema: Path | None,
-        settings: Settings,
-    ) -> Launch:
-        """Return what a command line in this folder says."""
+    def here(cls, settings: Settings, **given: Any) -> Launch:
+        """Return what a command line in this folder says: `given` are members, settings stand for those it leaves."""
+        schema: Path | None = given.pop("output_schema", None)
         return cls(
-            model=model or settings.model,
-            tools=tuple(tools),
-            instructions=instructions,
-            output_schema=None if output_schema is None else str(output_schema.absolute()),
+            model=given.pop("model") or settings.model,
+            base_url=given.pop("base_url") or settings.base_url,
+            output_schema=None if schema is None else str(schema.absolute()),
+            params={**settings.params, **given.pop("params")},
             retry=dict(settings.retry),
             cwd=str(Path.cwd()),
+            **given,
         )
 
     @classmethod
@@ -64,34 +67,55 @@ class Launch:
         """Return what a run's first record says; members of later versions are left out."""
         kept = created.get("launch") or {}
         known = {name: kept[name] for name in cls.__dataclass_fields__ if kept.get(name) is not None}
-        return cls(**known | {"tools": tuple(known.get("tools", ()))})
+        return cls(**known | {name: tuple(known.get(name, ())) for name in ("tools", "mcp")})
 
     def plain(self) -> dict[str, Any]:
         """Return what is kept with the run."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, (), {}, "")}
+        return {name: value for name, value in asdict(self).items() if value not in (None, (), {}, "", False)}
 
     # ---- putting together ----
 
-    def agent(
+    @asynccontextmanager
+    async def agent(
         self,
         parts: Parts,
         *,
         journal: Journal,
         observers: Iterable[Observer],
         limits: Limits | None = None,
-    ) -> Orchestrator:
-        """Put the agent together. Raises ConfigError or OSError; nothing is started."""
-        return Orchestrator(
-            parts.model.llm,
-            tools=parts.tools or parts.model.tools,
-            limits=limits,
-            retry=build(RetryPolicy, self.retry, "retry"),
-            output_type=schema_from(Path(self.output_schema)) if self.output_schema else None,
-            instructions=self.instructions,
-            journal=journal,
-            observers=observers,
-            launch=self.plain(),
-        )
+    ) -> AsyncIterator[Orchestrator]:
+        """Put the agent together, with connections to its MCP servers that last as long as the block.
+
+        Raises ConfigError or OSError.
+        """
+        async with AsyncExitStack() as stack:
+            if (close := getattr(parts.model.llm, "aclose", None)) is not None:
+                stack.push_async_callback(close)
+            settings = Settings.load()
+            yield Orchestrator(
+                _limited(parts.model.llm, settings),
+                tools=await self._tools(parts, stack),
+                limits=limits,
+                retry=build(RetryPolicy, self.retry, "retry"),
+                output_type=schema_from(Path(self.output_schema)) if self.output_schema else None,
+                instructions=self.instructions,
+                params=self.params,
+                price=price_of(settings.prices),
+                journal=journal,
+                observers=observers,
+                launch=self.plain(),
+            )
+
+    async def _tools(self, parts: Parts, stack: AsyncExitStack) -> Any:
+        """Return the tools: those that were named, else those that came with the model."""
+        if not parts.tools and not self.mcp:
+            return parts.model.tools
+        tools = [as_tool(tool) for tool in parts.tools]
+        for where in self.mcp:
+            from orchestrator.providers.mcp import McpServer
+
+            tools += (await stack.enter_async_context(McpServer.parse(where))).tools
+        return [_asking(tool) for tool in tools] if self.approve else tools
 
     @contextmanager
     def at_home(self) -> Iterator[None]:
@@ -105,6 +129,33 @@ class Launch:
             yield
 
 
+def _limited(llm: LLM, settings: Settings) -> LLM:
+    """Return the model behind the rate limits of the settings."""
+    if not settings.rate_limit:
+        return llm
+    from orchestrator.providers.limiter import Limited, RateLimit
+
+    return Limited(llm, build(RateLimit, settings.rate_limit, "rate_limit"))
+
+
+def price_of(own: Mapping[str, Any]) -> Price | None:
+    """Return what tokens cost: by the host's own prices, else by those of genai-prices where that is installed."""
+    from orchestrator.providers.price import genai_prices, price_table
+
+    known: list[Price] = [price_table(own)] if own else []
+    with contextlib.suppress(MissingExtra):
+        known.append(genai_prices())
+
+    def price(model: str | None, tokens: Mapping[str, int]) -> float | None:
+        return next((cost for one in known if (cost := one(model, tokens)) is not None), None)
+
+    return price if known else None
+
+
+def _asking(tool: ToolSpec) -> ToolSpec:
+    return replace(tool, approval=True) if tool.effect == "irreversible" else tool
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What user code gave: imported, not used yet."""
@@ -115,25 +166,49 @@ class Parts:
     @classmethod
     def of(cls, launch: Launch) -> Parts:
         """Import what a launch names, in the present folder. Raises ConfigError, ReplayError or OSError."""
-        return cls(model_of(launch.model), [imported(spec, "tool") for spec in launch.tools])
+        model = model_of(launch.model, launch.base_url)
+        return cls(model, [imported(spec, "tool") for spec in launch.tools])
 
 
-def rebuilt(launch: Launch, run_id: str, model: str | None, tools: Sequence[str]) -> Parts:
-    """Import what a stored run was launched with, options first: those in the present folder, the rest in its own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """What a stored run goes on with instead of what it was started with."""
 
-    Raises ConfigError that names the option that helps.
+    model: str | None = None
+    base_url: str | None = None
+    tools: tuple[str, ...] = ()
+    mcp: tuple[str, ...] = ()
+
+
+def rebuilt(launch: Launch, run_id: str, instead: Instead) -> tuple[Launch, Parts]:
+    """Return the launch of a stored run with others put into it, and import what it names.
+
+    What `instead` names is found in the present folder, the rest in the launch's own. Raises ConfigError that names
+    the option that helps.
     """
-    if model is None and launch.model is None:
+    if instead.model is None and launch.model is None:
         raise ConfigError(
             f"run {run_id} was not started by the command line, so nobody knows its model: give --model SPEC "
             "and each tool with --tool MODULE:FUNCTION"
         )
-    given = None if model is None else _or_else("--model", partial(model_of, model))
-    own = [_or_else("--tool", partial(imported, spec, "tool")) for spec in tools]
+    # Another model is not at the old one's address.
+    kept_url = launch.base_url if instead.model is None else None
+    now = replace(
+        launch,
+        model=instead.model or launch.model,
+        base_url=instead.base_url or kept_url,
+        tools=instead.tools or launch.tools,
+        mcp=instead.mcp or launch.mcp,
+        cwd=launch.cwd or str(Path.cwd()),
+    )
+    load = partial(_or_else, "--model", partial(model_of, now.model, now.base_url))
+    given = None if instead.model is None else load()
+    own = [_or_else("--tool", partial(imported, spec, "tool")) for spec in instead.tools]
     with launch.at_home():
-        found = given or _or_else("--model", partial(model_of, launch.model))
+        found = given or load()
         kept = () if own else launch.tools
-        return Parts(found, own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in kept])
+        tools = own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in kept]
+    return now, Parts(found, tools)
 
 
 def _or_else(option: str, load: Callable[[], T]) -> T:

@@ -63,6 +63,23 @@ def limits_from(pairs: Iterable[str], base: Mapping[str, Any]) -> Limits:
     return build(Limits, members, "limits")
 
 
+def params_from(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return parameters of a model given as `name=value`; a value that is JSON counts as that, else as text.
+
+    Raises ConfigError.
+    """
+    params: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"param {pair!r} is not of the form name=value")
+        try:
+            params[name.strip()] = json.loads(value)
+        except ValueError:
+            params[name.strip()] = value
+    return params
+
+
 def _value(name: str, text: str) -> object:
     if not text.startswith(("{", "[")):
         return text

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from orchestrator.cli.load import imported
 from orchestrator.errors import ConfigError
 from orchestrator.ports import LLM
+from orchestrator.settings import Settings
 
-_FORMS = "python:MODULE:ATTRIBUTE, replay:FILE[#ID]"
+_FORMS = "openai:NAME, openai-responses:NAME, anthropic:NAME, python:MODULE:ATTRIBUTE, replay:FILE[#ID]"
 _SHOWN = 5
 
 
@@ -22,16 +23,42 @@ class Model(NamedTuple):
     tools: Any = ()
 
 
-def model_of(spec: str | None) -> Model:
-    """Return the model a spec names. Raises ConfigError, ReplayError or OSError with one sentence."""
+def model_of(spec: str | None, base_url: str | None = None) -> Model:
+    """Return the model a spec names; `base_url` is the address of a vendor's server.
+
+    Raises ConfigError, ReplayError, ImportError or OSError with one sentence.
+    """
     if not spec:
         raise ConfigError(f"no model: give --model or set ORCHESTRATOR_MODEL; known: {_FORMS}")
     provider, _, rest = spec.partition(":")
-    if provider not in _PROVIDERS:
+    if provider not in _VENDORS and provider not in _OURS:
         raise ConfigError(f"unknown model {spec!r}; known: {_FORMS}")
     if not rest:
         raise ConfigError(f"model {spec!r} names nothing after the colon; known: {_FORMS}")
-    return _PROVIDERS[provider](rest)
+    if provider in _VENDORS:
+        return _VENDORS[provider](rest, base_url)
+    if base_url is not None:
+        raise ConfigError(f"a base URL goes with {', '.join(_VENDORS)}, not with {spec!r}")
+    return _OURS[provider](rest)
+
+
+def _openai(rest: str, base_url: str | None) -> Model:
+    from orchestrator.providers.openai import OpenAI
+
+    return Model(OpenAI(rest, base_url=base_url, api_key=Settings.load().openai_api_key))
+
+
+def _openai_responses(rest: str, base_url: str | None) -> Model:
+    from orchestrator.providers.openai import OpenAI
+
+    key = Settings.load().openai_api_key
+    return Model(OpenAI(rest, base_url=base_url, api_key=key, api="responses"))
+
+
+def _anthropic(rest: str, base_url: str | None) -> Model:
+    from orchestrator.providers.anthropic import Anthropic
+
+    return Model(Anthropic(rest, base_url=base_url, api_key=Settings.load().anthropic_api_key))
 
 
 def _python(rest: str) -> Model:
@@ -95,4 +122,9 @@ def _file_and_id(rest: str) -> tuple[str, str | None]:
     return (rest, None) if not mark or Path(rest).exists() else (file, wanted)
 
 
-_PROVIDERS: Mapping[str, Callable[[str], Model]] = {"python": _python, "replay": _replay}
+_OURS: Mapping[str, Callable[[str], Model]] = {"python": _python, "replay": _replay}
+_VENDORS: Mapping[str, Callable[[str, str | None], Model]] = {
+    "openai": _openai,
+    "openai-responses": _openai_responses,
+    "anthropic": _anthropic,
+}

@@ -29,14 +29,48 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="SPEC",
-        help="python:MODULE:ATTRIBUTE (an object with `async complete(request)`, a function of the request, "
-        "or a factory without arguments) or replay:FILE[#ID] (the answers of a recorded conversation, in "
-        "order; its tools too, unless --tool is given). Default: ORCHESTRATOR_MODEL.",
+        help="openai:NAME, openai-responses:NAME or anthropic:NAME (a vendor's model, or one of a server that speaks "
+        "its protocol, with --base-url), python:MODULE:ATTRIBUTE (an object with `async complete(request)`, a "
+        "function of the request, or a factory without arguments) or replay:FILE[#ID] (the answers of a recorded "
+        "conversation, in order; its tools too, unless --tool is given). Default: ORCHESTRATOR_MODEL.",
     ),
 ]
 Tool = Annotated[
     list[str] | None,
     typer.Option(metavar="MODULE:FUNCTION", help="A tool the model may call; as often as needed."),
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--base-url",
+        metavar="URL",
+        help="The server of an openai: or anthropic: model. Default: the vendor's.",
+    ),
+]
+Mcp = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mcp",
+        metavar="COMMAND",
+        help="An MCP server whose tools the model may call: a command line, or the URL of one; repeatable.",
+    ),
+]
+Approve = Annotated[
+    bool, typer.Option("--approve", help="Ask a person before each call of a tool that is irreversible.")
+]
+Param = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param", metavar="NAME=VALUE", help="A parameter of the model, e.g. temperature=0; repeatable."
+    ),
+]
+Stream = Annotated[
+    bool,
+    typer.Option(
+        "--stream",
+        help="Print the answer as it comes, instead of the states. With --json: each fact as a line, and the "
+        "result as the last one.",
+    ),
 ]
 Instructions = Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")]
 OutputSchema = Annotated[
@@ -108,6 +142,18 @@ OtherTool = Annotated[
         "--tool",
         metavar="MODULE:FUNCTION",
         help="A tool, in place of all that it was started with; repeatable.",
+    ),
+]
+OtherBaseUrl = Annotated[
+    str | None,
+    typer.Option("--base-url", metavar="URL", help="Another server of the model than it was started with."),
+]
+OtherMcp = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mcp",
+        metavar="COMMAND",
+        help="An MCP server, in place of all that it was started with; repeatable.",
     ),
 ]
 HigherLimit = Annotated[
@@ -199,6 +245,35 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Made:
+    """What an agent is made of."""
+
+    model: Model = None
+    base_url: BaseUrl = None
+    tool: Tool = None
+    mcp: Mcp = None
+    approve: Approve = False
+    instructions: Instructions = None
+    output_schema: OutputSchema = None
+    param: Param = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as members of `Launch`. Raises ConfigError for a parameter that is not name=value."""
+        from orchestrator.cli.load import params_from
+
+        return {
+            "model": self.model,
+            "base_url": self.base_url,
+            "tools": tuple(self.tool or ()),
+            "mcp": tuple(self.mcp or ()),
+            "approve": self.approve,
+            "instructions": self.instructions,
+            "output_schema": self.output_schema,
+            "params": params_from(self.param or ()),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shown:
     """How a run that goes on is shown and where it is kept."""
 
@@ -241,9 +316,15 @@ class Other:
     """What a run goes on with instead of what it was started with."""
 
     model: OtherModel = None
+    base_url: OtherBaseUrl = None
     tool: OtherTool = None
+    mcp: OtherMcp = None
     limit: HigherLimit = None
 
     def plain(self) -> dict[str, Any]:
         """Return it as the commands' bodies name it."""
-        return {"model": self.model, "tools": tuple(self.tool or ()), "limits": tuple(self.limit or ())}
+        from orchestrator.cli.launch import Instead
+
+        others = {"tools": tuple(self.tool or ()), "mcp": tuple(self.mcp or ())}
+        instead = Instead(model=self.model, base_url=self.base_url, **others)
+        return {"instead": instead, "limits": tuple(self.limit or ())}

@@ -14,6 +14,12 @@ def say(text: str = "") -> None:
     sys.stdout.flush()
 
 
+def say_more(text: str) -> None:
+    """Print a piece of a line at once. Raises as `say`."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def say_json(data: Any) -> None:
     """Print data as one line of JSON, in ASCII: recorded text may have halves of characters in it."""
     say(json.dumps(data))

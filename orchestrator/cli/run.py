@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.streamed import Facts, Words, streamed
 from orchestrator.cli.watched import Going, Watched
 from orchestrator.errors import ConfigError
 from orchestrator.journal.sqlite import SqliteJournal
@@ -35,16 +36,15 @@ class Asked:
     """The command line of `run`."""
 
     prompt: str
-    model: str | None
-    tools: tuple[str, ...]
-    instructions: str | None
-    output_schema: Path | None
+    made: Mapping[str, Any]
+    """Members of `Launch`, as the command line has them."""
     limits: tuple[str, ...]
     log: Path | None
     json: bool
     journal: Path | None = None
     run_id: str | None = None
     conversation: str | None = None
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +58,25 @@ class View:
     json: bool
     remind: bool = True
     """Say on stderr how many other runs are open."""
+    words: Words | Facts | None = None
+    """What shows the answer as it comes, in place of the states."""
 
 
 def run_prompt(asked: Asked) -> int:
     """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
     settings = Settings.load()
     run_id = new_id(asked.run_id)
-    launch = Launch.here(asked.model, asked.tools, asked.instructions, asked.output_schema, settings)
+    launch = Launch.here(settings, **asked.made)
     parts = Parts.of(launch)
     limits = limits_from(asked.limits, settings.limits)
     prompt = sys.stdin.read() if asked.prompt == "-" else asked.prompt
-    view = View(run_id, asked.journal, asked.log, asked.json)
-    return conducted(
-        view,
-        launch,
-        parts,
-        limits,
-        lambda agent: agent.run(prompt, run_id=run_id, conversation_id=asked.conversation),
-    )
+    options: dict[str, Any] = {"run_id": run_id, "conversation_id": asked.conversation}
+    if not asked.stream:
+        view = View(run_id, asked.journal, asked.log, asked.json)
+        return conducted(view, launch, parts, limits, lambda agent: agent.run(prompt, **options))
+    shows: Words | Facts = Facts() if asked.json else Words(run_id)
+    view = View(run_id, asked.journal, asked.log, asked.json, words=shows)
+    return conducted(view, launch, parts, limits, lambda agent: streamed(agent, shows, prompt, **options))
 
 
 def new_id(given: str | None) -> str:
@@ -95,24 +96,32 @@ def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, g
     journal = SqliteJournal(journal_file(view.journal))
     live = Live()
     with logging_to(view.log, settings.log_level) as logs, on_signal(live):
-        watched = Watched(view.run_id, journal, view.journal, show=not view.json)
+        quiet = view.words is not None
+        watched = Watched(view.run_id, journal, view.journal, show=not view.json, quiet=quiet)
+
+        async def conduct() -> Result:
+            observers = [*watched.observers, live, *logs]
+            async with launch.agent(parts, journal=journal, observers=observers, limits=limits) as agent:
+                return await watched.carry(agent, go, remind=view.remind)
+
         with launch.at_home():
-            agent = launch.agent(
-                parts, journal=journal, observers=[*watched.observers, live, *logs], limits=limits
-            )
-            result = asyncio.run(watched.carry(agent, go, remind=view.remind))
+            result = asyncio.run(conduct())
     if watched.lost:
         return Exit.PIPE
-    told(result, watched.screen.tally.totals() if watched.screen else None)
+    totals = watched.screen.tally.totals() if watched.screen else None
+    told(result, totals, shown_already=view.words is not None and view.words.answered)
     return EXIT_CODES[result.outcome]
 
 
-def told(result: Result, totals: str | None) -> None:
-    """Print the end of a run: as JSON where `totals` is None; why it did not complete goes to stderr."""
+def told(result: Result, totals: str | None, *, shown_already: bool = False) -> None:
+    """Print the end of a run: as JSON where `totals` is None; why it did not complete goes to stderr.
+
+    With `shown_already` the answer is not printed again.
+    """
     if totals is None:
         say_json(as_json(result))
     else:
-        _print_end(result, totals)
+        _print_end(result, totals, answer=not shown_already)
     if result.outcome is not Outcome.COMPLETED:
         complain(sentence(result))
 
@@ -124,8 +133,8 @@ def logging_to(file: Path | None, level: str = "info") -> Iterator[list[Transiti
         yield [] if file is None else [TransitionLog(stack.enter_context(file.open("ab")), level=level)]
 
 
-def _print_end(result: Result, totals: str) -> None:
-    if result.output not in (None, ""):
+def _print_end(result: Result, totals: str, *, answer: bool) -> None:
+    if answer and result.output not in (None, ""):
         text = result.output if isinstance(result.output, str) else json.dumps(result.output, indent=2)
         say(f"\n{shown(text, 100_000)}")
     reason = "" if result.reason == "none" else f" ({result.reason})"

@@ -128,7 +128,7 @@ class Lines:
 
     def observe(self, fact: Fact) -> None:
         """Print the fact."""
-        if line := _line(fact):
+        if line := line_of(fact):
             self.say(line)
 
     def say(self, text: str) -> None:
@@ -142,7 +142,8 @@ class Lines:
             lost()
 
 
-def _line(fact: Fact) -> str:
+def line_of(fact: Fact) -> str:
+    """Return a fact as a plain line; empty for one that is not shown."""
     match fact:
         case Transition():
             where = f"{fact.source} -> {fact.dest}"
@@ -171,18 +172,22 @@ def _standing(fact: Fact) -> str:
 
 
 class Screen:
-    """Shows runs of one graph as they go. `lost` is called when whoever reads our output is gone."""
+    """Shows runs of one graph as they go. `lost` is called when whoever reads our output is gone.
 
-    def __init__(self, graph: Graph, lost: Callable[[], None]) -> None:
+    With `quiet` it only adds up, and shows notices: the answer is shown in its place.
+    """
+
+    def __init__(self, graph: Graph, lost: Callable[[], None], *, quiet: bool = False) -> None:
         self.graph = graph
         self.tally = Tally()
-        self._lines = None if is_terminal() else Lines(lost)
+        self._quiet = quiet
+        self._lines = None if is_terminal() and not quiet else Lines(lost)
         self._live: Live | None = None
 
     def observe(self, fact: Fact) -> None:
         """Take a fact."""
         self.tally.observe(fact)
-        if self._lines is not None:
+        if self._lines is not None and not self._quiet:
             self._lines.observe(fact)
 
     @contextmanager
@@ -195,6 +200,18 @@ class Screen:
         with Live(Board(self.graph, self.tally), console=console(), refresh_per_second=10) as self._live:
             yield
         self._live = None
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Inside the block the table does not move: somebody types below it."""
+        live = self._live
+        if live is not None:
+            live.stop()
+        try:
+            yield
+        finally:
+            if live is not None:
+                live.start()
 
     def notice(self, text: str) -> None:
         """Show a text that stays, above the table. Lines are not broken: they are there to be copied."""

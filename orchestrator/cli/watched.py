@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from orchestrator.cli.output import complain, shown
+from orchestrator.cli import keyboard
+from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import Store
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.stop import on_signal
+from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.record import Fact, Observer, RunParked, RunStarted
@@ -28,19 +30,24 @@ Going = Callable[[Orchestrator], Awaitable[Result]]
 class Watched:
     """One run with its journal and screen; a signal, or the loss of whoever reads the screen, cancels it.
 
-    `given` is the journal as the command line names it: commands that are printed name it again.
+    `given` is the journal as the command line names it: commands that are printed name it again. With `quiet` the
+    screen shows no states.
     """
 
-    def __init__(self, run_id: str, journal: SqliteJournal, given: Path | None, *, show: bool) -> None:
+    def __init__(
+        self, run_id: str, journal: SqliteJournal, given: Path | None, *, show: bool, quiet: bool = False
+    ) -> None:
         self.run_id = run_id
         self.lost = False
-        self.screen = Screen(LLM_LOOP, self._lose) if show else None
+        self.screen = Screen(LLM_LOOP, self._lose, quiet=quiet) if show else None
         self.observers: list[Observer] = [self] if self.screen is None else [self, self.screen]
         self._store = Store(journal, given)
         self._place = _near(journal.path)
         self._agent: Orchestrator | None = None
         self._began = self._stopped = False
         self._parked: asyncio.Queue[RunParked] = asyncio.Queue()
+        self._goes_on = asyncio.Event()
+        """Set while nothing that was asked last is open any more."""
 
     async def carry(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
         """Open the journal, let the run go, and return its end; with `remind`, name other runs that wait for somebody.
@@ -72,7 +79,9 @@ class Watched:
                     await asking
 
     def observe(self, fact: Fact) -> None:
-        """Take note that the run has begun, or waits."""
+        """Take note that the run has begun, waits, or goes on."""
+        if isinstance(fact, RunStarted):
+            self._goes_on.set()
         if isinstance(fact, RunStarted) and fact.run_id == self.run_id:
             if not self._began and self.screen is not None:
                 self.screen.notice(f"run {shown(self.run_id)}, journal {shown(self._place)}")
@@ -80,6 +89,7 @@ class Watched:
             if self._stopped:
                 self._cancel()
         elif isinstance(fact, RunParked):
+            self._goes_on.clear()
             self._parked.put_nowait(fact)
 
     # ---- people ----
@@ -92,10 +102,41 @@ class Watched:
             lines = list(self._waiting(fact, questions))
             if lines and self.screen is not None:
                 self.screen.notice("\n".join(lines))
+                if keyboard.present():
+                    await self._decide(agent, fact.run_id, self.screen)
             elif lines:
                 complain(
                     f"run {fact.run_id} waits for somebody: `{self._store.command('show', fact.run_id)}`"
                 )
+
+    async def _decide(self, agent: Orchestrator, run_id: str, screen: Screen) -> None:
+        """Let whoever looks on say yes or no here, unless somebody answers elsewhere meanwhile."""
+        with screen.still():
+            for one in await agent.pending(run_id):
+                if one.why != "approval" or (said := await self._typed(f"run {one.tool}?")) is None:
+                    return
+                decide = agent.approve if said else agent.reject
+                try:
+                    await decide(run_id, one.key, digest=one.digest, by=who(None), why="at the terminal")
+                except RunError as refused:  # somebody else was quicker, or it has expired
+                    complain(str(refused))
+
+    async def _typed(self, question: str) -> bool | None:
+        """Return whether yes or no was typed; None when that does not matter any more, or nobody is there."""
+        while True:
+            say(f"{shown(question)} type y or n, or answer from another terminal:")
+            typing = asyncio.ensure_future(keyboard.line())
+            elsewhere = asyncio.ensure_future(self._goes_on.wait())
+            try:
+                await asyncio.wait((typing, elsewhere), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                typing.cancel()
+                elsewhere.cancel()
+            said = None if typing.cancelled() or not typing.done() else typing.result()
+            if said is None:
+                return None
+            if said.lower() in _ANSWERS:
+                return _ANSWERS[said.lower()]
 
     def _waiting(self, fact: RunParked, questions: list[Question]) -> Iterator[str]:
         if fact.reason == "paused":
@@ -136,6 +177,9 @@ class Watched:
             go_on = self._store.command("resume", self.run_id)
             return f"run {self.run_id!r} exists: `{go_on}` goes on with it, or choose another --run-id"
         return str(error)
+
+
+_ANSWERS = {"y": True, "yes": True, "n": False, "no": False}
 
 
 def _near(path: Path) -> str:

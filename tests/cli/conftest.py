@@ -20,12 +20,16 @@ import asyncio
 import threading
 import time
 
-from orchestrator import Response, ScriptedLLM, ToolCall, tool
+from orchestrator import LLMError, Response, ScriptedLLM, ToolCall, tool
 from orchestrator.providers.scripted import call
 
 
 def answers():
     return ScriptedLLM([call("look", query="moon"), "Two moons."])
+
+
+def pays():
+    return ScriptedLLM([[call("look", query="debts"), call("pay", amount=3)], "Done."])
 
 
 def repeats():
@@ -38,6 +42,10 @@ def wraps_up():
 
 def breaks():
     return ScriptedLLM([ValueError("the model\\nis down")])
+
+
+def cut():
+    return ScriptedLLM([LLMError("cut", kind="connection", partial="Two mo"), "Two moons."])
 
 
 def surrogate():
@@ -93,6 +101,13 @@ async def endless(request):
 def look(query: str) -> str:
     """Look it up."""
     return f"seen: {query}"
+
+
+def pay(amount: int) -> str:
+    """Pay."""
+    with open("paid", "a") as ledger:
+        ledger.write(f"{amount}\\n")
+    return "paid"
 
 
 async def slow() -> str:

@@ -88,8 +88,10 @@ class _Parked:
 
 async def _until_parked(launch: Launch, run_id: str, prompt: str, limits: Limits | None) -> None:
     seen = _Parked()
-    async with SqliteJournal(JOURNAL) as journal:
-        agent = launch.agent(Parts.of(launch), journal=journal, observers=[seen], limits=limits)
+    async with (
+        SqliteJournal(JOURNAL) as journal,
+        launch.agent(Parts.of(launch), journal=journal, observers=[seen], limits=limits) as agent,
+    ):
         running = asyncio.create_task(agent.run(prompt, run_id=run_id))
         waiting = asyncio.create_task(seen.event.wait())
         await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)

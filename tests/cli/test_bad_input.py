@@ -15,8 +15,15 @@ RUN = ("run", "hi", "--model")
 ANSWERS = (*RUN, "python:models:answers")
 
 BAD = [
-    ((*RUN, "echo"), "unknown model 'echo'; known: python:MODULE:ATTRIBUTE, replay:FILE[#ID]"),
-    ((*RUN, "openai:gpt"), "unknown model 'openai:gpt'; known: python:"),
+    ((*RUN, "echo"), "unknown model 'echo'; known: openai:NAME, openai-responses:NAME, anthropic:NAME, "),
+    ((*RUN, "nobody:gpt"), "unknown model 'nobody:gpt'; known: openai:NAME, "),
+    (
+        ("run", "hi", "--model", "python:models:answers", "--base-url", "http://127.0.0.1:9/v1"),
+        "a base URL goes with openai, openai-responses, anthropic, not with 'python:models:answers'",
+    ),
+    ((*ANSWERS, "--param", "temperature"), "param 'temperature' is not of the form name=value"),
+    ((*ANSWERS, "--mcp", "'open"), '"\'open" is no command line: No closing quotation'),
+    ((*ANSWERS, "--mcp", ""), "'' is no command that could be started"),
     ((*RUN, "python:"), "names nothing after the colon"),
     ((*RUN, "python:models"), "model 'models' is not of the form module:attribute"),
     ((*RUN, "python:nowhere:x"), "there is no module 'nowhere'"),
@@ -57,7 +64,7 @@ BAD = [
     (("replay", "two.jsonl", "--speed", "nan"), "speed is nan"),
     (("replay", "two.jsonl", "--speed", "fast"), "Invalid value for '--speed'"),
     (("replay", "two.jsonl", "--json", "--live"), "give one of them"),
-    (("graph", "nowhere"), "unknown graph 'nowhere'; known: llm_loop, or module:attribute"),
+    (("graph", "nowhere"), "unknown graph 'nowhere'; known: llm_loop, pipeline, or module:attribute"),
     (("graph", "models:number"), "graph 'models:number' is a int, not a Graph"),
     (("graph", "--format", "svg"), "unknown format 'svg'; known: mermaid, dot, table, json"),
     (("lint", "nowhere"), "unknown graph 'nowhere'; known: llm_loop"),

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,53 @@ def test_json_stays_json_on_a_terminal(start: Start) -> None:
     assert terminal.end() == (0, "")
     result: dict[str, Any] = json.loads(terminal.raw)
     assert result["outcome"] == "completed"
+
+
+PAYING = (
+    *("run", "pay", "--run-id", "bill", "--model", "python:models:pays", "--approve"),
+    *("--tool", "models:look", "--tool", "models:pay"),
+)
+
+
+def test_who_looks_on_says_yes_at_the_terminal_and_the_call_runs(start: Start, folder: Path) -> None:
+    terminal = Terminal(start, *PAYING)
+    terminal.until("run pay? type y or n")
+    assert not (folder / "paid").exists()
+    os.write(terminal.ours, b"perhaps\n")
+    terminal.until("perhaps")
+    terminal.raw = terminal.raw.rpartition("perhaps")[2]
+    terminal.until("run pay? type y or n")
+    os.write(terminal.ours, b"y\n")
+    assert terminal.end() == (0, "")
+    assert (folder / "paid").read_text() == "3\n"
+    assert "run look?" not in terminal.text
+
+
+def test_who_looks_on_says_no_at_the_terminal_and_the_model_reads_that(start: Start, folder: Path) -> None:
+    terminal = Terminal(start, *PAYING)
+    terminal.until("run pay? type y or n")
+    os.write(terminal.ours, b"n\n")
+    assert terminal.end() == (0, "")
+    assert not (folder / "paid").exists()
+    assert "outcome: completed" in terminal.text
+
+
+def test_an_answer_from_another_terminal_ends_the_question_here(
+    start: Start, folder: Path, process: Callable[..., Any]
+) -> None:
+    terminal = Terminal(start, *PAYING)
+    terminal.until("run pay? type y or n")
+    assert process("runs", "approve", "bill", "--by", "ann").code == 0
+    assert terminal.end() == (0, "")
+    assert (folder / "paid").read_text() == "3\n"
+
+
+def test_a_terminal_that_says_no_more_leaves_the_question_to_others(
+    start: Start, folder: Path, process: Callable[..., Any]
+) -> None:
+    terminal = Terminal(start, *PAYING)
+    terminal.until("run pay? type y or n")
+    os.write(terminal.ours, b"\x04")  # Ctrl-D
+    assert process("runs", "reject", "bill", "--by", "ann").code == 0
+    assert terminal.end() == (0, "")
+    assert not (folder / "paid").exists()

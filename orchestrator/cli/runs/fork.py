@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.cli.launch import Launch, rebuilt
+from orchestrator.cli.launch import Instead, Launch, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import shown
 from orchestrator.cli.run import View, conducted, new_id
@@ -25,10 +25,9 @@ class Wanted:
     """The command line of `runs fork`."""
 
     run: str
+    instead: Instead
     turn: int | None = None
     prompt: str | None = None
-    model: str | None = None
-    tools: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     run_id: str | None = None
     log: Path | None = None
@@ -69,13 +68,7 @@ def fork_run(wanted: Wanted) -> int:
         Launch.of(origin.stored.created),
         forked_from={"run_id": origin.stored.run_id, "turn": origin.turn},
     )
-    parts = rebuilt(launch, origin.stored.run_id, wanted.model, wanted.tools)
-    launch = replace(
-        launch,
-        model=wanted.model or launch.model,
-        tools=wanted.tools or launch.tools,
-        cwd=launch.cwd or str(Path.cwd()),
-    )
+    launch, parts = rebuilt(launch, origin.stored.run_id, wanted.instead)
     limits = limits_from(wanted.limits, origin.stored.context.get("limits") or {})
     view = View(run_id, wanted.journal, wanted.log, wanted.json)
     return conducted(view, launch, parts, limits, lambda agent: agent.run(messages, run_id=run_id))

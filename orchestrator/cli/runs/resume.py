@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import Launch, Parts, rebuilt
+from orchestrator.cli.launch import Instead, Launch, Parts, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.model import Model
 from orchestrator.cli.output import say, say_json, shown
@@ -23,6 +23,7 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.messages import Request as Asked
 from orchestrator.messages import Response
 from orchestrator.runtime.llm_loop import Orchestrator
@@ -36,8 +37,7 @@ class Wanted:
     """The command line of `runs resume`."""
 
     run: str | None
-    model: str | None = None
-    tools: tuple[str, ...] = ()
+    instead: Instead
     limits: tuple[str, ...] = ()
     by: str | None = None
     log: Path | None = None
@@ -77,8 +77,7 @@ def resume_run(wanted: Wanted) -> int:
 
 def _go_on(wanted: Wanted, found: Found) -> int:
     run_id = found.head.run_id
-    launch = Launch.of(found.stored.created)
-    parts = rebuilt(launch, run_id, wanted.model, wanted.tools)
+    launch, parts = rebuilt(Launch.of(found.stored.created), run_id, wanted.instead)
     limits = _limits(wanted, found)
     by = who(wanted.by)
 
@@ -104,6 +103,9 @@ def _limits(wanted: Wanted, found: Found) -> Limits | None:
 
 async def _open(store: Store, head: RunHead) -> Found:
     """Return where a run stands. Raises ConfigError for one that no model could help."""
+    if head.graph == PIPELINE.name:
+        there = store.command("resume", head.run_id, group="pipeline")
+        raise ConfigError(f"run {head.run_id} is one of graph {head.graph!r}: `{there}` goes on with it")
     if head.graph != LLM_LOOP.name:
         raise ConfigError(
             f"run {head.run_id} is one of graph {shown(head.graph)!r}; the command line resumes those of "
@@ -122,7 +124,7 @@ async def _open(store: Store, head: RunHead) -> Found:
 def _held(wanted: Wanted, found: Found) -> int:
     """Let a run that another process holds go on there, if somebody paused it. Raises ConfigError otherwise."""
     head = found.head
-    changed = wanted.model or wanted.tools or wanted.limits
+    changed = wanted.instead != Instead() or wanted.limits
     if head.status == "parked" and head.reason == "paused" and not changed:
         return post(
             Request(
@@ -157,7 +159,8 @@ async def _ended(store: Store, head: RunHead) -> Result:
             f"run {head.run_id} is over ({over}, {moment(head.updated_at)}): `{store.command('show', head.run_id)}`"
         )
     parts = Parts(Model(_Nobody()))
-    return await Launch().agent(parts, journal=store.journal, observers=()).resume(head.run_id)
+    async with Launch().agent(parts, journal=store.journal, observers=()) as agent:
+        return await agent.resume(head.run_id)
 
 
 def _tell_again(result: Result, *, json: bool) -> int:

@@ -1,0 +1,145 @@
+"""`run --model` with models of vendors, against a server on this machine that speaks their protocols."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.providers.loopback import Loopback, Reply, in_a_thread
+from tests.providers.talker import ANSWER, talker
+
+Cli = Callable[..., Any]
+KEY = "sk-not-to-be-seen-anywhere"
+WEATHER = '''
+from orchestrator import tool
+
+
+@tool(effect="pure")
+def weather(city: str) -> str:
+    """Look up the weather."""
+    return f"{city}: sunny"
+'''
+
+
+@pytest.fixture
+def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
+    (folder / "tools.py").write_text(WEATHER)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with in_a_thread(talker) as running:
+        yield running
+
+
+def asked(server: Loopback, model: str, *more: str) -> tuple[str, ...]:
+    path = "" if model.startswith("anthropic") else "/v1"
+    return ("run", "Weather in Oslo?", "--model", model, "--base-url", f"{server.url}{path}", *more)
+
+
+@pytest.mark.parametrize("streamed", [(), ("--stream",)], ids=["whole", "streamed"])
+@pytest.mark.parametrize("model", ["openai:talker-1", "anthropic:talker-1"])
+def test_a_model_of_a_vendor_runs_a_tool_and_answers(
+    process: Cli,
+    server: Loopback,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    streamed: tuple[str],
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    done = process(*asked(server, model, "--tool", "tools:weather", *streamed))
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count(ANSWER) == 1
+    assert "    tool weather: ok" in done.out
+    assert "40 tokens in, 12 out" in done.out
+    assert [bool(one.json.get("stream")) for one in server.asked] == [bool(streamed)] * 2
+    assert {KEY in str(dict(one.headers)) for one in server.asked} == {True}
+    kept = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert KEY.encode() not in kept
+    assert KEY not in done.out
+
+
+def test_the_responses_api_is_another_provider_word(process: Cli, server: Loopback) -> None:
+    done = process(*asked(server, "openai-responses:talker-1", "--tool", "tools:weather", "--json"))
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["output"] == ANSWER
+    assert {one.path for one in server.asked} == {"/v1/responses"}
+
+
+def test_parameters_and_the_schema_reach_the_provider(process: Cli, server: Loopback, folder: Path) -> None:
+    (folder / "schema.json").write_text('{"type": "object", "properties": {"sunny": {"type": "boolean"}}}')
+    more = ("--param", "temperature=0.5", "--param", "seed=7", "--output-schema", "schema.json")
+    done = process(*asked(server, "openai:talker-1", *more, "--limit", "completion_retries=0"))
+    assert done.code == 1
+    assert "the answer contains no JSON" in done.err
+    (only,) = server.asked
+    assert (only.json["temperature"], only.json["seed"]) == (0.5, 7)
+    assert only.json["response_format"]["json_schema"]["schema"]["properties"] == {
+        "sunny": {"type": "boolean"}
+    }
+
+
+def test_the_key_can_be_a_setting_and_is_never_shown(
+    cli: Cli, process: Cli, server: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_OPENAI_API_KEY", KEY)
+    assert process(*asked(server, "openai:talker-1")).code == 0
+    assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
+    shown = json.loads(cli("config", "show", "--json").out)["openai_api_key"]
+    assert shown == {"value": "[redacted]", "source": "ORCHESTRATOR_OPENAI_API_KEY"}
+
+
+@pytest.mark.parametrize(("model", "variable"), [("openai:x", "OPENAI"), ("anthropic:x", "ANTHROPIC")])
+@pytest.mark.usefixtures("server")
+def test_without_a_key_one_sentence_says_where_it_goes(
+    cli: Cli, one_sentence: Callable[[Any], str], model: str, variable: str
+) -> None:
+    done = cli("run", "hi", "--model", model)
+    assert done.code == 2
+    assert f"{variable}_API_KEY" in one_sentence(done)
+
+
+def test_a_server_that_refuses_is_one_sentence_with_its_status(process: Cli, folder: Path) -> None:
+    with in_a_thread(lambda _: Reply(403)) as refusing:
+        done = process("run", "hi", "--model", "openai:x", "--base-url", f"{refusing.url}/v1")
+    assert done.code == 1
+    assert "403" in done.err
+    assert "Traceback" not in done.err
+    assert len(refusing.asked) == 1
+
+
+def test_a_run_is_resumed_at_another_address(
+    start: Callable[..., Any], process: Cli, server: Loopback, folder: Path
+) -> None:
+    (folder / "pays.py").write_text("def pay(city: str) -> str:\n    'Pay.'\n    return 'paid'\n")
+    waits = start(*asked(server, "openai:talker-1", "--tool", "pays:pay", "--approve", "--run-id", "one"))
+    while "runs respond" not in (line := waits.stdout.readline()):
+        assert line, waits.stderr.read()
+    waits.kill()
+    waits.communicate()
+    assert process("runs", "approve", "one", "--by", "ann").code == 0
+    with in_a_thread(talker) as moved:
+        done = process("runs", "resume", "one", "--base-url", f"{moved.url}/v1", "--json")
+        assert done.code == 0, done.err
+        assert json.loads(done.out)["output"] == ANSWER
+        assert (len(server.asked), len(moved.asked)) == (1, 1)
+
+
+def test_tokens_cost_what_the_settings_say_and_requests_keep_to_their_limits(
+    process: Cli, server: Loopback, folder: Path
+) -> None:
+    (folder / "orchestrator.toml").write_text(
+        '[prices]\n"talker-1" = [1000.0, 10000.0]\n[rate_limit]\nconcurrency = 1\n[params]\ntop_p = 0.9\n'
+    )
+    done = process(*asked(server, "openai:talker-1", "--json"))
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["usage"]["cost"] == pytest.approx(20 * 0.001 + 6 * 0.01)
+    assert server.asked[0].json["top_p"] == 0.9
+    (folder / "orchestrator.toml").write_text("[rate_limit]\nspeed = 1\n")
+    done = process(*asked(server, "openai:talker-1"))
+    assert done.code == 2
+    assert "unknown setting rate_limit.speed" in done.err
