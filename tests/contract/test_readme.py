@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from orchestrator.cli.exit import EXIT_CODES
 from orchestrator.kernel.diagram import mermaid
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.settings import Settings, build
+from tests.providers.loopback import Loopback, in_a_thread
+from tests.providers.talker import ANSWER, talker
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -45,7 +48,14 @@ def of_language(language: str) -> list[Block]:
     return [block for block in blocks() if block.language == language]
 
 
-@pytest.mark.parametrize("block", of_language("python"), ids=lambda block: block.heading)
+OWN_MODEL = "Use your own model"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [one for one in of_language("python") if one.heading != OWN_MODEL],
+    ids=lambda block: block.heading,
+)
 def test_every_python_block_runs(block: Block, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(block.text)
@@ -55,7 +65,43 @@ def test_every_python_block_runs(block: Block, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("block", of_language("sh"), ids=lambda block: block.heading)
+@pytest.fixture
+def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
+    """A server on this machine that speaks the protocols of both vendors, and the keys to it."""
+    (tmp_path / "weather.py").write_text(_WEATHER)
+    (tmp_path / "weather_server.py").write_text(_WEATHER_SERVER)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    with in_a_thread(talker) as server:
+        for vendor, path in (("OPENAI", "/v1"), ("ANTHROPIC", "")):
+            monkeypatch.setenv(f"{vendor}_API_KEY", "sk-readme")
+            monkeypatch.setenv(f"{vendor}_BASE_URL", f"{server.url}{path}")
+        yield server
+
+
+def test_the_commands_of_ones_own_model_work_against_a_server(provider: Loopback, tmp_path: Path) -> None:
+    [block] = [one for one in of_language("sh") if one.heading == OWN_MODEL]
+    commands = block.text.replace("http://127.0.0.1:8080", provider.url).splitlines()
+    for command in commands:
+        done = _run(["bash", "-c", f"{sys.executable} -m {command}"], cwd=tmp_path)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert ANSWER in done.stdout, command
+    paths = {(one.path, bool(one.json.get("stream"))) for one in provider.asked}
+    chat, responses, messages = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+    assert paths == {(chat, False), (chat, True), (responses, False), (messages, False)}
+
+
+def test_the_code_of_ones_own_model_works_against_a_server(provider: Loopback, tmp_path: Path) -> None:
+    [block] = [one for one in of_language("python") if one.heading == OWN_MODEL]
+    (tmp_path / "block.py").write_text(block.text)
+    done = _run([sys.executable, "-W", "error", "block.py"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [ANSWER, "completed, 40 tokens in"]
+    assert [len(one.json["tools"]) for one in provider.asked] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "block", [one for one in of_language("sh") if one.heading != OWN_MODEL], ids=lambda block: block.heading
+)
 def test_every_command_exists_and_does_what_the_readme_says(block: Block, tmp_path: Path) -> None:
     (tmp_path / "my_module.py").write_text(_HOST_MODULE)
     for line in block.text.splitlines():
@@ -122,6 +168,28 @@ my_llm = ScriptedLLM([[ToolCall("1", "search", '{"query": "incident"}')], "Two i
 async def search(query: str) -> list[str]:
     """Search the catalogue."""
     return [query]
+'''
+
+_WEATHER = '''
+from orchestrator import tool
+
+@tool(effect="pure")
+def weather(city: str) -> str:
+    """Look up the weather."""
+    return f"{city}: sunny"
+'''
+
+_WEATHER_SERVER = '''
+from mcp.server import MCPServer
+
+server = MCPServer("weather")
+
+@server.tool()
+def weather(city: str) -> str:
+    """Look up the weather."""
+    return f"{city}: sunny"
+
+server.run()
 '''
 
 _CLEAN = """[[ToolCall("1", "search", '{"query": "incident"}')], "Two incidents are open."]"""
