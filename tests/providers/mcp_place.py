@@ -110,7 +110,7 @@ async def by_http(folder: Path, *words: str, port: int = 0) -> AsyncIterator[asy
         sys.executable, str(PROGRAM), str(folder), "http", str(port), *words, env=environment
     )
     try:
-        await until(lambda: len(noted(folder, "port")) > started or process.returncode is not None)
+        await until(lambda: len(noted(folder, "port")) > started or process.returncode is not None, 60)
         assert process.returncode is None
         yield process
     finally:

@@ -205,7 +205,7 @@ async def test_no_session_is_opened_but_to_the_address_itself(tmp_path: Path) ->
         )
         async with answering(moved) as place:
             with pytest.raises(ConfigError, match="cannot be used"):
-                async with McpServer.http(f"http://{place}/mcp", connect_timeout=5):
+                async with McpServer.http(f"http://{place}/mcp", connect_timeout=20):
                     pytest.fail("not followed")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from mcp_types import CallToolResult, TextContent, Tool, ToolAnnotations
 from pydantic import SecretStr
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.answer import ToolFailed, text_of
 from orchestrator.providers.mcp.offer import Offer, declared, effect_of
@@ -195,3 +197,17 @@ def test_tools_are_not_there_before_the_server_is_connected_and_secrets_are_not_
     assert "hunter2" not in repr(server)
     with pytest.raises(ConfigError, match="is not connected; use `async with` before its tools"):
         _ = server.tools
+
+
+async def test_without_the_extra_the_install_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'fsm-orchestrator\[mcp\]'"):
+        async with McpServer.stdio("true"):
+            pytest.fail("there is no SDK")
+
+
+def test_naming_a_server_loads_no_sdk() -> None:
+    told = "from orchestrator.providers.mcp import McpServer; McpServer.parse('server --now')"
+    loaded = f"import sys; {told}; print({{'mcp', 'mcp_types', 'anyio', 'httpx2'}} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", loaded], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"

@@ -238,6 +238,21 @@ async def test_a_server_that_died_between_two_calls_is_started_again_before_the_
     assert results(after) == [(UNSENT % "shop", True)]
 
 
+async def test_a_server_that_hangs_for_good_is_replaced_at_the_next_call(tmp_path: Path) -> None:
+    async with by_stdio(tmp_path) as server:
+        tools = [replace(tool, timeout=0.5) if tool.name == "hang" else tool for tool in server.tools]
+
+        async def stop(_: Request) -> Any:
+            os.kill(int(noted(tmp_path, "pid")[0]), signal.SIGSTOP)
+            return call("hang")
+
+        result = await ran(tools, [stop, call("pay", '{"amount": 7}'), "Paid."])
+        given_up = '{"error":"the tool gave no answer within 0.5 s","type":"Timeout"}'
+        assert results(result) == [(given_up, True), ("paid 7", False)]
+        assert noted(tmp_path, "pay") == ["7.0"]
+        assert len(noted(tmp_path, "pid")) == 2
+
+
 async def test_a_server_that_cannot_be_started_again_is_an_error_result_and_a_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,9 +314,10 @@ def script(path: Path, text: str) -> Path:
 async def test_a_server_that_never_starts_is_one_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], command: list[str], said: str
 ) -> None:
+    server = McpServer.stdio(*command, name="it", connect_timeout=0.9 if "no answer" in said else 30)
     async with nothing_left(tmp_path):
         with pytest.raises(ConfigError) as caught:
-            async with McpServer.stdio(*command, name="it", connect_timeout=0.9):
+            async with server:
                 pytest.fail("it is no MCP server")
     assert str(caught.value) == f"MCP server 'it' cannot be used: {said}"
     assert capfd.readouterr() == ("", "")

@@ -16,7 +16,8 @@ is pure, else `idempotentHint` is idempotent, and whatever says nothing is irrev
 
 A session that is lost is opened again at most once for each call. A call that was under way when it was lost may have
 run: it is sent again only where the tool is pure or idempotent, else the model reads that nobody knows. Resending by
-the text or code of the loss was rejected: a proxy says the same for a call that ran and for one that did not.
+the text or code of the loss was rejected: a proxy says the same for a call that ran and for one that did not. A server
+that left a call without an answer is asked for its tools before the next one, and replaced if it gives none.
 """
 
 from __future__ import annotations

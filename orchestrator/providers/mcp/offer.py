@@ -48,7 +48,7 @@ class Offer:
 def clean(text: str, limit: int) -> str:
     """Return text without characters that nobody sees, at most `limit` of it, a mark included where it was cut."""
     seen = "".join(
-        char for char in text if char in "\n\t" or unicodedata.category(char) not in _HIDDEN
+        char for char in text[: 4 * limit] if char in "\n\t" or unicodedata.category(char) not in _HIDDEN
     ).strip()
     return seen if len(seen) <= limit else f"{seen[: limit - 1]}…"
 

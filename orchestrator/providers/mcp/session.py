@@ -26,6 +26,8 @@ _log = logging.getLogger("orchestrator.mcp")
 
 _GOODBYE = 5.0
 """Seconds that an address may take to end a session. A program has the SDK's six: asked, terminated, killed."""
+_ALIVE = 3.0
+"""Seconds in which a server that left a call without an answer must answer something else."""
 _PAGES = 50
 _TOOLS = 1_000
 _SAID_CHARS = 500
@@ -52,6 +54,7 @@ class Session:
         self._listed = listed
         self._client: Client | None = None
         self._in_flight = 0
+        self._doubted = False
         self._scope = anyio.CancelScope()
 
     @property
@@ -63,6 +66,23 @@ class Session:
         if not self.ready.done():
             self._scope.cancel()
         self.over.set()
+
+    async def answers(self) -> bool:
+        """Say whether the server still answers; it is asked only after a call that got no answer."""
+        if self._doubted and (client := self._client) is not None:
+            try:
+                async with asyncio.timeout(_ALIVE):
+                    await client.list_tools()
+            except Exception:  # noqa: BLE001  whatever it is, another session is better
+                self._retire()
+            else:
+                self._doubted = False
+        return self.usable
+
+    def _retire(self) -> None:
+        self.retired = True
+        if not self._in_flight:
+            self.over.set()
 
     async def live(self, name: str) -> None:
         """Connect, list the tools, wait until the session is over, disconnect. Raises nothing but a cancellation."""
@@ -119,6 +139,9 @@ class Session:
         self._in_flight += 1
         try:
             return await client.call_tool(name, arguments, read_timeout_seconds=seconds)
+        except asyncio.CancelledError:
+            self._doubted = True  # its time may be over: then nobody knows what the server is doing
+            raise
         except Exception as error:
             code = error.code if isinstance(error, MCPError) else None
             if code == CONNECTION_CLOSED or self.over.is_set():
@@ -126,12 +149,13 @@ class Session:
                 lost = "the connection to the tool's server was lost during the call; whether it ran is not known"
                 raise SessionLost(lost) from error
             if code == REQUEST_TIMEOUT:
+                self._doubted = True
                 raise TimeoutError(f"the tool gave no answer within {seconds:g} s") from error
             raise CallRefused(clean(str(leaf_of(error)), _SAID_CHARS)) from error
         finally:
             self._in_flight -= 1
-            if self.retired and not self._in_flight:
-                self.over.set()
+            if self.retired:
+                self._retire()
 
 
 async def _all_tools(client: Client) -> tuple[Tool, ...]:
@@ -180,21 +204,25 @@ class Keeper:
 
     async def session(self) -> tuple[Session, bool]:
         """Return a session to call on, and whether it had to be opened. Raises Unreachable."""
+        self._check_loop()
+        while (session := self._current) is not None and session.usable and session.ready.done():
+            if await session.answers():
+                return session, False
+        if session is None or not session.usable:
+            self._check_loop()  # it may have been closed while the old session was asked
+            session = self._begin()
+        # Shielded: others may wait for the same session, and one of them being cancelled is not their business.
+        if (failure := await asyncio.shield(session.ready)) is not None:
+            raise Unreachable(str(failure)) from failure
+        return session, True
+
+    def _check_loop(self) -> None:
         if self._loop is None:
             raise Unreachable(f"MCP server {self._name!r} is closed")
         if asyncio.get_running_loop() is not self._loop:
             raise Unreachable(
                 f"MCP server {self._name!r} was connected in another event loop; connect it in this one"
             )
-        session = self._current
-        if session is None or not session.usable:
-            session = self._begin()
-        elif session.ready.done():
-            return session, False
-        # Shielded: others may wait for the same session, and one of them being cancelled is not their business.
-        if (failure := await asyncio.shield(session.ready)) is not None:
-            raise Unreachable(str(failure)) from failure
-        return session, True
 
     def _begin(self) -> Session:
         session = self._current = Session(self._transport, self._seconds, self._listed)
