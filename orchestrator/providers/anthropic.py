@@ -110,12 +110,15 @@ class Anthropic(SdkModel):
     def _new_client(self) -> Any:
         import anthropic
 
+        timeout = anthropic.Timeout(self.timeout, connect=min(self.timeout, _CONNECT_SECONDS))
         try:
             return anthropic.AsyncAnthropic(
                 api_key=self._key.get_secret_value(),
                 base_url=self.base_url,
-                timeout=anthropic.Timeout(self.timeout, connect=min(self.timeout, _CONNECT_SECONDS)),
+                timeout=timeout,
                 max_retries=0,
+                # Nothing goes to an address that nobody named.
+                http_client=anthropic.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False),
             )
         except anthropic.AnthropicError as error:
             raise ConfigError(f"no client for Anthropic: {error}") from error
@@ -125,8 +128,9 @@ class Anthropic(SdkModel):
 
     def _sendable(self, client: Any, body: dict[str, Any]) -> dict[str, Any]:
         body = encodable(body)
-        names: tuple[str, ...] = ("model", "messages", "max_tokens", "stream")
-        named = {name: body.pop(name) for name in names if name in body}
+        names: tuple[str, ...] = ("model", "max_tokens", "stream")
+        named: dict[str, Any] = {name: body[name] for name in names if name in body}
+        named["messages"] = []  # those of the body count: here the SDK would look through each, for 0.3 ms
         if not body.keys().isdisjoint(_SAMPLING):
             named["extra_headers"] = {"anthropic-version": _WITH_SAMPLING}
         # Said again with each call: without, the SDK guesses how long an answer takes, and refuses long ones.

@@ -15,7 +15,7 @@ from orchestrator.errors import LLMError
 from orchestrator.messages import Request
 from orchestrator.providers.anthropic import Anthropic
 from tests.providers.anthropic_words import HELLO, events, message, model, text_block, use
-from tests.providers.endpoint import closed_port
+from tests.providers.endpoint import Guard, closed_port
 from tests.providers.exchange import Failed
 from tests.providers.loopback import SILENCE, Loopback, Reply, json_reply, stream_reply
 from tests.providers.test_failures import PAGE, Case, Facts, Hurried, Streamed, agent, error
@@ -109,6 +109,17 @@ async def test_each_failure_is_an_error_of_its_kind_with_what_had_come(name: str
         assert Failed.of(caught.value) == case.expected
         assert caught.value.partial == "".join(pieces) == case.partial
         assert len(server.asked) == 1  # the SDK's own retries are off
+
+
+async def test_a_redirect_is_not_followed_to_where_nobody_pointed(guard: Guard) -> None:
+    elsewhere = {"location": "https://elsewhere.test/v1/messages"}
+    async with Loopback([Reply(307, elsewhere)]) as server, model(server.url) as llm:
+        with pytest.raises(
+            LLMError, match=r"redirect \(HTTP 307\) to https://elsewhere\.test/v1/messages"
+        ) as caught:
+            await llm.complete(HELLO)
+        assert guard.seen == [("127.0.0.1", server.port)]
+    assert Failed.of(caught.value) == Failed("client_error", 307)
 
 
 async def test_a_refused_connection_and_a_name_without_address(monkeypatch: pytest.MonkeyPatch) -> None:
