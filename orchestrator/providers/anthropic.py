@@ -25,8 +25,8 @@ from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.messages import Request, Response, encodable
 from orchestrator.providers.anthropic_answer import MessageAssembly, merged, response_of
 from orchestrator.providers.anthropic_request import conversation, tools
-from orchestrator.providers.openai_form import mapping
 from orchestrator.providers.openai_schema import is_object
+from orchestrator.providers.reading import mapping
 from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.sdk import SdkModel
 

@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.messages import Content, Response, ToolCall, Usage
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
-from orchestrator.providers.openai_form import count, malformed, mapping, objects, text, text_or_none
+from orchestrator.providers.reading import count, malformed, mapping, objects, text, text_or_none
 
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 _PLAIN = frozenset(("text", "tool_use"))

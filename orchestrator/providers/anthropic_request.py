@@ -24,7 +24,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from orchestrator.messages import Content, Message, Request, ToolCall
-from orchestrator.providers.openai_form import mapping
+from orchestrator.providers.reading import mapping
 
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_CHARS = 64

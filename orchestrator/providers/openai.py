@@ -24,9 +24,9 @@ from pydantic import SecretStr
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.messages import encodable
 from orchestrator.providers.openai_chat import ChatForm
-from orchestrator.providers.openai_form import Options, check_address
+from orchestrator.providers.openai_form import Options
 from orchestrator.providers.openai_responses import ResponsesForm
-from orchestrator.providers.sdk import Form, SdkModel
+from orchestrator.providers.sdk import Form, SdkModel, check_address
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

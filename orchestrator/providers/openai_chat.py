@@ -23,8 +23,9 @@ from orchestrator.errors import LLMError
 from orchestrator.messages import Content, Message, Request, Response, ToolCall
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
-from orchestrator.providers.openai_form import (
-    Options,
+from orchestrator.providers.openai_form import Options
+from orchestrator.providers.openai_schema import named
+from orchestrator.providers.reading import (
     arguments,
     malformed,
     mapping,
@@ -34,7 +35,6 @@ from orchestrator.providers.openai_form import (
     tool_call,
     usage,
 )
-from orchestrator.providers.openai_schema import named
 from orchestrator.providers.schema_prompt import instructed
 
 DONE = "[DONE]"

@@ -23,17 +23,9 @@ from typing import Any
 from orchestrator.messages import Message, Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
-from orchestrator.providers.openai_form import (
-    Options,
-    malformed,
-    mapping,
-    objects,
-    text,
-    text_or_none,
-    tool_call,
-    usage,
-)
+from orchestrator.providers.openai_form import Options
 from orchestrator.providers.openai_schema import named
+from orchestrator.providers.reading import malformed, mapping, objects, text, text_or_none, tool_call, usage
 from orchestrator.providers.schema_prompt import instructed
 
 _ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))

@@ -12,16 +12,37 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol, Self
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from orchestrator.errors import LLMError
+from orchestrator.errors import ConfigError, LLMError
 from orchestrator.messages import Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event, EventDecoder
-from orchestrator.providers.openai_form import Assembly, malformed
+from orchestrator.providers.reading import malformed
 
 _DRAIN_SECONDS = 0.1
+
+
+class Assembly(Protocol):
+    """A streamed answer in the making."""
+
+    over: bool
+    """The stream said that it is over."""
+
+    @property
+    def text(self) -> str:
+        """What there is of the text by now."""
+        ...
+
+    def take(self, event: Event) -> str:
+        """Take an event and return the text it adds. Raises LLMError for an error object, ValueError for no JSON."""
+        ...
+
+    def response(self) -> Response:
+        """Return the whole answer. Raises LLMError where the stream was cut or makes no answer."""
+        ...
 
 
 class Form(Protocol):
@@ -197,3 +218,16 @@ async def _drained(chunks: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in chunks:
                 pass
+
+
+def check_address(base_url: str) -> None:
+    """Raise ConfigError for what is no address of a server."""
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"base_url is {base_url!r}; possible: an address that begins with http:// or https://"
+        )

@@ -1,0 +1,66 @@
+"""How the JSON of a provider's answer is read: every reader takes what it finds, and gives nothing for another type.
+
+Answers are read as JSON, not as the SDK's types: those describe what one vendor sends, and compatible servers send
+more, less and otherwise. What must be there, or the answer is none, is said with `malformed`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.errors import LLMError
+from orchestrator.messages import NO_USAGE, ToolCall, Usage
+from orchestrator.providers.member import Malformed
+from orchestrator.providers.recording import usage_from
+
+
+def malformed(why: str, partial: str = "") -> LLMError:
+    """Return the error of an answer that is none."""
+    return LLMError(f"the provider sent no valid answer: {why}", kind="malformed", partial=partial)
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a JSON object, an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def objects(value: object) -> list[Mapping[str, Any]]:
+    """Return the JSON objects in a list."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def text_or_none(value: object) -> str | None:
+    """Return text that says something, else None."""
+    return value if isinstance(value, str) and value else None
+
+
+def text(value: object) -> str:
+    """Return text, empty for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def usage(value: object) -> Usage:
+    """Return what an answer used, as any provider writes it; nothing where it is written otherwise."""
+    try:
+        return usage_from(mapping(value))
+    except Malformed:
+        return NO_USAGE
+
+
+def count(value: object) -> int:
+    """Return a number of tokens, 0 for anything else."""
+    return int(value) if isinstance(value, int | float) and value > 0 else 0
+
+
+def arguments(value: object) -> str:
+    """Return the arguments of a call as JSON text: as received, empty for null; an object is written as text."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def tool_call(id_: object, name: object, given: object) -> ToolCall:
+    """Return a call from what a provider wrote of it."""
+    return ToolCall(text(id_), text(name), arguments(given))
