@@ -9,8 +9,9 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.pipeline.graph import PIPELINE
 
-SHIPPED: Mapping[str, Graph] = {"llm_loop": LLM_LOOP}
+SHIPPED: Mapping[str, Graph] = {graph.name: graph for graph in (LLM_LOOP, PIPELINE)}
 
 
 def named(name: str) -> Graph:
@@ -32,5 +33,11 @@ def _llm_loop() -> Hooks:
     return collect(LLM_LOOP, enter, leave, before, after, points=POINTS)
 
 
-HOOKS: Mapping[str, Callable[[], Hooks]] = {"llm_loop": _llm_loop}
+def _pipeline() -> Hooks:
+    from orchestrator_callbacks.pipeline import before, enter, leave
+
+    return collect(PIPELINE, enter, leave, before)
+
+
+HOOKS: Mapping[str, Callable[[], Hooks]] = {"llm_loop": _llm_loop, "pipeline": _pipeline}
 """Graph name -> binds its hooks. Raises GraphError with every problem."""

@@ -15,6 +15,8 @@ from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
+from orchestrator.machines.pipeline.model import State
 
 # Seed 003, with `failure` from init and finalize too (P3) and `restart_loop` as the eleventh event (P10).
 LLM_LOOP_TABLE = """
@@ -37,9 +39,31 @@ handle_completion  failure              terminate_error
 finalize           failure              terminate_error
 """
 
+# Seed 000, row by row, each with the event we gave it; the last two are the edges that the seed lacks (4.4).
+PIPELINE_TABLE = """
+initialized   start             planning
+initialized   failure           failed
+planning      plan_ready        validating
+planning      failure           failed
+planning      budget_exhausted  budget_exhausted
+validating    plan_valid        implementing
+validating    plan_invalid      planning
+validating    failure           failed
+implementing  implemented       judging
+implementing  failure           failed
+implementing  budget_exhausted  budget_exhausted
+judging       approved          succeeded
+judging       soft_failure      implementing
+judging       hard_failure      planning
+judging       failure           failed
+validating    budget_exhausted  budget_exhausted
+judging       budget_exhausted  budget_exhausted
+"""
+
 # One line a graph: the graph, the seed's table, how many states and events the seed has.
 GRAPHS = [
     (LLM_LOOP, LLM_LOOP_TABLE, 8, 11),
+    (PIPELINE, PIPELINE_TABLE, 8, 10),
 ]
 
 IDS = [graph.name for graph, *_ in GRAPHS]
@@ -112,3 +136,26 @@ def test_the_graph_is_clean(graph: Graph) -> None:
 def test_every_state_with_work_has_a_way_to_fail_that_no_guard_can_bar(graph: Graph) -> None:
     if graph.failure is not None:
         assert all(graph.failure_event(state) for state in graph.states if graph.is_working(state))
+
+
+STATES = [pytest.param(source, dest, id=f"{source}-{dest}") for source in State for dest in State]
+
+
+@pytest.mark.parametrize(("source", "dest"), STATES)
+def test_of_the_pipeline_each_pair_of_states_has_the_one_event_that_the_table_says_or_none(
+    source: State, dest: State
+) -> None:
+    rows = {(state, to): event for (state, event), to in table(PIPELINE_TABLE).items()}
+    event = EVENT_OF.get((source, dest))
+    assert event == rows.get((source.value, dest.value))
+    machine = Machine(open_(PIPELINE), Hooks({}))
+    run = run_in(machine, source.value)
+    if event is not None:
+        asyncio.run(Driver(machine).fire(run, event))
+        assert run.cursor == dest
+        return
+    for other in PIPELINE.events:  # and no other event leads there either
+        run = run_in(machine, source.value)
+        if run.can(other):
+            asyncio.run(Driver(machine).fire(run, other))
+            assert run.cursor != dest

@@ -49,6 +49,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.ports",
         "orchestrator.scope",
         "orchestrator.settings",
+        "orchestrator.thread",
         "orchestrator.switch",
         "orchestrator.docstring",
     ),

@@ -16,6 +16,8 @@ COUNTING: dict[str, Callable[[int, int], Verdict]] = {
     "iterations": guards.iterations,
     "input_tokens": guards.input_tokens,
     "output_tokens": guards.output_tokens,
+    "tokens": guards.tokens,
+    "host_budget": guards.host_budget,
     "cost": guards.cost,
     "elapsed": guards.elapsed,
     "tool_calls": guards.tool_calls,
@@ -30,6 +32,7 @@ COUNTING: dict[str, Callable[[int, int], Verdict]] = {
     "qa_cycles": guards.qa_cycles,
     "planning_retries": guards.planning_retries,
     "replans": guards.replans,
+    "refinements": guards.refinements,
 }
 counting = pytest.mark.parametrize(("name", "guard"), COUNTING.items(), ids=COUNTING)
 counts = st.integers(0, 10**9)

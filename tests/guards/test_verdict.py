@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterator
 
 import pytest
@@ -63,8 +64,30 @@ def test_every_guard_signs_with_a_name_of_the_closed_set() -> None:
     assert list(GUARD_NAMES) == sorted(GUARD_NAMES)
 
 
+def test_no_guard_is_missing_from_the_closed_set() -> None:
+    named_otherwise = {"progress": "no_progress"}
+    public = {name: getattr(guards, name) for name in guards.__all__ if name.islower()}
+    answering = {
+        named_otherwise.get(name, name)
+        for name, function in public.items()
+        if typing.get_type_hints(function).get("return") is Verdict
+    }
+
+    assert answering == set(GUARD_NAMES)
+
+
 def test_the_public_names_exist_and_nothing_else_is_public() -> None:
-    modules = {"approval", "attempts", "budget", "repetition", "result", "turn", "verdict", "annotations"}
+    modules = {
+        "approval",
+        "attempts",
+        "budget",
+        "quality",
+        "repetition",
+        "result",
+        "turn",
+        "verdict",
+        "annotations",
+    }
     visible = {name for name in vars(guards) if not name.startswith("_")} - modules
 
     assert set(guards.__all__) == visible

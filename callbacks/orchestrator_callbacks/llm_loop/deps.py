@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from orchestrator.completion import OutputSpec
@@ -12,7 +12,7 @@ from orchestrator.errors import RunError
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Request, Response, ToolCall
+from orchestrator.messages import Request, Response, ToolCall, Usage
 from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
 from orchestrator.toolresult import ToolResult
@@ -116,6 +116,20 @@ class LoopDeps:
 
 
 LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
+
+
+def open_account(
+    run: LoopRun, lender: Account | None = None, dormant: dict[str, Usage] | None = None
+) -> Account:
+    """Give a run an account, in handles of its own; what sleeps in one that it has stays, unless `dormant` is given.
+
+    The only place where the handles of a run are replaced.
+    """
+    if dormant is None:
+        dormant = run.deps.account.dormant if run.deps.account else {}
+    account = Account(run, lender, dormant)
+    run.deps = replace(run.deps, account=account)
+    return account
 
 
 _GIVES: Mapping[str, tuple[type, ...]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from orchestrator.kernel.record import RolledBack
 from orchestrator.kernel.record import ToolCall as ToolCalled
 from orchestrator.machines.llm_loop.model import LoopContext
@@ -78,20 +80,33 @@ async def _execute(run: LoopRun) -> None:
 
 
 async def _recover(run: LoopRun) -> None:
-    """Deal with calls that may have begun and have no result, as the effect of their tools allows.
-
-    `pure` and `idempotent` ones run again with the same key, `compensable` ones are taken back and run again,
-    `irreversible` ones are for a person to look at. What counts is the effect that was declared when it began.
-    """
+    """Deal with calls that may have begun and have no result. What counts is the effect declared when each began."""
     ctx, ledger = run.ctx, run.ctx.ledger
     for position, effect in sorted(ledger.started.items()):
         if ctx.results[position] is not None:
             continue
-        if effect == "compensable":
-            await _take_back(run, position)
-        elif effect == "irreversible":
-            put_question(run, position, "unknown_effect")
+        match after_crash(effect):
+            case "undo":
+                await _take_back(run, position)
+            case "ask":
+                put_question(run, position, "unknown_effect")
+            case "again":
+                pass  # with the same key, as one that has not begun
     ledger.started.clear()
+
+
+def after_crash(effect: str) -> Literal["again", "undo", "ask"]:
+    """Return what becomes of a call that may have begun and has no result.
+
+    It runs again with the same key, is taken back first, or is for a person to look at.
+    """
+    match effect:
+        case "pure" | "idempotent":
+            return "again"
+        case "compensable":
+            return "undo"
+        case _:
+            return "ask"
 
 
 async def _take_back(run: LoopRun, position: int) -> None:

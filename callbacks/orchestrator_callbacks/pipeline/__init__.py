@@ -1,0 +1,1 @@
+"""The hooks of the pipeline, by kind, and what they share."""

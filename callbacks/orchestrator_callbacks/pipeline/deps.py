@@ -1,0 +1,27 @@
+"""What the hooks of the pipeline may touch: live handles, built by the runtime, never stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from orchestrator.kernel.run import Run
+from orchestrator.machines.pipeline.model import PipelineContext, State
+from orchestrator.machines.pipeline.ports import BudgetManager, Port
+from orchestrator.ports import Clock
+
+
+@dataclass(slots=True, kw_only=True)
+class PipelineDeps:
+    """Handles of a pipeline, shared by its runs."""
+
+    ports: Mapping[State, Port]
+    """Working state -> who does its work."""
+    clock: Clock
+    budget: BudgetManager | None = None
+    host: Any = None
+    """The host's own handles: `StageRequest.deps`."""
+
+
+PipelineRun: TypeAlias = Run[PipelineContext, PipelineDeps]

@@ -1,0 +1,36 @@
+"""`leave_state`: what is said of each stay with the transition that ends it: tokens used, and why it went there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.kernel.record import Remark
+from orchestrator.machines.pipeline import ending
+from orchestrator.machines.pipeline.model import Event
+from orchestrator_callbacks.pipeline import stage
+from orchestrator_callbacks.pipeline.deps import PipelineRun
+
+REASONS: Mapping[str, str] = {
+    Event.PLAN_INVALID: "Validation failed, retrying with feedback",
+    Event.SOFT_FAILURE: "Soft failure, refining implementation",
+    Event.HARD_FAILURE: "Hard failure, replanning",
+    Event.BUDGET_EXHAUSTED: "Token budget exhausted",
+}
+"""Event -> why, in the seed's words."""
+
+
+async def leave_state(run: PipelineRun) -> None:
+    """Say what the stage used. A stay in which none was carried out used nothing."""
+    done = stage.done_here(run)
+    event = run.step.event if run.step else None
+    reason = _why(run) if event == Event.FAILURE else REASONS.get(str(event), "")
+    run.remark = Remark(done.tokens if done else 0, reason)
+
+
+def _why(run: PipelineRun) -> str:
+    """Name the limit, or the type of the error; an error's text may say anything, and this goes into the log."""
+    if ending.limit_of(run.error) is not None:
+        return "max_iterations"
+    done = stage.done_here(run)
+    name = done.error if done and done.error else type(run.error).__name__
+    return f"{run.cursor} failed: {name}"

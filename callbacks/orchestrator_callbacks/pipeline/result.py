@@ -1,0 +1,137 @@
+"""What a port gave, as what its stage gives. Anything that cannot be read fails the stage, and so the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.errors import RunError
+from orchestrator.machines.pipeline import progress
+from orchestrator.machines.pipeline.model import (
+    Evaluation,
+    Implementation,
+    Issue,
+    Plan,
+    Severity,
+    State,
+    Validation,
+)
+from orchestrator.machines.pipeline.plain import plain_json
+from orchestrator.machines.pipeline.progress import Made
+from orchestrator.machines.pipeline.rubric import Rubric
+
+
+def read(stage: State, given: Any, rubric: Rubric) -> Made:
+    """Return what a stage gave, its content as plain data. Raises RunError that says what is wrong with it."""
+    found = _READERS[stage](_unwrapped(given))
+    if _number(found.tokens, "tokens", int) < 0:
+        raise RunError(f"{stage.value} gave tokens {found.tokens}; it must be 0 or more")
+    if isinstance(found, Evaluation):
+        _check(found, rubric)
+    if isinstance(found, Plan | Implementation):
+        return replace(found, content=_plain(stage, found.content))
+    _plain(stage, progress.plain(found))
+    return found
+
+
+def _unwrapped(given: Any) -> Any:
+    """Return a pydantic model as the mapping it stands for."""
+    dump = getattr(given, "model_dump", None)
+    return dump(mode="json") if callable(dump) else given
+
+
+def _plan(given: Any) -> Plan:
+    return given if isinstance(given, Plan) else Plan(given)
+
+
+def _implementation(given: Any) -> Implementation:
+    return given if isinstance(given, Implementation) else Implementation(given)
+
+
+def _validation(given: Any) -> Validation:
+    found: Any = given
+    tokens = 0
+    if isinstance(given, Validation):
+        found, tokens = given.issues, given.tokens
+    elif isinstance(given, Mapping) and "issues" in given:
+        found, tokens = given["issues"], _number(given.get("tokens", 0), "tokens", int)
+    if not isinstance(found, list | tuple | set | frozenset | Iterator):
+        raise RunError(f"validating gave {_kind(given)}; it must give a Validation or a list of issues")
+    return Validation(tuple(map(_issue, found)), tokens)
+
+
+def _issue(given: Any) -> Issue:
+    if isinstance(given, Issue):
+        return Issue(_severity(given.severity), str(given.message), str(given.where))
+    if not isinstance(given, Mapping) or "message" not in given:
+        raise RunError(f"validating gave an issue that is {_kind(given)}; it needs severity and message")
+    return Issue(
+        _severity(given.get("severity", "error")), str(given["message"]), str(given.get("where") or "")
+    )
+
+
+def _severity(given: Any) -> Severity:
+    try:
+        return Severity(given)
+    except ValueError:
+        known = ", ".join(Severity)
+        raise RunError(f"validating gave an issue of severity {given!r}; known: {known}") from None
+
+
+def _evaluation(given: Any) -> Evaluation:
+    if isinstance(given, Evaluation):
+        return Evaluation(
+            _number(given.score, "score", float), _scores(given.categories), given.comments, given.tokens
+        )
+    if not isinstance(given, Mapping) or "score" not in given:
+        raise RunError(f"judging gave {_kind(given)}; it must give an Evaluation or a mapping with a score")
+    return Evaluation(
+        _number(given["score"], "score", float),
+        _scores(given.get("categories") or {}),
+        str(given.get("comments") or ""),
+        _number(given.get("tokens", 0), "tokens", int),
+    )
+
+
+def _scores(given: Any) -> dict[str, float]:
+    if not isinstance(given, Mapping):
+        raise RunError(f"judging gave categories that are {_kind(given)}; they must map names to scores")
+    return {str(name): _number(value, f"category {name}", float) for name, value in given.items()}
+
+
+def _check(found: Evaluation, rubric: Rubric) -> None:
+    """Refuse scores that are on no scale: they say nothing, and so nothing passes by them."""
+    for name, value in (("score", found.score), *found.categories.items()):
+        if not 0 <= value <= rubric.top:
+            raise RunError(f"judging gave {name} {value:g}; scores are from 0 to {rubric.top:g}")
+
+
+def _number(value: Any, name: str, kind: type[Any]) -> Any:
+    wanted = int if kind is int else int | float
+    if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
+        raise RunError(f"a stage gave {name} {value!r}; it must be a number")
+    return kind(value)
+
+
+def _plain(stage: State, content: Any) -> Any:
+    """Return content as JSON types: what a run that is resumed tomorrow has of it as well."""
+    if content is None:
+        raise RunError(f"{stage.value} gave nothing")
+    try:
+        return plain_json(content)
+    except ValueError as error:
+        raise RunError(f"{stage.value} gave what cannot be stored as JSON: {error}") from None
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+_READERS: Mapping[State, Callable[[Any], Made]] = {
+    State.PLANNING: _plan,
+    State.VALIDATING: _validation,
+    State.IMPLEMENTING: _implementation,
+    State.JUDGING: _evaluation,
+}

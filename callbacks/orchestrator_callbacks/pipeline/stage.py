@@ -1,0 +1,169 @@
+"""The work of a stage: the budget asked, the port called, what it gave made durable, the budget asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.errors import RunError
+from orchestrator.kernel.record import BudgetChecked
+from orchestrator.machines.pipeline import feedback, progress
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import Done, Event, PipelineContext, State
+from orchestrator.machines.pipeline.ports import Port, StageRequest
+from orchestrator.machines.pipeline.progress import Made
+from orchestrator.thread import in_thread
+from orchestrator_callbacks.pipeline import result
+from orchestrator_callbacks.pipeline.deps import PipelineRun
+from orchestrator_guards import (
+    Verdict,
+    affordable,
+    first_refusal,
+    host_budget,
+    iterations,
+    refinements,
+    tokens,
+)
+
+_ESTIMATES: Mapping[State, Callable[[PipelineLimits], int]] = {
+    State.PLANNING: lambda limits: limits.plan_tokens,
+    State.VALIDATING: lambda limits: limits.validate_tokens,
+    State.IMPLEMENTING: lambda limits: limits.implement_tokens,
+    State.JUDGING: lambda limits: limits.judge_tokens,
+}
+
+
+async def work(run: PipelineRun, decide: Callable[[PipelineContext], Event]) -> Event:
+    """Carry out the stage of the present state and return the event that `decide` chooses, or budget_exhausted.
+
+    A stage whose record is there, from before a crash, is not carried out again. Approved work costs nothing more,
+    so no budget is asked after it.
+    """
+    ctx = run.ctx
+    if not is_done(run):
+        if not await _goes_on(run, _ahead(ctx, State(run.state))):
+            return Event.BUDGET_EXHAUSTED
+        await _carry_out(run)
+    event = decide(ctx)
+    if event is Event.APPROVED or await _goes_on(run, _behind(ctx, event)):
+        return event
+    return Event.BUDGET_EXHAUSTED
+
+
+def is_done(run: PipelineRun) -> bool:
+    """Tell whether the stage of this stay has ended, with something that came of it."""
+    done = done_here(run)
+    return done is not None and not done.error
+
+
+def done_here(run: PipelineRun) -> Done | None:
+    """Return what came of the stage of this stay, also where it raised; None where none was carried out."""
+    done = run.ctx.done
+    return done if done is not None and done.seq == run.seq else None
+
+
+# ---- budgets ----
+
+
+def _ahead(ctx: PipelineContext, state: State) -> list[Verdict]:
+    """Ask what must hold before a stage begins: what is left covers its estimate with a margin."""
+    if ctx.remaining is None:
+        return []
+    limits = ctx.limits
+    refines = state is State.IMPLEMENTING and ctx.refining
+    estimate = limits.refine_tokens if refines else _ESTIMATES[state](limits)
+    return [affordable(ctx.remaining, estimate, limits.headroom)] if estimate else []
+
+
+def _behind(ctx: PipelineContext, event: Event) -> list[Verdict]:
+    """Ask what must hold after it; a limit that the next edge has a guard for is only told here."""
+    limits = ctx.limits
+    asked = [tokens(ctx.tokens, limits.token_budget)] if limits.token_budget else []
+    if event is Event.SOFT_FAILURE:
+        asked.append(refinements(ctx.refinements, limits.max_refinements))
+    elif event in (Event.PLAN_INVALID, Event.HARD_FAILURE):
+        asked.append(iterations(ctx.iteration, limits.max_iterations))
+    return asked
+
+
+_COUNTS = ("iterations", "refinements")
+
+
+async def _goes_on(run: PipelineRun, asked: list[Verdict]) -> bool:
+    """Ask the host's budget as well, tell all the answers, and keep a refusal that ends the run."""
+    budget = run.deps.budget
+    if budget is not None:
+        said = budget.is_exhausted()
+        exhausted = await said if inspect.isawaitable(said) else said
+        asked = [host_budget(int(bool(exhausted))), *asked]
+    if not asked:
+        return True
+    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor, run.ctx.iteration, asked))
+    refusal = first_refusal(one for one in asked if one.guard not in _COUNTS)
+    if refusal is not None:
+        run.ctx.verdict = refusal
+    return refusal is None
+
+
+# ---- the port ----
+
+
+async def _carry_out(run: PipelineRun) -> None:
+    """Call the port and take what it gives; that is durable before anybody outside is asked anything."""
+    ctx, state = run.ctx, State(run.state)
+    request = _request(run, state)
+    try:
+        made = result.read(state, await _called(run.deps.ports[state], request), ctx.rubric)
+    except Exception as error:
+        ctx.fault = "stage_error"
+        _take(run, None, Done(run.seq, sum(request.used), type(error).__name__))
+        raise
+    except asyncio.CancelledError:
+        if request.used and run.halted:  # else it is left, and whoever goes on with it counts
+            _take(run, None, Done(run.seq, sum(request.used), "CancelledError"))
+        raise
+    used = made.tokens + sum(request.used)
+    _take(run, replace(made, tokens=used), Done(run.seq, used))
+    await run.settle()
+
+
+def _take(run: PipelineRun, made: Made | None, done: Done) -> None:
+    progress.take(run.ctx, done, made)
+    body = progress.record(State(run.state), run.ctx, made)
+    run.note("stage", body | {"at": run.deps.clock.time()})
+
+
+async def _called(port: Port, request: StageRequest) -> Any:
+    """Call a port: a coroutine function here, anything else in a thread, so that it holds up nothing."""
+    own = getattr(type(port), "__call__", None)  # noqa: B004 - the method itself
+    if inspect.iscoroutinefunction(port) or inspect.iscoroutinefunction(own):
+        return await port(request)
+    said, error = await in_thread(functools.partial(port, request), f"stage-{request.stage.value}")
+    if error is not None:
+        if isinstance(error, Exception):
+            raise error
+        raise RunError(f"{request.stage.value} raised {type(error).__name__}") from error
+    return await said if inspect.isawaitable(said) else said
+
+
+def _request(run: PipelineRun, state: State) -> StageRequest:
+    ctx = run.ctx
+    return StageRequest(
+        stage=state,
+        spec=ctx.spec,
+        iteration=ctx.iteration,
+        refinement=ctx.refinements,
+        feedback=feedback.for_stage(ctx.feedback, state),
+        plan=ctx.plan,
+        validation=ctx.validation,
+        implementation=ctx.implementation,
+        evaluation=ctx.evaluation,
+        remaining_tokens=ctx.remaining,
+        key=f"{run.run_id}:{state.value}:{run.seq}",
+        run_id=run.run_id,
+        deps=run.deps.host,
+    )

@@ -1,0 +1,76 @@
+"""How a run of the pipeline ended: one table from terminal state and error to outcome and reason.
+
+A limit on plans or refinements leads to failed, as the seed's authors decided, with the limit as reason; the budget
+has a state and an outcome of its own. An attempt that no judge approved is no answer: it does not make a run `partial`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.errors import (
+    CancelRequested,
+    DeadlineExceeded,
+    JournalError,
+    LLMError,
+    Refused,
+    RejectRequested,
+    StateTimeout,
+)
+from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.run import Run
+from orchestrator.machines.pipeline.model import PipelineContext, State
+from orchestrator_guards import Verdict
+
+LIMITS = ("iterations", "refinements")
+"""Guards whose refusal ends a run as failed, reason max_iterations."""
+
+_FAILURES: tuple[tuple[type[Exception], str], ...] = (
+    (StateTimeout, "state_timeout"),
+    (JournalError, "journal_error"),
+    (LLMError, "llm_error"),
+)
+
+_EVENT_REASONS = {
+    "guard_error": "guard_error",
+    "undeclared_edge": "invalid_transition",
+    "unknown_event": "invalid_transition",
+    "refused": "policy_stop",
+    "callback_error": "callback_error",
+}
+"""Reason of the first failed event -> reason of `failed`, where the error's type says nothing."""
+
+
+def ending(run: Run[PipelineContext, Any]) -> Ending:
+    """Return outcome and reason of a run in a terminal state."""
+    error = run.error
+    if run.state == State.SUCCEEDED:
+        return Ending(Outcome.COMPLETED, "none")
+    if run.state == State.BUDGET_EXHAUSTED:
+        return Ending(Outcome.BUDGET_EXCEEDED, "tokens")
+    if isinstance(error, RejectRequested):
+        return Ending(Outcome.REJECTED, "operator")
+    if isinstance(error, CancelRequested):
+        return Ending(Outcome.CANCELLED, error.reason)
+    if isinstance(error, DeadlineExceeded):
+        return Ending(Outcome.BUDGET_EXCEEDED, "time")
+    return Ending(Outcome.FAILED, _reason(run, error))
+
+
+def limit_of(error: Exception | None) -> Verdict | None:
+    """Return the refusal of one of our guards that an error tells of."""
+    verdict = error.verdict if isinstance(error, Refused) else None
+    return verdict if isinstance(verdict, Verdict) and verdict.guard in LIMITS else None
+
+
+def _reason(run: Run[PipelineContext, Any], error: Exception | None) -> str:
+    if limit_of(error) is not None:
+        return "max_iterations"
+    for kind, reason in _FAILURES:
+        if isinstance(error, kind):
+            return reason
+    if run.ctx.fault is not None:
+        return run.ctx.fault
+    if run.failure is None:
+        return "internal"
+    return _EVENT_REASONS.get(run.failure.reason, "internal")

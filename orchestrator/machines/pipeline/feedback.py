@@ -1,0 +1,83 @@
+"""Feedback: what is kept of it, who reads what, and how findings become text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from orchestrator.machines.pipeline.model import (
+    Evaluation,
+    Feedback,
+    FeedbackKind,
+    State,
+    Validation,
+)
+from orchestrator_guards import Analysis
+
+READERS: Mapping[State, frozenset[FeedbackKind]] = {
+    State.PLANNING: frozenset((FeedbackKind.VALIDATION_FAILURE, FeedbackKind.JUDGE_HARD_FAILURE)),
+    State.IMPLEMENTING: frozenset((FeedbackKind.JUDGE_SOFT_FAILURE,)),
+}
+"""Stage -> the feedback it is given."""
+
+_PER_TOKEN = 4
+"""Characters a token, roughly; no tokenizer is right for every model."""
+_CUT = " [cut]"
+
+
+def tokens_of(text: str) -> int:
+    """Return about how many tokens a text has.
+
+    Example:
+        >>> tokens_of(""), tokens_of("four"), tokens_of("fours")
+        (0, 1, 2)
+    """
+    return -(-len(text) // _PER_TOKEN)
+
+
+def kept(feedback: Iterable[Feedback], limit: int) -> tuple[Feedback, ...]:
+    """Return the newest that fit into `limit` tokens together, oldest first; 0 keeps all.
+
+    A newest one that is too long by itself is cut: what came last is never lost whole.
+    """
+    listed = tuple(feedback)
+    if not limit or not listed:
+        return listed
+    *older, last = listed
+    if tokens_of(last.text) > limit:
+        return (Feedback(last.kind, _cut(last.text, limit * _PER_TOKEN), last.iteration),)
+    left, found = limit - tokens_of(last.text), [last]
+    for one in reversed(older):
+        left -= tokens_of(one.text)
+        if left < 0:
+            break
+        found.append(one)
+    return tuple(reversed(found))
+
+
+def for_stage(feedback: Iterable[Feedback], stage: State) -> tuple[Feedback, ...]:
+    """Return the feedback that a stage is given, oldest first."""
+    read = READERS.get(stage, frozenset())
+    return tuple(one for one in feedback if one.kind in read)
+
+
+def of_validation(found: Validation) -> str:
+    """Say what keeps a plan from being implemented, errors first, one line each."""
+    by_weight = sorted(found.issues, key=lambda issue: _WEIGHT.index(issue.severity.value))
+    return "\n".join(["The plan was not valid.", *(f"- {issue}" for issue in by_weight)])
+
+
+_WEIGHT = ("error", "warning", "info")
+
+
+def of_evaluation(found: Evaluation, analysis: Analysis) -> str:
+    """Say what the judge was not content with: score, failing categories, comments."""
+    what = (
+        "The plan has to be made anew" if analysis.fix == "replan" else "The implementation has to be refined"
+    )
+    lines = [f"{what}: it scored {found.score:g}."]
+    lines += [f"- {name}: {found.categories[name]:g}" for name in analysis.failing]
+    return "\n".join([*lines, found.comments] if found.comments else lines)
+
+
+def _cut(text: str, length: int) -> str:
+    return text[:length] if length <= len(_CUT) else text[: length - len(_CUT)] + _CUT

@@ -1,0 +1,67 @@
+"""The table of the pipeline: seed 000's fifteen edges, and two more on which the budget can end a run.
+
+Those are validating and judging → budget_exhausted: the budget is asked before and after each stage, and in the seed
+the two stages that use most led to states from which there was no such edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.kernel.graph import Edge, Graph, bounding
+from orchestrator.machines.pipeline.model import Event, PipelineContext, State
+from orchestrator_guards import Verdict, iterations, refinements
+
+E = Event
+S = State
+
+
+@bounding
+def may_replan(ctx: PipelineContext) -> Verdict:
+    """May there be another plan? Asked whenever planning is entered again."""
+    return iterations(ctx.iteration, ctx.limits.max_iterations)
+
+
+@bounding
+def may_refine(ctx: PipelineContext) -> Verdict:
+    """May there be another implementation of the same plan? Asked after a soft failure."""
+    return refinements(ctx.refinements, ctx.limits.max_refinements)
+
+
+_STAGES = (S.PLANNING, S.VALIDATING, S.IMPLEMENTING, S.JUDGING)
+
+PIPELINE = Graph(
+    name="pipeline",
+    states=State,
+    events=Event,
+    initial=S.INITIALIZED,
+    terminal=frozenset((S.SUCCEEDED, S.FAILED, S.BUDGET_EXHAUSTED)),
+    failure=E.FAILURE,
+    context=PipelineContext,
+    dwell={
+        S.INITIALIZED: (60.0, E.FAILURE),
+        S.PLANNING: (1800.0, E.FAILURE),
+        S.VALIDATING: (1800.0, E.FAILURE),
+        S.IMPLEMENTING: (3600.0, E.FAILURE),
+        S.JUDGING: (1800.0, E.FAILURE),
+    },
+    edges=(
+        #    event               from                        to                  only when
+        Edge(E.START,            (S.INITIALIZED,),           S.PLANNING),
+        Edge(E.PLAN_READY,       (S.PLANNING,),              S.VALIDATING),
+        Edge(E.PLAN_VALID,       (S.VALIDATING,),            S.IMPLEMENTING),
+        Edge(E.PLAN_INVALID,     (S.VALIDATING,),            S.PLANNING,         may_replan),
+        Edge(E.IMPLEMENTED,      (S.IMPLEMENTING,),          S.JUDGING),
+        Edge(E.APPROVED,         (S.JUDGING,),               S.SUCCEEDED),
+        Edge(E.SOFT_FAILURE,     (S.JUDGING,),               S.IMPLEMENTING,     may_refine),
+        Edge(E.HARD_FAILURE,     (S.JUDGING,),               S.PLANNING,         may_replan),
+        Edge(E.BUDGET_EXHAUSTED, _STAGES,                    S.BUDGET_EXHAUSTED),
+        Edge(E.FAILURE,          (S.INITIALIZED, *_STAGES),  S.FAILED),
+    ),
+)  # fmt: skip
+"""Seed 000's machine. A guard that says no sends the run to failed: the driver fires the failure event then."""
+
+EVENT_OF: Mapping[tuple[State, State], Event] = {
+    (State(source), State(dest)): Event(event) for source, event, dest, _ in PIPELINE.rows
+}
+"""(from, to) -> the one event that leads there."""

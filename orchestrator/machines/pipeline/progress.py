@@ -1,0 +1,115 @@
+"""What a finished stage changes in the context: once as it happens, and again from its record after a crash. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from orchestrator.machines.pipeline.model import (
+    MADE,
+    Attempt,
+    Done,
+    Evaluation,
+    Implementation,
+    Issue,
+    PipelineContext,
+    Plan,
+    Severity,
+    State,
+    Validation,
+)
+
+Made: TypeAlias = Plan | Validation | Implementation | Evaluation
+"""What a stage gives."""
+
+
+def take(ctx: PipelineContext, done: Done, made: Made | None) -> None:
+    """Take what came of a stage; None where it raised. A new plan makes void what was made of the one before."""
+    ctx.done = done
+    ctx.tokens += done.tokens
+    match made:
+        case Plan():
+            ctx.plan, ctx.validation, ctx.implementation, ctx.evaluation = made, None, None, None
+        case Validation():
+            ctx.validation = made
+        case Implementation():
+            ctx.implementation = made
+        case Evaluation():
+            ctx.evaluation = made
+            _compare(ctx, made)
+    ctx.recorded = _present(ctx)
+
+
+def amended(ctx: PipelineContext) -> dict[str, Any]:
+    """Return what hooks put in the place of what the stages gave, as plain data; it counts as recorded then."""
+    present = _present(ctx)
+    changed = zip(MADE, present, ctx.recorded, strict=True)
+    found = {name: now and plain(now) for name, now, before in changed if now is not before}
+    ctx.recorded = present
+    return found
+
+
+def amend(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
+    """Take what `amended` told."""
+    for name, made in body.items():
+        tokens = getattr(getattr(ctx, name), "tokens", 0)
+        setattr(ctx, name, made and _made(_STAGE_OF[name], made, tokens))
+    ctx.recorded = _present(ctx)
+
+
+def _present(ctx: PipelineContext) -> tuple[Made | None, ...]:
+    return ctx.plan, ctx.validation, ctx.implementation, ctx.evaluation
+
+
+def _compare(ctx: PipelineContext, judged: Evaluation) -> None:
+    if ctx.best is not None and judged.score <= ctx.best.score:
+        return
+    plan = ctx.plan.content if ctx.plan else None
+    content = ctx.implementation.content if ctx.implementation else None
+    ctx.best = Attempt(judged.score, plan, content, ctx.iteration, ctx.refinements, judged)
+
+
+def record(stage: State, ctx: PipelineContext, made: Made | None) -> dict[str, Any]:
+    """Return the body of the `stage` record of what came of a stage last: plain data."""
+    done = ctx.done or Done(0)
+    body: dict[str, Any] = {"seq": done.seq, "state": stage.value, "tokens": done.tokens}
+    if made is None:
+        return body | {"error": done.error}
+    return body | {"counts": [ctx.iteration, ctx.refinements], "made": plain(made)}
+
+
+def replay(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
+    """Take what a `stage` record says, as it was taken then; its counters are those of that time."""
+    now = ctx.iteration, ctx.refinements
+    ctx.iteration, ctx.refinements = body.get("counts", now)
+    made = None if "made" not in body else _made(State(body["state"]), body["made"], body["tokens"])
+    take(ctx, Done(body["seq"], body["tokens"], body.get("error", "")), made)
+    ctx.iteration, ctx.refinements = now
+
+
+def plain(made: Made) -> dict[str, Any]:
+    """Return what a stage gave as JSON types."""
+    match made:
+        case Validation():
+            return {"issues": [[issue.severity.value, issue.message, issue.where] for issue in made.issues]}
+        case Evaluation():
+            return {"score": made.score, "categories": dict(made.categories), "comments": made.comments}
+        case _:
+            return {"content": made.content}
+
+
+def _made(stage: State, body: Mapping[str, Any], tokens: int) -> Made:
+    match stage:
+        case State.PLANNING:
+            return Plan(body["content"], tokens)
+        case State.VALIDATING:
+            return Validation(tuple(Issue(Severity(level), *rest) for level, *rest in body["issues"]), tokens)
+        case State.IMPLEMENTING:
+            return Implementation(body["content"], tokens)
+        case _:
+            return Evaluation(body["score"], body["categories"], body["comments"], tokens)
+
+
+_STAGE_OF = dict(
+    zip(MADE, (State.PLANNING, State.VALIDATING, State.IMPLEMENTING, State.JUDGING), strict=True)
+)
