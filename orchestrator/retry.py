@@ -13,7 +13,7 @@ import random
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
@@ -25,8 +25,6 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _SYSTEM_CLOCK = SystemClock()
-_RETRYABLE = frozenset(("rate_limited", "timeout", "server_error", "connection", "malformed"))
-_DEEPEST_CAUSE = 10
 
 TriedOutcome: TypeAlias = Literal["ok", "retry", "exhausted", "fatal"]
 
@@ -105,30 +103,32 @@ class RetryPolicy:
         return await tries.run()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Tries(Generic[T]):
-    """The tries of one call from its first failure on."""
+    """The tries of one call from its first failure on.
 
-    def __init__(  # noqa: PLR0917  one caller, a few lines above
-        self,
-        policy: RetryPolicy,
-        fn: Callable[[], Awaitable[T]],
-        on_attempt: Callable[[Tried], None] | None,
-        clock: Clock,
-        rng: random.Random | None,
-        started: float,
-        first: Exception,
-    ) -> None:
-        self.policy = policy
-        self.fn = fn
-        self.on_attempt = on_attempt
-        self.clock = clock
-        self.uniform = random.uniform if rng is None else rng.uniform
-        self.started = started
-        self.first: Exception | None = first
-        self.number = 1
-        self.took = clock.monotonic() - started
-        self.failure = Failure("other", retryable=False)
-        self.backoff = wait_exponential(policy.base, policy.max_delay or math.inf)
+    tenacity asks after each failed one, in this order: `_may_retry`, `_delay`, `_is_over`, `_before_sleep`. The
+    one of them that ends the tries, or goes on, tells of the failed try.
+    """
+
+    policy: RetryPolicy
+    fn: Callable[[], Awaitable[T]]
+    on_attempt: Callable[[Tried], None] | None
+    clock: Clock
+    rng: random.Random | None
+    started: float
+    """Monotonic seconds at which the first try began."""
+    first: Exception | None
+    """What that raised, until tenacity has heard of it."""
+    number: int = field(default=1, init=False)
+    """Of the try that is under way, or was made last."""
+    took: float = field(init=False)
+    """Seconds of that try."""
+    failure: Failure = field(default=Failure("other", retryable=False), init=False)
+    """What its error means."""
+
+    def __post_init__(self) -> None:
+        self.took = self.clock.monotonic() - self.started
 
     async def run(self) -> T:
         """Let tenacity go on from the failed first try."""
@@ -166,10 +166,14 @@ class _Tries(Generic[T]):
     def _delay(self, state: RetryCallState) -> float:
         if self.failure.retry_after is not None:
             return self.failure.retry_after
-        delay = self.backoff(state) + self.uniform(-self.policy.jitter, self.policy.jitter)
-        return min(max(0.0, delay), self.policy.max_delay or math.inf)
+        policy = self.policy
+        most = policy.max_delay or math.inf
+        uniform = random.uniform if self.rng is None else self.rng.uniform
+        delay = wait_exponential(policy.base, most)(state) + uniform(-policy.jitter, policy.jitter)
+        return min(max(0.0, delay), most)
 
     def _is_over(self, state: RetryCallState) -> bool:
+        # What tenacity's stop_before_delay does, by our clock.
         late = self.clock.monotonic() - self.started + state.upcoming_sleep >= (
             self.policy.deadline or math.inf
         )
@@ -201,6 +205,8 @@ def _error(state: RetryCallState) -> Exception | None:
 
 # ---- what an error means ----
 
+_RETRYABLE = frozenset(("rate_limited", "timeout", "server_error", "connection", "malformed"))
+"""Kinds that are worth another try, where the error itself does not say."""
 _KIND_OF_STATUS = {
     401: "auth",
     403: "auth",
@@ -210,6 +216,7 @@ _KIND_OF_STATUS = {
     429: "rate_limited",
 }
 _FIRST_ERROR, _FIRST_SERVER_ERROR, _LAST_ERROR = 400, 500, 599
+_DEEPEST_CAUSE = 10
 _NEVER_AGAIN = frozenset((501, 505))
 """Server errors that say what the server cannot do, however often it is asked."""
 _NETWORK = frozenset((None, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EPIPE))

@@ -105,7 +105,7 @@ class ToolSet:
         done = [None] * len(calls) if done is None else done
         if len(done) != len(calls):
             raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
-        turn = _Turn(self, calls, context_for, before, after, done)
+        turn = _Turn(self, self._clock, calls, context_for, before, after, done)
         cancelled = _cancellations()
         groups = [[0]] if len(calls) == 1 and done[0] is None else self._groups(calls, done)
         try:
@@ -210,11 +210,13 @@ class _Turn:
     """The calls of one turn on their way to results."""
 
     tools: ToolSet
+    clock: Clock
     calls: Sequence[ToolCall]
     context_for: ContextFor
     before: Before | None
     after: After | None
     done: list[ToolResult | None]
+    """One place for each call, filled as results come."""
 
     async def one(self, position: int, waited: float = 0.0) -> None:
         """Run one call, with the middleware round it."""
@@ -234,15 +236,14 @@ class _Turn:
     async def together(self, positions: Sequence[int], max_concurrent: int) -> None:
         """Run calls side by side. A task each, so that context variables set by one do not reach another."""
         slots = asyncio.Semaphore(max_concurrent or len(positions))
-        clock = self.tools._clock  # noqa: SLF001  one class in two halves
-        asked = clock.monotonic()
+        asked = self.clock.monotonic()
         tasks: list[asyncio.Task[None]] = []
         failures: list[Exception] = []
 
         async def slotted(position: int) -> None:
             try:
                 async with slots:
-                    await self.one(position, clock.monotonic() - asked)
+                    await self.one(position, self.clock.monotonic() - asked)
             except Exception as error:  # noqa: BLE001  raised below
                 # Not left to the TaskGroup: on 3.11 it would cancel the parent and not take that back, which
                 # turns the TimeoutError of an enclosing asyncio.timeout into a bare CancelledError.

@@ -27,7 +27,9 @@ def _whole(*names: str) -> dict[str, Spec | None]:
 
 
 _CONTEXT: Spec = {
-    **_whole("limits", "iteration", "base", "recalled", "next", "wrapping_up", "degraded"),
+    **_whole(
+        "limits", "iteration", "base", "recalled", "next", "wrapping_up", "degraded", "refinements", "rubric"
+    ),
     # not `by_tool`: its keys are names, those that a model made up among them
     "spent": _whole("usage", "below", "seconds", "tool_calls", "retries", "restarts", "compactions"),
 }
@@ -41,6 +43,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         },
         "transition": {
             **_whole("seq", "event", "source", "dest", "at", "t", "internal", "iteration", "guard"),
+            **_whole("tokens", "reason", "dwell"),
             "error": _whole("type", "reason", "state", "hook"),
         },
         "context": {**_CONTEXT, "messages": _whole("keep")},
@@ -50,6 +53,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "intent": {**_whole("effect", "turn", "key", "step", "change", "path", "mode", "at"), "calls": _CALL},
         "done": _whole("effect", "key", "tool", "registered", "outcome", "seconds", "queued", "cut", "at"),
         "memory": _whole("stored"),
+        "stage": {**_whole("seq", "state", "tokens", "counts", "at", "error"), "made": _whole("score")},
         "rolled_back": _whole("effect", "key", "outcome", "at"),
         "asked": _whole("key", "tool", "digest", "why", "expires_at", "at"),
         "approval": _whole("key", "digest", "decision", "by", "why", "at", "id", "number", "end"),
@@ -128,5 +132,5 @@ def _names(content: Mapping[str, Any], prefix: str) -> list[str]:
     return found
 
 
-_PARTLY = frozenset(("context", "context.spent", "error", "messages", "calls", "spent"))
+_PARTLY = frozenset(("context", "context.spent", "error", "messages", "calls", "spent", "made"))
 """Members whose parts are told apart above."""

@@ -48,7 +48,7 @@ class Closer:
         if self._writer is not None and not run.detached:
             run.drafts.append(Draft("ended", self._last(run, ending, at)))
             late = await self._writer.write(run)
-        run.ended = True
+        run.ended, run.ending = True, ending
         self._report.send(run)
         self._report.completed(run, ending, summary, at)
         if self._writer is not None:

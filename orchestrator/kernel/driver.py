@@ -69,6 +69,7 @@ class Driver:
     ) -> None:
         self.machine = machine
         self.observers = tuple(observers)
+        """Who is told of every run, in this order."""
         self._clock = clock or SystemClock()
         self._report = Reporter(self.observers, self._clock)
         self.observer_errors = self._report.errors
@@ -84,8 +85,6 @@ class Driver:
         )
         self._parking = Parking(self._report, self._stepper, self._closer, self._clock)
         self._strict = strict
-
-    # ---- one event at a time ----
 
     async def start(self, run: Run[Any, Any]) -> StrEnum | None:
         """Create the run: journal it, run the initial state's enter hooks, return the event they chose.
@@ -105,45 +104,13 @@ class Driver:
         """
         return await self._single(run, event)
 
-    async def _single(self, run: Run[Any, Any], event: StrEnum | None) -> StrEnum | None:
-        self._claim(run, event)
-        try:
-            await self._carry_out(run, event)
-            await self._closer.settle(run)
-        except Exception as error:
-            self._report.failed(run, event, error)
-            await self._closer.leave(run)
-            raise
-        except asyncio.CancelledError:
-            await self._closer.leave(run)
-            raise
-        finally:
-            run.driving = False
-        if self._strict and event is not None and run.step is not None and run.step.internal:
-            raise NoTransition(graph=run.graph.name, state=run.cursor, event=event)
-        return run.pending
-
-    async def _carry_out(self, run: Run[Any, Any], event: StrEnum | None) -> None:
-        if run.started_at is None:
-            await self._create(run)
-            await self._stepper.enter(run)
-        _raise_cause(run)
-        if event is not None:
-            await self._stepper.fire(run, event, fold=False)
-            _raise_cause(run)
-        if run.state in run.graph.terminal and run.pending is None:
-            await self._closer.end(run)
-
-    # ---- a whole run ----
-
     async def drive(self, run: Run[Any, Any], event: StrEnum | None = None, *, park: bool = True) -> None:
         """Carry the run on until it ends or, in a waiting or rest state, until its mailbox is empty.
 
         `event` is fired first, in place of what the present state's hooks chose. With `park=False` it waits
         in place for the mailbox instead of returning, also where the run is paused or a hook awaits a decision.
-        A cancelled caller leaves the run where it is,
-        reported as parked, and gets its CancelledError; a later `drive` goes on from there, with the
-        interrupted hook.
+        A cancelled caller leaves the run where it is, reported as parked, and gets its CancelledError; a later
+        `drive` goes on from there, with the interrupted hook.
         """
         self._claim(run, event)
         run.stays = not park
@@ -181,15 +148,7 @@ class Driver:
             raise RunError(f"the runs of driver {self.owner} have seats already")
         self._parking.seats = seats
 
-    async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
-        gate = Gate(run)
-        while True:
-            self._stepper.arm(run)
-            async with gate:
-                await self._advance(run, gate, park=park)
-            if run.ended or not run.halted:
-                return
-            self._stopped(run)
+    # ---- taking a run up ----
 
     def _claim(self, run: Run[Any, Any], event: StrEnum | None) -> None:
         name = run.graph.name
@@ -209,6 +168,39 @@ class Driver:
         if late is not None:
             raise late
 
+    # ---- one event at a time ----
+
+    async def _single(self, run: Run[Any, Any], event: StrEnum | None) -> StrEnum | None:
+        self._claim(run, event)
+        try:
+            await self._carry_out(run, event)
+            await self._closer.settle(run)
+        except Exception as error:
+            self._report.failed(run, event, error)
+            await self._closer.leave(run)
+            raise
+        except asyncio.CancelledError:
+            await self._closer.leave(run)
+            raise
+        finally:
+            run.driving = False
+        if self._strict and event is not None and run.step is not None and run.step.internal:
+            raise NoTransition(graph=run.graph.name, state=run.cursor, event=event)
+        return run.pending
+
+    async def _carry_out(self, run: Run[Any, Any], event: StrEnum | None) -> None:
+        if run.started_at is None:
+            await self._create(run)
+            await self._stepper.enter(run)
+        _raise_cause(run)
+        if event is not None:
+            await self._stepper.fire(run, event, fold=False)
+            _raise_cause(run)
+        if run.state in run.graph.terminal and run.pending is None:
+            await self._closer.end(run)
+
+    # ---- a whole run ----
+
     async def _take_up(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
         """Begin, or go on with, a run. Returns False when it is parked and there is still nothing to do."""
         if run.started_at is None:
@@ -223,11 +215,15 @@ class Driver:
             self._report.started(run, "resumed", self._clock.time())
         return True
 
-    def _waits(self, run: Run[Any, Any]) -> bool:
-        if run.held is not None:
-            return True
-        busy = run.halted or run.fresh or run.pending is not None
-        return not busy and not run.graph.is_working(run.state) and run.state not in run.graph.terminal
+    async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
+        gate = Gate(run)
+        while True:
+            self._stepper.arm(run)
+            async with gate:
+                await self._advance(run, gate, park=park)
+            if run.ended or not run.halted:
+                return
+            self._stopped(run)
 
     async def _advance(self, run: Run[Any, Any], gate: Gate, *, park: bool) -> None:
         """Fire event after event until the run ends, parks or is stopped; errors become the failure event."""
@@ -262,16 +258,6 @@ class Driver:
             return await self._idle(run, park=park)
         return True
 
-    def _raised(self, run: Run[Any, Any], gate: Gate, event: StrEnum | None, error: Exception) -> None:
-        if gate.cancelled():
-            raise asyncio.CancelledError from error  # it came out of the hook under another name
-        if isinstance(error, Fenced):
-            raise error  # somebody else has the run: what happens to it from here on is not ours to say
-        if run.interruption is None:
-            self._failed(run, event, error)
-        else:  # what a hook raises while it is being stopped is told, but why it was stopped decides
-            self._report.failed(run, event, error)
-
     async def _idle(self, run: Run[Any, Any], *, park: bool) -> bool:
         """Go on where hooks asked for nothing: end, take a signal, wait, or park and return False."""
         graph, state = run.graph, run.state
@@ -305,6 +291,22 @@ class Driver:
                 return True
         return False
 
+    def _waits(self, run: Run[Any, Any]) -> bool:
+        if run.held is not None:
+            return True
+        busy = run.halted or run.fresh or run.pending is not None
+        return not busy and not run.graph.is_working(run.state) and run.state not in run.graph.terminal
+
+    def _raised(self, run: Run[Any, Any], gate: Gate, event: StrEnum | None, error: Exception) -> None:
+        if gate.cancelled():
+            raise asyncio.CancelledError from error  # it came out of the hook under another name
+        if isinstance(error, Fenced):
+            raise error  # somebody else has the run: what happens to it from here on is not ours to say
+        if run.interruption is None:
+            self._failed(run, event, error)
+        else:  # what a hook raises while it is being stopped is told, but why it was stopped decides
+            self._report.failed(run, event, error)
+
     # ---- limits and interruptions ----
 
     def _due(self, run: Run[Any, Any]) -> bool:
@@ -326,7 +328,7 @@ class Driver:
 
     def _stopped(self, run: Run[Any, Any]) -> None:
         """Choose the event for an interruption: failure, or the dwell event of an overdue state."""
-        cause, run.interruption, run.halted = run.interruption, None, False
+        cause = _cause(run)
         if run.parked:  # stopped while it waited for somebody
             self._report.started(run, "resumed", self._clock.time())
         if cause is None:
@@ -369,7 +371,13 @@ def _this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-def _raise_cause(run: Run[Any, Any]) -> None:
+def _cause(run: Run[Any, Any]) -> Exception | None:
+    """Take why the run was to be stopped, if it was; it is not halted any more."""
     cause, run.interruption, run.halted = run.interruption, None, False
+    return cause
+
+
+def _raise_cause(run: Run[Any, Any]) -> None:
+    cause = _cause(run)
     if cause is not None:
         raise cause

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.journal import Lease
     from orchestrator.kernel.machine import Machine, Step
+    from orchestrator.kernel.outcome import Ending
     from orchestrator.kernel.record import EventFailed, Fact, Follower, Remark
 
 
@@ -197,6 +198,8 @@ class Run(Generic[Ctx, Deps]):
     """The request from outside that was read last."""
 
     ended: bool = field(default=False, init=False)
+    ending: Ending | None = field(default=None, init=False)
+    """How it ended, as observers were told and the journal has it."""
     parked: bool = field(default=False, init=False)
     """Observers were told that it is parked; the next driver tells them that it is resumed."""
     lease: Lease | None = field(default=None, init=False)
@@ -248,6 +251,9 @@ class Run(Generic[Ctx, Deps]):
         self.graph = self.machine.graph
         self.cursor = self.graph.initial.value
         self.tell = self.unsent.append
+
+    def __repr__(self) -> str:
+        return f"<run {self.run_id!r} of {self.graph.name}, in {self.cursor!r}>"
 
     @property
     def state(self) -> StrEnum:

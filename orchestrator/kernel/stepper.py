@@ -30,42 +30,12 @@ class Stepper:
         self._writer = writer
         self._clock = clock
         self._mute = writer is None and not report.heard
+        """Nobody keeps or hears of a step."""
         graph = machine.graph
         self._failures = {state.value: graph.failure_event(state) for state in graph.states}
+        """State -> its failure event, or None."""
         self._limits = {state.value: limit[0] for state in graph.states if (limit := graph.dwell_of(state))}
-
-    async def enter(self, run: Run[Any, Any]) -> bool:
-        """Run the enter hooks of the present state; the last event that one returns is the pending one then.
-
-        An event that was pending before, because the caller gave one, stays. Returns False when halted.
-        """
-        chosen: StrEnum | None = None
-        by: tuple[str, Hook] | None = None
-        for named in run.machine.enter[run.cursor]:
-            run.hook = named[0]
-            answer = await named[1](run)
-            if run.halted:
-                return False
-            if answer is not None:
-                chosen, by = answer, named
-        run.fresh = False
-        if run.pending is None:
-            run.pending = chosen
-            if by is not None and chosen == self._failures[run.cursor] and run.error is None:
-                self._gave_up(run, *by)
-        return True
-
-    def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
-        """Take down that a hook asked for the failure event itself: a failed run has an error that says where."""
-        run.hook = name
-        asked = f"{where(by, name)} returned {str(run.pending)!r}"
-        run.error = RunError(f"{asked} and no error; raise one that says why")
-        run.failure = self._report.failed(run, None, run.error)
-
-    async def go_on(self, run: Run[Any, Any]) -> None:
-        """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
-        if await self.enter(run) and run.step is not None and run.step.dest.value == run.cursor:
-            await self._after(run, run.step)
+        """State -> the seconds a run may stay in it."""
 
     async def fire(self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True) -> None:
         """Carry out one event. Raises EventError with the state unchanged, or whatever a hook raises.
@@ -99,6 +69,32 @@ class Stepper:
         if step.after:
             await self._after(run, step)
 
+    async def go_on(self, run: Run[Any, Any]) -> None:
+        """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
+        if await self.enter(run) and run.step is not None and run.step.dest.value == run.cursor:
+            await self._after(run, run.step)
+
+    async def enter(self, run: Run[Any, Any]) -> bool:
+        """Run the enter hooks of the present state; the last event that one returns is the pending one then.
+
+        An event that was pending before, because the caller gave one, stays. Returns False when halted.
+        """
+        chosen: StrEnum | None = None
+        by: tuple[str, Hook] | None = None
+        for named in run.machine.enter[run.cursor]:
+            run.hook = named[0]
+            answer = await named[1](run)
+            if run.halted:
+                return False
+            if answer is not None:
+                chosen, by = answer, named
+        run.fresh = False
+        if run.pending is None:
+            run.pending = chosen
+            if by is not None and chosen == self._failures[run.cursor] and run.error is None:
+                self._gave_up(run, *by)
+        return True
+
     def due(self, run: Run[Any, Any]) -> float | None:
         """Return the monotonic time at which the next limit of the run passes, or None."""
         limit = self._limits.get(run.cursor) if run.overdue is None else None
@@ -111,6 +107,8 @@ class Stepper:
         """Set the run's alarm, if it has one, to its next limit."""
         if run.alarm is not None:
             run.alarm.set(self.due(run))
+
+    # ---- the parts of a step, in their order ----
 
     def _allowed(self, run: Run[Any, Any], steps: Sequence[Step]) -> Step:
         """Choose the edge: the first whose guard allows it. Guards are asked once and counted."""
@@ -166,26 +164,6 @@ class Stepper:
         place = {"graph": run.graph.name, "state": run.cursor, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
-    async def _after(self, run: Run[Any, Any], step: Step) -> None:
-        for name, hook in step.after:
-            run.hook = name
-            await hook(run)
-            if run.halted:
-                return
-
-    def _commit(self, run: Run[Any, Any], step: Step, now: float) -> None:
-        """Move the cursor: the record is durable, or folded."""
-        step.commit(run)
-        run.committed = True
-        run.pending = run.remark = None
-        if not step.internal:
-            run.entered_at = now
-            run.fresh = True
-            if run.overdue is not None:
-                self._left(run)
-            if run.alarm is not None:
-                run.alarm.set(self.due(run))
-
     def _draft(self, run: Run[Any, Any], step: Step, now: float, *, fold: bool) -> Transition | None:
         """Hold back the fact about a step until its record is written, and draft that.
 
@@ -231,11 +209,38 @@ class Stepper:
             self._report.failed(run, step.event, error)
             return None
 
+    def _commit(self, run: Run[Any, Any], step: Step, now: float) -> None:
+        """Move the cursor: the record is durable, or folded."""
+        step.commit(run)
+        run.committed = True
+        run.pending = run.remark = None
+        if not step.internal:
+            run.entered_at = now
+            run.fresh = True
+            if run.overdue is not None:
+                self._left(run)
+            if run.alarm is not None:
+                run.alarm.set(self.due(run))
+
     def _left(self, run: Run[Any, Any]) -> None:
         """Forget the time limit of a state that is left, and the interruption for it if it came too late."""
         if run.interruption is run.overdue:
             run.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
         run.overdue = None
+
+    def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
+        """Take down that a hook asked for the failure event itself: a failed run has an error that says where."""
+        run.hook = name
+        asked = f"{where(by, name)} returned {str(run.pending)!r}"
+        run.error = RunError(f"{asked} and no error; raise one that says why")
+        run.failure = self._report.failed(run, None, run.error)
+
+    async def _after(self, run: Run[Any, Any], step: Step) -> None:
+        for name, hook in step.after:
+            run.hook = name
+            await hook(run)
+            if run.halted:
+                return
 
 
 def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict[str, Any]:

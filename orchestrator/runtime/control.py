@@ -13,14 +13,13 @@ from orchestrator.errors import AnswerRefused, ConfigError, RunOver, RunUnknown
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.run import Kind, Signal
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.kernel.run import Kind, Run, Signal
+from orchestrator.machines.llm_loop.model import LoopContext, Question
 from orchestrator.ports import Clock
-from orchestrator.runtime.conversation import LiveRuns
 from orchestrator.runtime.inbox import DECISIONS, Inbox
+from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.login import somebody
 from orchestrator_callbacks.llm_loop import people
-from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Refusal, judge_answer
 
 
@@ -37,7 +36,7 @@ class Control:
     def __init__(self, live: LiveRuns, journal: Journal, clock: Clock) -> None:
         self._live = live
         self._journal = journal
-        self._clock = clock
+        self.clock = clock
         inbox = Inbox(live, journal)
         self.listening, self.deliver = inbox.listening, inbox.deliver
         self._posting: set[asyncio.Task[None]] = set()
@@ -76,11 +75,14 @@ class Control:
         run.mailbox.post(Signal(kind="decision", id=_new_id(), by=by or somebody(), why=why, payload=answer))
         return _Done()
 
-    def _judged(self, run: LoopRun, answer: Mapping[str, Any]) -> Question | Refusal:
+    def _judged(self, run: Run[Any, Any], answer: Mapping[str, Any]) -> Question | Refusal:
         """Judge an answer as the run will, once it has read those that it is about to read."""
-        now = self._clock.time()
-        asked = {one.key: one for one in people.questions(run)}
-        decided: dict[str, Mapping[str, Any]] = dict(run.ctx.ledger.decided)
+        now = self.clock.time()
+        asked = {one.key: one for one in _questions(run)}
+        ctx = run.ctx
+        decided: dict[str, Mapping[str, Any]] = (
+            dict(ctx.ledger.decided) if isinstance(ctx, LoopContext) else {}
+        )
         for signal in run.mailbox.decided:
             found = judge_answer(asked.values(), decided, signal.payload, now=now) if signal.payload else None
             if found is None or isinstance(found, Refusal):
@@ -94,7 +96,7 @@ class Control:
         """Return what a person is asked about a run now. Raises RunUnknown."""
         run = self._live.find(run_id)
         if run is not None:
-            return people.questions(run)
+            return _questions(run)
         return list(StoredRun.of(run_id, await self._journal.load(run_id)).questions.values())
 
     def _send(self, run_id: str, kind: Kind, by: str, why: str) -> Awaitable[None]:
@@ -143,12 +145,17 @@ class Control:
     async def _post(self, run_id: str, kind: str, by: str, why: str, body: Mapping[str, Any]) -> None:
         stored = await self._stored(run_id)
         if kind in DECISIONS:
-            found = judge_answer(stored.questions.values(), stored.decided, body, now=self._clock.time())
+            found = judge_answer(stored.questions.values(), stored.decided, body, now=self.clock.time())
             if isinstance(found, Refusal):
                 raise AnswerRefused(run_id, found.why)
             # Bound to what is asked now: the run may ask something else by the time it reads this.
             body = {"call": found.key, "digest": found.digest, **body}
         await self._journal.post(run_id, Posted(_new_id(), kind, {**body, "why": why}, by or somebody()))
+
+
+def _questions(run: Run[Any, Any]) -> list[Question]:
+    """Return what people are asked about a run; in a graph without calls that is nothing."""
+    return people.questions(run) if isinstance(run.ctx, LoopContext) else []
 
 
 def _carried_out(work: Coroutine[Any, Any, None]) -> bool:

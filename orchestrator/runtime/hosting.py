@@ -16,7 +16,7 @@ from orchestrator.kernel.record import Fact
 from orchestrator.kernel.run import Kind, Signal
 from orchestrator.messages import Request, ToolCall
 from orchestrator.ports import Clock
-from orchestrator.runtime.conversation import LiveRuns
+from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.recovery import OpenRun, Recovery
 from orchestrator.runtime.subagent import AgentTool
 from orchestrator.toolresult import ToolResult
@@ -63,9 +63,8 @@ class Points(Mapping[str, tuple[Point, ...]]):
         return (self._host[name], *self.own.get(name, ()))
 
     def __contains__(self, name: object) -> bool:
-        return (
-            name in self._host or name in self.own
-        )  # asked in each turn: a Mapping finds out by an exception
+        # Asked in each turn: a Mapping finds out by an exception.
+        return name in self._host or name in self.own
 
     def __iter__(self) -> Iterator[str]:
         return iter({**self._host, **self.own})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead
 from orchestrator.kernel.record import Transition
-from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.runtime.outlook import expiry, plan, unattended
 
 MOST_CLAIMS = 5
@@ -67,7 +66,7 @@ class Recovery:
         self,
         journal: Journal,
         graph: Graph,
-        codec: ContextCodec[LoopContext],
+        codec: ContextCodec[Any],
         owner: str,
         migrations: Iterable[Migration] = (),
         *,
@@ -179,7 +178,7 @@ class Recovery:
         body = {
             "from": made,
             "to": self._graph.fingerprint,
-            "at": time.time(),
+            "at": self._now(),
             "by": self._owner,
             "state": changed.state,
             "next": changed.next,
@@ -208,8 +207,10 @@ class Recovery:
         return next((one for one in self._migrations if one.made and made.startswith(one.made)), None)
 
 
-def path_of(run_id: str, graph: str, records: Iterable[Record]) -> list[Transition]:
-    """Return the transitions that a run has made, as the facts they were."""
+def path_of(
+    run_id: str, graph: str, records: Iterable[Record], *, laps: Container[str] = ()
+) -> list[Transition]:
+    """Return the transitions that a run has made, as the facts they were. Events in `laps` count an iteration."""
     path: list[Transition] = []
     before = 0.0
     iteration = 0
@@ -219,6 +220,7 @@ def path_of(run_id: str, graph: str, records: Iterable[Record]) -> list[Transiti
             iteration = body["iteration"]
         elif record.kind == "transition":
             elapsed = float(body.get("t", before))
+            iteration += body["event"] in laps
             path.append(
                 Transition(
                     graph,
@@ -227,9 +229,12 @@ def path_of(run_id: str, graph: str, records: Iterable[Record]) -> list[Transiti
                     body["event"],
                     body["source"],
                     body["dest"],
-                    elapsed - before,
+                    float(body.get("dwell", elapsed - before)),
                     body["at"],
                     iteration,
+                    internal=bool(body.get("internal")),
+                    tokens=body.get("tokens", 0),
+                    reason=body.get("reason", ""),
                 )
             )
             before = elapsed

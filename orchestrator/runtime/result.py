@@ -22,7 +22,7 @@ from orchestrator.messages import Message, Usage
 from orchestrator_callbacks.llm_loop import recall
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
-_STOPPED: Mapping[Outcome, type[RunStopped]] = {
+STOPPED: Mapping[Outcome, type[RunStopped]] = {
     Outcome.PARTIAL: RunPartial,
     Outcome.BUDGET_EXCEEDED: BudgetExceeded,
     Outcome.NO_PROGRESS: NoProgress,
@@ -63,12 +63,13 @@ class Result:
             return self
         what = f"run {self.run_id} ended as {self.outcome.value} ({self.reason})"
         why = self.verdict.explain() if self.verdict is not None else str(self.error or "")
-        raise _STOPPED[self.outcome](f"{what}: {why}" if why else what, self) from self.error
+        raise STOPPED[self.outcome](f"{what}: {why}" if why else what, self) from self.error
 
 
 def result_of(run: LoopRun, path: Iterable[Transition]) -> Result:
-    """Return the Result of a run that ended here."""
-    ctx, end = run.ctx, ending(run)
+    """Return the Result of a run that ended, here or as it was restored."""
+    ctx = run.ctx
+    end = run.ending or ending(run)  # decided once: what was told is what is given back
     ended_well = end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL)
     return Result(
         run_id=run.run_id,

@@ -5,59 +5,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import Corrupt, OtherGraph, Suspended
 from orchestrator.journal.stored import StoredRun
-from orchestrator.kernel.journal import Lease, Record
-from orchestrator.kernel.record import RunRecovered, Transition
+from orchestrator.kernel.record import Transition
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime import subagent
 from orchestrator.runtime.recovery import path_of
 from orchestrator.runtime.restore import restored
 from orchestrator_callbacks.llm_loop import turn
-from orchestrator_callbacks.llm_loop.allowance import Account
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 
 if TYPE_CHECKING:
     from orchestrator.runtime.llm_loop import Orchestrator
-
-_NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
 
 
 async def restore(
     agent: Orchestrator, run_id: str, limits: Limits | None, by: str
 ) -> tuple[LoopRun, Iterable[Transition]]:
     """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
-    stored, records, lease = await _found(agent, run_id)
+    stored, records, lease = await agent._claimed(run_id)
     try:
         run = restored(stored, agent._machine, agent._deps, agent._codec, lease)
         below = await subagent.recount(agent, run, stored)
         if below:
-            run.deps = replace(run.deps, account=Account(run, dormant=below))
+            open_account(run, dormant=below)
         await _take_up(agent, run, stored, limits, by)
     except BaseException:
         await agent._journal.release(lease)
         raise
     return run, path_of(run_id, agent._machine.graph.name, records)
-
-
-async def _found(agent: Orchestrator, run_id: str) -> tuple[StoredRun, list[Record], Lease]:
-    """Claim a run, and tell observers what became of one that its last owner had left."""
-    try:
-        found = await agent._recovery.claim(run_id)
-    except (Suspended, OtherGraph, Corrupt) as error:
-        _tell(agent, run_id, _NOT_RECOVERED[type(error)])
-        raise
-    if found[0].parked is None:
-        _tell(agent, run_id, "resumed")
-    return found
-
-
-def _tell(agent: Orchestrator, run_id: str, outcome: str) -> None:
-    at = agent._deps.clock.time()
-    agent._driver.tell(RunRecovered(agent._machine.graph.name, run_id, outcome, at))
 
 
 async def _take_up(

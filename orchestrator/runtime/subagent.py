@@ -12,27 +12,25 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import CancelRequested, ConfigError, RunError, RunExists, RunStopped, RunUnknown
+from orchestrator.errors import ConfigError, RunError, RunStopped, RunUnknown
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Transition
-from orchestrator.kernel.run import Signal
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Below, LoopContext, State
 from orchestrator.messages import NO_USAGE, Usage
+from orchestrator.runtime.leash import Leash, joined
 from orchestrator.runtime.restore import restored
 from orchestrator.runtime.result import Result
-from orchestrator.runtime.underway import UnderWay, Watch, here
+from orchestrator.runtime.underway import Watch, here
 from orchestrator.toolspec import ToolContext, ToolSpec, tool
 from orchestrator_callbacks.llm_loop import turn
 from orchestrator_callbacks.llm_loop.allowance import Account, lent
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 
 if TYPE_CHECKING:
     from orchestrator.runtime.llm_loop import Orchestrator
@@ -107,7 +105,7 @@ class AgentTool:
             raise RunError(f"agents call each other {self.max_depth} deep already; go on without this one")
         call = Call(self, context.idempotency_key, task, lender)
         work = asyncio.ensure_future(_carried(member(above.agent, self.child), call))
-        return _answer(await _joined(work, call, above))
+        return _answer(await joined(work, call.leash, above))
 
 
 class Call:
@@ -118,29 +116,20 @@ class Call:
         self.run_id = run_id
         self.task = task
         self.lender = lender
-        self._run: LoopRun | None = None
-        self._signal: Signal | None = None
+        self.leash = Leash(lender.run.run_id)
+        self.adopted = False
+        """There is a run under way for it."""
+
+    def lent(self, own: Limits) -> Limits:
+        """Return the limits of a run for it; `own` are those of the agent that runs."""
+        return self.tool.limits_of(self.lender.run.ctx, own)
 
     def adopt(self, run: LoopRun) -> None:
         """Put a run into the tree, with what it has used already."""
-        self._run = run
-        dormant = run.deps.account.dormant if run.deps.account else {}
-        run.deps = replace(run.deps, account=Account(run, self.lender, dormant))
+        self.adopted = True
+        open_account(run, self.lender)
         self.lender.found(run.run_id, run.ctx.spent.total)
-        if self._signal is not None:
-            run.mailbox.post(self._signal)
-
-    def stop(self, cause: Exception | None) -> None:
-        """Cancel the run, also one that is not there yet, for what stops the run above it."""
-        if self._signal is not None:
-            return
-        above = self.lender.run.run_id
-        shutdown = isinstance(cause, CancelRequested) and cause.reason == "shutdown"
-        why = "the call was given up" if cause is None else f"the run above it was stopped: {cause}"
-        by = "shutdown" if shutdown else f"run {above}"
-        self._signal = Signal(kind="cancel", id=secrets.token_hex(8), by=by, why=why)
-        if self._run is not None:
-            self._run.mailbox.post(self._signal)
+        self.leash.hold(run)
 
 
 def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
@@ -158,48 +147,10 @@ def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
 
 async def _carried(agent: Orchestrator, call: Call) -> Result:
     """Run, or go on with, or tell the run of a call."""
-    above = call.lender.run
-    path: Iterable[Transition] = ()
-    try:
-        head = await agent._journal.head(call.run_id)
-    except RunUnknown:
-        limits = call.tool.limits_of(above.ctx, agent._limits)
-        run = agent._new(call.task, (), call.run_id, None, limits)
-        run.parent_run_id = above.run_id
-        agent._set_end(run, agent._deps.clock.monotonic())
-    else:
-        if head.parent_run_id != above.run_id:
-            raise RunExists(call.run_id)
-        if head.status == "ended":
-            result = await agent._tell(call.run_id)
-            call.lender.found(call.run_id, result.usage)
-            return result
-        run, path = await agent._restore(call.run_id, None, f"run {above.run_id}")
-    call.adopt(run)
-    return await agent._carry(run, path)
-
-
-async def _joined(work: asyncio.Future[Result], call: Call, above: UnderWay) -> Result:
-    """Return the Result of a run below. It is waited for, whatever happens to the run above.
-
-    Where that is stopped, or goes on without this call, the run below is cancelled; where it is left to be resumed,
-    so is the run below.
-    """
-    late: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await asyncio.wait((work,))
-        except asyncio.CancelledError as cancelled:
-            late = cancelled
-            if above.is_left:
-                work.cancel()
-            else:
-                call.stop(above.run.interruption)
-    if late is not None:
-        if not work.cancelled():
-            work.exception()
-        raise late
-    return work.result()
+    result = await agent._run_below(call.lender.run, call.run_id, call.task, call.lent, call.adopt)
+    if not call.adopted:  # it had ended before the run above was taken up again
+        call.lender.found(call.run_id, result.usage)
+    return result
 
 
 def _answer(result: Result) -> str:

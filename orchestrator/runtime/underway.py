@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar, Token
-from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from orchestrator.kernel.record import Fact, RunParked, RunStarted
+from orchestrator.kernel.run import Run
 from orchestrator_callbacks.llm_loop.allowance import Account
-from orchestrator_callbacks.llm_loop.deps import LoopRun
-
-if TYPE_CHECKING:
-    from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator_callbacks.llm_loop.deps import open_account
 
 
 class UnderWay:
@@ -32,8 +29,9 @@ class UnderWay:
         "still",
     )
 
-    def __init__(self, agent: Orchestrator, run: LoopRun) -> None:
+    def __init__(self, agent: Any, run: Run[Any, Any]) -> None:
         self.agent = agent
+        """Whoever drives it: an Orchestrator, or the composition of another graph."""
         self.run = run
         self.below = 0
         """Runs right below it that are under way."""
@@ -70,11 +68,8 @@ class UnderWay:
 
     def account(self) -> Account:
         """Return the account of this run, opened with the first call of an agent."""
-        account = self.run.deps.account
-        if account is None:
-            account = Account(self.run)
-            self.run.deps = replace(self.run.deps, account=account)
-        return account
+        account: Account | None = self.run.deps.account
+        return open_account(self.run) if account is None else account
 
     def parked(self, *, parked: bool) -> None:
         """Take note that this run waits for somebody, or does so no more."""

@@ -69,7 +69,7 @@ BUDGET_OF = {
     "host_budget": "tokens",
 }
 """Guard -> the budget it watches, where the two have different names."""
-NO_BUDGETS = frozenset(("no_progress", "repeated_success", "restarts", "wrap_up"))
+NO_BUDGETS = frozenset(("no_progress", "repeated_success", "restarts"))
 """Guards that may end a run without a budget being used up."""
 RETRY_REASONS = ("rate_limited", "timeout", "server_error", "connection", "schema_invalid", "other")
 BACKENDS = ("memory", "sqlite", "postgres")

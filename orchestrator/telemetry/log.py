@@ -108,10 +108,8 @@ class TransitionLog:
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
         """Return what writes the lines of facts of a kind; None where none has one at this level."""
-        observed = (
-            type(self).observe is not TransitionLog.observe
-        )  # by a class that has more to do with facts
-        return self.observe if observed else self._by_type.get(kind)
+        is_plain = type(self).observe is TransitionLog.observe  # else a class of a host adds to it
+        return self._by_type.get(kind) if is_plain else self.observe
 
     def observe(self, fact: Fact, /) -> None:
         """Write the line of a fact, if it has one at this level. Raises OSError when the stream does."""

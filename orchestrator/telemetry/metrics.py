@@ -36,13 +36,7 @@ from orchestrator.kernel.record import (
     ToolCall,
     Transition,
 )
-from orchestrator.telemetry.catalogue import (
-    BUDGET_OF,
-    BUDGETS,
-    NO_BUDGETS,
-    RETRY_REASONS,
-    ROWS,
-)
+from orchestrator.telemetry.catalogue import BUDGET_OF, BUDGETS, NO_BUDGETS, RETRY_REASONS, ROWS
 from orchestrator.telemetry.child import LOCK, instruments_of
 from orchestrator.telemetry.edge import Durations
 from orchestrator.telemetry.engine import Engine
@@ -96,6 +90,8 @@ class Metrics:
             RolledBack: self._rolled_back,
         }
 
+    # ---- what a host shows ----
+
     def declare(
         self,
         graph: Graph,
@@ -145,6 +141,8 @@ class Metrics:
     def loop_blocked(self) -> None:
         """Count a blocked event loop. For the watchdog."""
         self._count["event_loop_blocked_total",].inc()
+
+    # ---- facts ----
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
         """Return what counts facts of a kind. Whoever calls that says by `observer_failed` when it raises."""
@@ -224,7 +222,7 @@ class Metrics:
         if reason == OTHER:
             self._use.fold("outcome")
         self._count["runs_completed_total", machine, outcome, reason].inc()
-        self._observe("run_duration_seconds", machine, outcome, value=fact.seconds)
+        self._timed(self._use.histograms["run_duration_seconds", machine, outcome], fact.seconds)
         self._use.histograms["run_iterations", machine].observe(fact.iterations)
         if isinstance(fact.summary, Mapping):
             self._totals(machine, fact.summary)
@@ -247,9 +245,6 @@ class Metrics:
         (allowed,) = ROWS[metric].values.values()
         self._count[metric, self._use.machine(graph).name, closed(word, allowed, OTHER)].inc()
 
-    def _observe(self, metric: str, *labels: str, value: float) -> None:
-        self._timed(self._use.histograms[metric, *labels], value)
-
     def _timed(self, histogram: Histogram, seconds: float) -> None:
         """Observe a duration, with the present span where there is one."""
         if self._exemplar is None:
@@ -269,6 +264,8 @@ class Metrics:
         for name, share in (summary.get("budget_used") or {}).items():
             if budget := self._budget(name):
                 self._use.histograms["budget_consumed_ratio", machine, budget].observe(share)
+
+    # ---- failures, guards and budgets ----
 
     def _failed(self, fact: EventFailed) -> None:
         names = self._use.machine(fact.graph)
@@ -313,6 +310,8 @@ class Metrics:
             return None
         self._use.fold("budget")
         return OTHER
+
+    # ---- what a run asks of others ----
 
     def _attempt(self, fact: Attempt) -> None:
         machine = self._use.machine(fact.graph).name
@@ -363,7 +362,7 @@ class Metrics:
         outcome = closed(fact.outcome, ROWS["llm_requests_total"].values["outcome"], "other")
         self._count["attempts_total", machine, "llm"].inc()
         self._count["llm_requests_total", *model, outcome].inc()
-        self._observe("llm_request_duration_seconds", *model, value=fact.seconds)
+        self._timed(self._use.histograms["llm_request_duration_seconds", *model], fact.seconds)
         self._seldom(fact, machine, model)
 
     def _tool(self, fact: ToolCall) -> None:

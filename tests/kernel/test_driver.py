@@ -218,6 +218,7 @@ async def test_ending_and_summary_are_the_compositions() -> None:
     await driver.drive(a.run)
     (ended,) = a.facts.of(RunCompleted)
     assert (ended.outcome, ended.reason, ended.summary) == ("partial", "cost", {"turns": 1})
+    assert a.run.ending == Ending(Outcome.PARTIAL, "cost")
 
 
 async def test_an_ending_that_raises_is_told_and_the_run_ends_as_an_internal_failure() -> None:
@@ -229,6 +230,7 @@ async def test_an_ending_that_raises_is_told_and_the_run_ends_as_an_internal_fai
     assert a.run.ended
     (ended,) = a.facts.of(RunCompleted)
     assert (ended.outcome, ended.reason) == ("failed", "internal")
+    assert a.run.ending == Ending(Outcome.FAILED, "internal")
     assert len(a.facts.of(EventFailed)) == 1
 
 
@@ -345,3 +347,10 @@ async def test_what_it_cost_is_no_part_of_which_transition_it_was() -> None:
     one, other = first.facts.of(Transition)[0], again.facts.of(Transition)[0]
     assert one == dataclasses.replace(one, overhead=1.0)
     assert one == other
+
+
+async def test_a_run_that_is_printed_says_which_it_is_and_where_and_nothing_of_its_context() -> None:
+    a = rig()
+    assert repr(a.run) == f"<run {a.run.run_id!r} of toy, in 'init'>"
+    await a.driver.drive(a.run)
+    assert repr(a.run) == f"<run {a.run.run_id!r} of toy, in 'done'>"

@@ -50,7 +50,7 @@ from orchestrator.telemetry.labels import CAPS, likely_failures, loop_head
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.table import most_series, table
-from orchestrator_guards import Verdict
+from orchestrator_guards import GUARD_NAMES, Verdict
 from tests.telemetry.loop import CANARY, LOOP, Context, Deps, Event, Rig, State
 
 
@@ -188,6 +188,7 @@ def test_guards_and_budgets_have_one_spelling() -> None:
     }
     assert set(BUDGET_OF.values()) | of_the_pipeline == set(BUDGETS)
     assert STALL_OF.keys() <= NO_BUDGETS
+    assert NO_BUDGETS | BUDGET_OF_GUARD.keys() <= set(GUARD_NAMES)
 
 
 # ---- what exists before anything happens ----

@@ -17,7 +17,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import apsw
@@ -84,13 +84,15 @@ class Job(Generic[T]):
         self.pending: Pending[T] = Pending(loop=self.loop)
 
 
-Outcome = tuple[Job[Any], Any, BaseException | None]
+_Outcome: TypeAlias = tuple[Job[Any], Any, BaseException | None]
+"""A job, and what it returned or why it failed."""
 
 
 class Writer:
     """Owns the writing connection from its start on.
 
-    `limit` bounds a batch, and the queue for all but appends.
+    `limit` bounds a batch, and the queue for all but appends. `submit` and `call` belong to event loops, each job to
+    that of its caller; `poison`, `stop` and `refuse_if_down` to any thread; the connection to the thread alone.
     """
 
     def __init__(
@@ -103,8 +105,11 @@ class Writer:
         noun: str = "journal",
     ) -> None:
         self.down: JournalError | None = None
+        """Why nothing is written any more; None while it is."""
         self.commits = 0
+        """Transactions committed, each with one sync."""
         self.poisoned = False
+        """The connection is doubtful: it is not synced again, not even when it is closed."""
         self._db = db
         self._limit = limit
         self._noun = noun
@@ -114,7 +119,9 @@ class Writer:
         self._ringing: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         """Loops that will ring at the end of their present turn."""
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        """Who waits for room in the queue."""
         self._pages = 0
+        """In the write-ahead log, as SQLite told after the last commit."""
         db.set_wal_hook(self._note_pages)
         self._thread = threading.Thread(target=self._serve, name=f"{noun} {name}", daemon=True)
         self._thread.start()
@@ -228,7 +235,7 @@ class Writer:
             else:
                 self._fail((job,), _down(self.down))
 
-    def _transact(self, jobs: Sequence[Job[Any]]) -> list[Outcome]:
+    def _transact(self, jobs: Sequence[Job[Any]]) -> list[_Outcome]:
         for job in jobs:
             if job.first is not None:
                 job.first()
@@ -274,15 +281,15 @@ class Writer:
     def _wake_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for loop, room in waiting:
-            _call(loop, _give_room, room)
+            _tell(loop, _give_room, room)
 
-    def _deliver(self, outcomes: Sequence[Outcome]) -> None:
+    def _deliver(self, outcomes: Sequence[_Outcome]) -> None:
         """Hand each loop its outcomes in one call: waking a loop costs more than a future."""
-        loops: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
+        loops: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
         for outcome in outcomes:
             loops.setdefault(outcome[0].loop, []).append(outcome)
         for loop, of_loop in loops.items():
-            _call(loop, _resolve, of_loop)
+            _tell(loop, _resolve, of_loop)
 
     def _close(self) -> None:
         with contextlib.suppress(apsw.Error):
@@ -292,7 +299,7 @@ class Writer:
             self._db.close(force=True)
 
 
-def _attempt(job: Job[Any], transaction: Transaction) -> Outcome:
+def _attempt(job: Job[Any], transaction: Transaction) -> _Outcome:
     try:
         return job, job.work(transaction), None
     except RunError as refused:
@@ -313,7 +320,7 @@ def _copy(error: BaseException) -> BaseException:
     return copied
 
 
-def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], argument: object) -> None:
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], argument: object) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(callback, argument)
 
@@ -323,7 +330,7 @@ def _give_room(room: asyncio.Future[None]) -> None:
         room.set_result(None)
 
 
-def _resolve(outcomes: Sequence[Outcome]) -> None:
+def _resolve(outcomes: Sequence[_Outcome]) -> None:
     for job, result, error in outcomes:
         if job.pending.done():  # the thread died halfway through telling
             continue

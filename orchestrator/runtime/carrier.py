@@ -1,0 +1,177 @@
+"""Carrying runs to their end, the same for every graph: live here, durable in one journal, stopped by whoever may."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from orchestrator.errors import Corrupt, Held, OrchestratorError, OtherGraph, Suspended
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.journal import Journal, Lease, Record
+from orchestrator.kernel.record import Observer, RunRecovered, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime import compose
+from orchestrator.runtime.control import Control
+from orchestrator.runtime.live import LiveRuns
+from orchestrator.runtime.recovery import OpenRun, Recovery
+from orchestrator.runtime.underway import UnderWay
+from orchestrator.scope import scope
+
+R = TypeVar("R")
+
+_NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
+
+
+class Carrier(Generic[R]):
+    """The runs of one graph; R is what each gives in the end. Made into something by a composition of `runtime`."""
+
+    _journal: Journal
+    _live: LiveRuns
+    _driver: Driver
+    _recovery: Recovery
+    _control: Control
+    _observers: Sequence[Observer]
+    _retire: Callable[[str], None]
+    """Lets the journal go of a run that is left where it is."""
+
+    # ---- what a composition says ----
+
+    def _result(self, run: Run[Any, Any], path: Sequence[Transition]) -> R:
+        """Return what a run gives that ended here."""
+        raise NotImplementedError
+
+    def _out_of_hand(self, run: Run[Any, Any]) -> None:
+        """Do what must be done when nobody drives a run any more, before its result is made."""
+
+    def _over(self, run: Run[Any, Any]) -> None:
+        """Do what must be done when a run that had begun is over here: it ended, or is left where it is."""
+
+    # ---- people ----
+
+    async def open_runs(self) -> list[OpenRun]:
+        """List the runs of this graph in the journal that have not ended, and what `resume` would do with each."""
+        return await self._recovery.open_runs()
+
+    def cancel(
+        self, run_id: str, *, reason: str = "caller", by: str = "caller", why: str = ""
+    ) -> Awaitable[None]:
+        """Ask a run to stop: it starts nothing more and ends as `cancelled`.
+
+        A run that lives here has heard of it when this returns. For one of another process, await this: the request
+        is in the journal then. `reason` is `caller` or `shutdown` (the process goes down). Raises RunUnknown, and
+        ConfigError for another reason.
+        """
+        return self._control.stop(run_id, reason, by, why)
+
+    def pause(self, run_id: str, *, by: str = "", why: str = "") -> Awaitable[None]:
+        """Ask a run to park before its next step, after what is in flight; `resume` lets it go on. As `cancel`."""
+        return self._control.hold(run_id, by, why)
+
+    def approve(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        arguments: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Awaitable[None]:
+        """Let a call run that waits for a person; `arguments` (JSON text) replace the model's. As `cancel`.
+
+        `call` is its key as in `pending`, needed where several wait; with `digest` the answer counts for exactly
+        those arguments. Raises AnswerRefused where it would not count.
+        """
+        return self._control.answer(run_id, "approve", by, why, call=call, digest=digest, arguments=arguments)
+
+    def reject(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+        end: bool = False,
+    ) -> Awaitable[None]:
+        """Let a call not run: the model reads that, and why. With `end` the run ends as `rejected`. As `approve`."""
+        return self._control.answer(run_id, "reject", by, why, call=call, digest=digest, end=end or None)
+
+    def respond(
+        self,
+        run_id: str,
+        content: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Awaitable[None]:
+        """Answer a call in place of its tool: the model reads `content` as its result. As `approve`."""
+        return self._control.answer(run_id, "respond", by, why, call=call, digest=digest, content=content)
+
+    async def pending(self, run_id: str) -> list[Question]:
+        """Return what people are asked about a run, here or in another process. Raises RunUnknown."""
+        return await self._control.pending(run_id)
+
+    # ---- inside ----
+
+    async def _carry(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> R:
+        """Drive a run to its end."""
+        try:
+            self._live.open(run, path)
+        except OrchestratorError:
+            await self._driver.release(run)
+            raise
+        end: R | None = None
+        try:
+            async with self._control.listening():
+                try:
+                    logger = compose.logger_of(self._observers, run)
+                    with scope(run.ctx.limits, logger), UnderWay(self, run):
+                        await self._control.deliver(run.run_id)
+                        await self._driver.drive(run, park=False)
+                finally:
+                    kept = self._live.close(run)
+                    self._out_of_hand(run)
+            end = self._result(run, kept)
+            return end
+        finally:
+            if run.started_at is not None:  # a run that was refused said nothing
+                self._over(run)
+                if not run.ended:
+                    await self._driver.release(run)
+                    self._retire(run.run_id)
+            self._live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
+
+    async def _resume_here(self, run: Run[Any, Any], by: str, *, changed: bool) -> R:
+        """Let a run that was paused here go on, and return what it gives. Raises Held where nothing holds it."""
+        if run.held is None or changed:
+            raise Held(run.run_id, "this process: it is under way here")
+        self._control.go_on(run.run_id, by)
+        end: R = await asyncio.shield(self._live.end_of(run.run_id))
+        return end
+
+    async def _claimed(self, run_id: str) -> tuple[StoredRun, list[Record], Lease]:
+        """Claim a run, and tell observers what became of one that its last owner had left."""
+        try:
+            found = await self._recovery.claim(run_id)
+        except (Suspended, OtherGraph, Corrupt) as error:
+            self._tell_recovered(run_id, _NOT_RECOVERED[type(error)])
+            raise
+        if found[0].parked is None:
+            self._tell_recovered(run_id, "resumed")
+        return found
+
+    def _tell_recovered(self, run_id: str, outcome: str) -> None:
+        graph = self._driver.machine.graph.name
+        self._driver.tell(RunRecovered(graph, run_id, outcome, self._control.clock.time()))
+
+
+def new_id() -> str:
+    """Return an id that no run has."""
+    return secrets.token_hex(16)

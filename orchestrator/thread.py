@@ -1,0 +1,38 @@
+"""Sync code beside the event loop: in a daemon thread of its own, not in a pool.
+
+One that never returns then neither takes a place from others nor holds up the end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+
+
+async def in_thread(function: Callable[[], object], name: str) -> tuple[object, BaseException | None]:
+    """Return what a function gave, and what it raised, whatever that is. It sees the context variables of the caller.
+
+    Who is cancelled while it waits is let go at once; the thread goes on by itself.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: object, error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result((value, error))
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = context.run(function)
+        except BaseException as raised:  # noqa: BLE001  SystemExit too: it is the function's, not the host's
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await ended
