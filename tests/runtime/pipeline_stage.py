@@ -1,0 +1,70 @@
+"""What the tests of the pipeline share: ports that answer by script, and a pipeline of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.machines.pipeline.model import Evaluation, Issue, Severity, State
+from orchestrator.machines.pipeline.ports import StageRequest
+from orchestrator.machines.pipeline.progress import Made
+from orchestrator.runtime.pipeline import Pipeline
+
+BAD = [Issue(Severity.ERROR, "two steps have no test", "steps[1]"), Issue(Severity.INFO, "short")]
+GOOD: list[Issue] = [Issue(Severity.WARNING, "no estimate")]
+SOFT = Evaluation(6.0, {"timing_coverage": 4.0, "energy_matching": 8.0}, "the middle is missing")
+HARD = Evaluation(3.0, {"energy_matching": 2.0}, "not what was asked")
+PASS = Evaluation(8.5)
+
+
+class Port:
+    """Gives one item of its script after the other; the last one for ever. An exception is raised."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script = script
+        self.requests: list[StageRequest] = []
+
+    async def __call__(self, request: StageRequest) -> Made | Any:
+        self.requests.append(request)
+        item = self.script[min(len(self.requests), len(self.script)) - 1]
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+
+class Stages:
+    """Four ports by script."""
+
+    def __init__(
+        self,
+        plan: Iterable[Any] = ({"steps": 1},),
+        valid: Iterable[Any] = (GOOD,),
+        made: Iterable[Any] = ("code",),
+        judged: Iterable[Any] = (PASS,),
+    ) -> None:
+        self.planner, self.validator = Port(*plan), Port(*valid)
+        self.implementer, self.judge = Port(*made), Port(*judged)
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        """A silent pipeline of them."""
+        ports = (self.planner, self.validator, self.implementer, self.judge)
+        return Pipeline(*ports, **{"observers": (), **options})
+
+    @property
+    def calls(self) -> dict[State, int]:
+        """How often each stage was carried out."""
+        ports = (self.planner, self.validator, self.implementer, self.judge)
+        stages = (State.PLANNING, State.VALIDATING, State.IMPLEMENTING, State.JUDGING)
+        return {stage: len(port.requests) for stage, port in zip(stages, ports, strict=True)}
+
+
+class Purse:
+    """A host's budget that says it is exhausted from the `at`-th time it is asked on."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+        self.asked = 0
+
+    def is_exhausted(self) -> bool:
+        self.asked += 1
+        return bool(self.at) and self.asked >= self.at

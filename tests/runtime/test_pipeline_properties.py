@@ -1,0 +1,141 @@
+"""Whatever stages give and wherever limits are: the path is one of the table, and every count equals the history."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.kernel.outcome import REASONS
+from orchestrator.machines.pipeline.feedback import tokens_of
+from orchestrator.machines.pipeline.graph import EVENT_OF
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import (
+    Evaluation,
+    Implementation,
+    Issue,
+    Plan,
+    Severity,
+    State,
+    Validation,
+)
+from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.runtime.pipeline_result import PipelineResult
+from tests.runtime.pipeline_stage import Purse, Stages
+from tests.runtime.stage import path
+
+used = st.integers(0, 3_000)
+severities = st.sampled_from(Severity)
+names = st.sampled_from((*Rubric().plan, *Rubric().implementation, "other"))
+scores = st.floats(0, 10)
+
+plans = st.builds(Plan, st.text(max_size=5), used)
+validations = st.builds(
+    Validation, st.lists(st.builds(Issue, severities, st.text(max_size=200)), max_size=3).map(tuple), used
+)
+implementations = st.builds(Implementation, st.text(max_size=5), used)
+evaluations = st.builds(Evaluation, scores, st.dictionaries(names, scores), st.text(max_size=300), used)
+faults = st.sampled_from((None, 3.5, KeyError("k"), {"score": "x"}, object()))
+
+
+def stages_of(good: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.one_of(good, good, good, good, good, good, faults), min_size=1, max_size=8)
+
+
+limits = st.builds(
+    PipelineLimits,
+    max_iterations=st.integers(1, 5),
+    max_refinements=st.integers(1, 5),
+    token_budget=st.one_of(st.just(0), st.integers(1, 100_000)),
+    feedback_tokens=st.integers(0, 120),
+)
+runs = st.fixed_dictionaries(
+    {
+        "plan": stages_of(plans),
+        "valid": stages_of(validations),
+        "made": stages_of(implementations),
+        "judged": stages_of(evaluations),
+    }
+)
+
+
+@given(scripts=runs, limit=limits, purse=st.integers(0, 30))
+@settings(max_examples=150)
+def test_no_answer_of_a_stage_leads_anywhere_but_along_the_table_to_an_end(
+    scripts: dict[str, list[Any]], limit: PipelineLimits, purse: int
+) -> None:
+    stages = Stages(**scripts)
+
+    result = stages.pipeline(limits=limit, budget=Purse(purse)).run_sync("x")
+
+    moves = result.transitions
+    assert moves[0].source == "initialized"
+    assert [move.seq for move in moves] == list(range(1, len(moves) + 1))
+    assert all(before.dest == after.source for before, after in itertools.pairwise(moves))
+    for move in moves:
+        assert EVENT_OF[State(move.source), State(move.dest)] == move.event
+    assert moves[-1].dest == result.state
+    assert result.state in {State.SUCCEEDED, State.FAILED, State.BUDGET_EXHAUSTED}
+    assert result.reason in REASONS[result.outcome]
+    counts_equal_the_history(result, stages, limit)
+
+
+def counts_equal_the_history(result: PipelineResult, stages: Stages, limit: PipelineLimits) -> None:
+    events = path(result.transitions)
+    assert result.iterations == events.count("plan_ready") <= limit.max_iterations
+    assert result.refinements == events.count("soft_failure") <= limit.max_refinements
+    assert result.tokens == sum(move.tokens for move in result.transitions)
+    visits = [move.source for move in result.transitions]
+    for stage, calls in stages.calls.items():
+        assert calls <= visits.count(stage.value)
+        assert visits.count(stage.value) - calls <= (events[-1] == "budget_exhausted")
+    iterations = 0
+    for move in result.transitions:
+        iterations += move.event == "plan_ready"
+        assert move.iteration == iterations
+
+
+@given(scripts=runs, limit=limits)
+@settings(max_examples=100)
+def test_only_an_approved_implementation_is_an_output_and_the_best_has_the_highest_score(
+    scripts: dict[str, list[Any]], limit: PipelineLimits
+) -> None:
+    result = Stages(**scripts).pipeline(limits=limit).run_sync("x")
+
+    if result.state == State.SUCCEEDED:
+        assert result.evaluation is not None
+        assert result.evaluation.score >= Rubric().approve
+        assert result.best is not None
+        assert result.best.score == result.evaluation.score
+        assert result.implementation is not None
+        assert result.output == result.implementation.content
+    else:
+        assert result.output is None
+        assert result.best is None or result.best.score < Rubric().approve
+    assert (result.best is None) == ("soft_failure" not in path(result.transitions) and result.evaluation is None
+                                     and "hard_failure" not in path(result.transitions))  # fmt: skip
+
+
+@given(scripts=runs, limit=limits)
+@settings(max_examples=100)
+def test_what_stages_are_told_is_of_their_kind_the_newest_and_no_longer_than_allowed(
+    scripts: dict[str, list[Any]], limit: PipelineLimits
+) -> None:
+    stages = Stages(**scripts)
+
+    result = stages.pipeline(limits=limit).run_sync("x")
+
+    assert not limit.feedback_tokens or sum(tokens_of(one.text) for one in result.feedback) <= max(
+        limit.feedback_tokens, 1
+    )
+    for request in stages.planner.requests:
+        kinds = [one.kind.value for one in request.feedback]
+        assert set(kinds) <= {"validation_failure", "judge_hard_failure"}
+        assert [one.iteration for one in request.feedback] == sorted(
+            one.iteration for one in request.feedback
+        )
+    for request in stages.implementer.requests:
+        assert {one.kind.value for one in request.feedback} <= {"judge_soft_failure"}
+    assert not stages.validator.requests or stages.validator.requests[0].feedback == ()
