@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.journal.crashing import CrashingJournal as CrashingJournal
     from orchestrator.journal.memory import MemoryJournal as MemoryJournal
     from orchestrator.journal.sqlite import SqliteJournal as SqliteJournal
+    from orchestrator.journal.sqlite.conversation import SqliteMemory as SqliteMemory
     from orchestrator.kernel.driver import Driver as Driver
     from orchestrator.kernel.graph import Edge as Edge
     from orchestrator.kernel.graph import Graph as Graph
@@ -38,10 +39,29 @@ if TYPE_CHECKING:
     from orchestrator.kernel.history import History as History
     from orchestrator.kernel.machine import bind as bind
     from orchestrator.kernel.outcome import Outcome as Outcome
+    from orchestrator.kernel.record import TokenDelta as TokenDelta
     from orchestrator.kernel.run import Run as Run
     from orchestrator.machines.llm_loop.graph import LLM_LOOP as LLM_LOOP
     from orchestrator.machines.llm_loop.limits import Limits as Limits
     from orchestrator.machines.llm_loop.model import Question as Question
+    from orchestrator.machines.pipeline.graph import PIPELINE as PIPELINE
+    from orchestrator.machines.pipeline.limits import PipelineLimits as PipelineLimits
+    from orchestrator.machines.pipeline.model import Attempt as Attempt
+    from orchestrator.machines.pipeline.model import Evaluation as Evaluation
+    from orchestrator.machines.pipeline.model import Feedback as Feedback
+    from orchestrator.machines.pipeline.model import Implementation as Implementation
+    from orchestrator.machines.pipeline.model import Issue as Issue
+    from orchestrator.machines.pipeline.model import OrchestrationState as OrchestrationState
+    from orchestrator.machines.pipeline.model import Plan as Plan
+    from orchestrator.machines.pipeline.model import Severity as Severity
+    from orchestrator.machines.pipeline.model import Validation as Validation
+    from orchestrator.machines.pipeline.ports import BudgetManager as BudgetManager
+    from orchestrator.machines.pipeline.ports import Implementer as Implementer
+    from orchestrator.machines.pipeline.ports import Judge as Judge
+    from orchestrator.machines.pipeline.ports import Planner as Planner
+    from orchestrator.machines.pipeline.ports import StageRequest as StageRequest
+    from orchestrator.machines.pipeline.ports import Validator as Validator
+    from orchestrator.machines.pipeline.rubric import Rubric as Rubric
     from orchestrator.messages import Message as Message
     from orchestrator.messages import Request as Request
     from orchestrator.messages import Response as Response
@@ -53,9 +73,22 @@ if TYPE_CHECKING:
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
     from orchestrator.retry import RetryPolicy as RetryPolicy
     from orchestrator.runtime.llm_loop import Orchestrator as Orchestrator
+    from orchestrator.runtime.orchestration.agent import AgentOrchestrator as AgentOrchestrator
+    from orchestrator.runtime.orchestration.checkpoint import CheckpointManager as CheckpointManager
+    from orchestrator.runtime.orchestration.machine import (
+        OrchestrationStateMachine as OrchestrationStateMachine,
+    )
+    from orchestrator.runtime.orchestration.model import InvalidTransitionError as InvalidTransitionError
+    from orchestrator.runtime.orchestration.model import StateMachineObserver as StateMachineObserver
+    from orchestrator.runtime.orchestration.model import StateMetrics as StateMetrics
+    from orchestrator.runtime.orchestration.model import StateTransition as StateTransition
+    from orchestrator.runtime.pipeline import Pipeline as Pipeline
+    from orchestrator.runtime.pipeline_result import PipelineResult as PipelineResult
+    from orchestrator.runtime.prompt_stage import PromptStage as PromptStage
     from orchestrator.runtime.recovery import Migration as Migration
     from orchestrator.runtime.recovery import OpenRun as OpenRun
     from orchestrator.runtime.result import Result as Result
+    from orchestrator.runtime.stream import RunStream as RunStream
     from orchestrator.runtime.subagent import agent_tool as agent_tool
     from orchestrator.scope import config_from_context as config_from_context
     from orchestrator.scope import logger_from_context as logger_from_context
@@ -70,20 +103,31 @@ if TYPE_CHECKING:
     from orchestrator_guards import Verdict as Verdict
 
 _HOME = {
+    "AgentOrchestrator": "runtime.orchestration.agent",
     "AnswerRefused": "errors",
+    "Attempt": "machines.pipeline.model",
+    "BudgetManager": "machines.pipeline.ports",
+    "CheckpointManager": "runtime.orchestration.checkpoint",
     "ConfigError": "errors",
     "CrashingJournal": "journal.crashing",
     "Driver": "kernel.driver",
     "Edge": "kernel.graph",
+    "Evaluation": "machines.pipeline.model",
     "EventError": "errors",
     "FakeClock": "testing.clock",
+    "Feedback": "machines.pipeline.model",
     "Fenced": "errors",
     "FunctionLLM": "providers.scripted",
     "Graph": "kernel.graph",
     "GraphError": "errors",
     "Held": "errors",
     "History": "kernel.history",
+    "Implementation": "machines.pipeline.model",
+    "Implementer": "machines.pipeline.ports",
+    "InvalidTransitionError": "runtime.orchestration.model",
+    "Issue": "machines.pipeline.model",
     "JournalError": "errors",
+    "Judge": "machines.pipeline.ports",
     "LLMError": "errors",
     "LLM_LOOP": "machines.llm_loop.graph",
     "Limits": "machines.llm_loop.limits",
@@ -94,12 +138,21 @@ _HOME = {
     "Migration": "runtime.recovery",
     "NotAdmitting": "errors",
     "OpenRun": "runtime.recovery",
+    "OrchestrationState": "machines.pipeline.model",
+    "OrchestrationStateMachine": "runtime.orchestration.machine",
     "Orchestrator": "runtime.llm_loop",
     "OrchestratorError": "errors",
     "OtherGraph": "errors",
     "Outcome": "kernel.outcome",
     "Overloaded": "errors",
+    "PIPELINE": "machines.pipeline.graph",
     "ParkNotice": "telemetry.notice",
+    "Pipeline": "runtime.pipeline",
+    "PipelineLimits": "machines.pipeline.limits",
+    "PipelineResult": "runtime.pipeline_result",
+    "Plan": "machines.pipeline.model",
+    "Planner": "machines.pipeline.ports",
+    "PromptStage": "runtime.prompt_stage",
     "Question": "machines.llm_loop.model",
     "Refused": "errors",
     "ReplayLLM": "providers.replay",
@@ -108,20 +161,31 @@ _HOME = {
     "Response": "messages",
     "Result": "runtime.result",
     "RetryPolicy": "retry",
+    "Rubric": "machines.pipeline.rubric",
     "Run": "kernel.run",
     "RunError": "errors",
     "RunExists": "errors",
     "RunStopped": "errors",
+    "RunStream": "runtime.stream",
     "RunUnknown": "errors",
     "ScriptedLLM": "providers.scripted",
+    "Severity": "machines.pipeline.model",
     "SqliteJournal": "journal.sqlite",
+    "SqliteMemory": "journal.sqlite.conversation",
+    "StageRequest": "machines.pipeline.ports",
+    "StateMachineObserver": "runtime.orchestration.model",
+    "StateMetrics": "runtime.orchestration.model",
+    "StateTransition": "runtime.orchestration.model",
     "Suspended": "errors",
+    "TokenDelta": "kernel.record",
     "ToolCall": "messages",
     "ToolContext": "toolspec",
     "ToolResult": "toolresult",
     "ToolSpec": "toolspec",
     "TransitionLog": "telemetry.log",
     "Usage": "messages",
+    "Validation": "machines.pipeline.model",
+    "Validator": "machines.pipeline.ports",
     "Verdict": "",
     "agent_tool": "runtime.subagent",
     "bind": "kernel.machine",

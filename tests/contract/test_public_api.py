@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import orchestrator
-from orchestrator import telemetry
+from orchestrator import providers, telemetry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,14 +20,22 @@ PUBLIC = {
     # running an agent
     "Orchestrator", "Limits", "Result", "Outcome", "RetryPolicy", "tool", "agent_tool", "ToolSpec", "ToolContext",
     "Request", "Response", "Message", "ToolCall", "ToolResult", "Usage", "config_from_context", "logger_from_context",
+    "RunStream", "TokenDelta",
     # telemetry and journal
-    "Metrics", "TransitionLog", "ParkNotice", "MemoryJournal", "SqliteJournal",
+    "Metrics", "TransitionLog", "ParkNotice", "MemoryJournal", "SqliteJournal", "SqliteMemory",
     # stored runs and people
     "OpenRun", "Question", "Migration", "LocalEngine",
     # doubles
     "CrashingJournal", "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
     # one's own machines
     "Graph", "Edge", "bind", "Driver", "Run", "History", "LLM_LOOP", "Verdict", "bounding",
+    # the pipeline: its runtime, and the state machine that a host moves itself
+    "Pipeline", "PipelineLimits", "PipelineResult", "PromptStage", "Rubric", "PIPELINE", "AgentOrchestrator",
+    "OrchestrationStateMachine", "OrchestrationState", "StateTransition", "StateMetrics", "StateMachineObserver",
+    "CheckpointManager", "InvalidTransitionError",
+    # what its stages are given and give
+    "StageRequest", "Plan", "Validation", "Issue", "Severity", "Implementation", "Evaluation", "Feedback", "Attempt",
+    "Planner", "Validator", "Implementer", "Judge", "BudgetManager",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",
@@ -35,6 +46,12 @@ OPERATING = {
     "Batch", "BoundedWriter", "Spans", "Watchdog", "asgi_app", "configure_logging", "serve_metrics", "wsgi_app",
 }  # fmt: skip
 """What `orchestrator.telemetry` offers to an application beside the observers above."""
+
+MODELS = {
+    "Anthropic", "Fallback", "Limited", "McpServer", "OpenAI", "RateLimit", "RateLimiter", "genai_prices",
+    "price_table",
+}  # fmt: skip
+"""What `orchestrator.providers` offers beside the doubles above."""
 
 
 def test_the_public_names_are_exactly_these_and_sorted() -> None:
@@ -48,12 +65,13 @@ def test_every_public_name_can_be_had_and_is_what_it_says() -> None:
         assert getattr(value, "__name__", name) == name, name
 
 
-def test_what_an_application_operates_agents_with_comes_from_the_telemetry_package() -> None:
-    assert telemetry.__all__ == sorted(OPERATING)
-    for name in telemetry.__all__:
-        assert getattr(telemetry, name).__name__ == name
-    seen = _typed(telemetry.__file__)
-    assert {name: module.rpartition(".")[2] for name, module in seen.items()} == telemetry._HOME
+@pytest.mark.parametrize(("package", "names"), [(telemetry, OPERATING), (providers, MODELS)])
+def test_what_else_an_application_needs_comes_from_two_packages(package: Any, names: set[str]) -> None:
+    assert package.__all__ == sorted(names)
+    for name in package.__all__:
+        assert getattr(package, name).__name__ == name
+    seen = _typed(package.__file__)
+    assert {name: module.rpartition(".")[2] for name, module in seen.items()} == package._HOME
 
 
 def test_importing_in_any_order_gives_the_function_tool() -> None:

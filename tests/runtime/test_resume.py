@@ -23,6 +23,7 @@ from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.recovery import MOST_CLAIMS, Migration
 from orchestrator.runtime.result import Result
+from orchestrator.testing.clock import FakeClock
 from orchestrator.toolspec import ToolContext, tool
 from tests.runtime.stage import NO_WAIT, Facts, Notebook, faults
 
@@ -206,9 +207,11 @@ async def test_another_version_of_the_graph_is_refused_or_migrated() -> None:
     assert [record.kind for record in await inner.load("r")] == [record.kind for record in before]
 
     ways = [Migration(LLM_LOOP.fingerprint, lambda stored: stored)]
-    result = await agent(world, inner, graph=newer, migrations=ways).resume("r")
+    clock = FakeClock(86_400.0, auto=True)
+    result = await agent(world, inner, graph=newer, migrations=ways, clock=clock).resume("r")
     assert result.outcome is Outcome.COMPLETED
-    assert "migrated" in [record.kind for record in await inner.load("r")]
+    (migrated,) = [record for record in await inner.load("r") if record.kind == "migrated"]
+    assert migrated.body["at"] == 86_400.0, "by the clock of the agent, not of the machine"
 
 
 async def test_a_run_that_kills_whoever_takes_it_up_is_parked_as_poison() -> None:

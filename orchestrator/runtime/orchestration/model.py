@@ -1,0 +1,64 @@
+"""What the state machine of the specification records: names, fields and messages are the specification's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from orchestrator.errors import EventError
+from orchestrator.machines.pipeline.model import OrchestrationState
+
+
+@dataclass
+class StateTransition:
+    """One committed transition. Duration and tokens belong to `from_state`: they were spent before it was left."""
+
+    from_state: OrchestrationState
+    to_state: OrchestrationState
+    timestamp: float
+    """UTC, in seconds since the epoch."""
+    context: dict[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+    duration_seconds: float = 0.0
+    tokens_consumed: int = 0
+
+
+@dataclass
+class StateMetrics:
+    """What all completed stays in one state add up to. Times are seconds."""
+
+    state: OrchestrationState
+    visit_count: int = 0
+    total_duration_seconds: float = 0.0
+    total_tokens: int = 0
+    avg_duration_seconds: float = 0.0
+    avg_tokens: float = 0.0
+    min_duration_seconds: float | None = None
+    """None while the state was never left: infinity would be no JSON."""
+    max_duration_seconds: float = 0.0
+
+
+class InvalidTransitionError(EventError):
+    """No edge leads from the present state to the one asked for; the state is unchanged."""
+
+    def __init__(
+        self, from_state: str, to_state: str, allowed: Sequence[str], graph: str = "pipeline"
+    ) -> None:
+        said = f"Invalid transition: {from_state} → {to_state}. Valid transitions: {list(allowed)}"
+        super().__init__(said, graph="", state=from_state, event=to_state)
+        self.graph = graph
+        self.allowed = tuple(allowed)
+
+
+@runtime_checkable
+class StateMachineObserver(Protocol):
+    """Hears of each transition after it was committed. What one raises is counted and reaches nobody else."""
+
+    def on_state_transition(self, transition: StateTransition) -> None:
+        """Take note of a transition."""
+        ...
+
+    def on_metrics_update(self, metrics: dict[str, Any]) -> None:
+        """Take note of the totals after it, as `get_total_metrics` returns them."""
+        ...
