@@ -18,6 +18,7 @@ COMMANDS = (
     "lint",
     "report",
     "doctor",
+    "pipeline",
     "runs",
     "operate",
     "ops",

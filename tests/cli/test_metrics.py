@@ -22,6 +22,7 @@ from orchestrator.errors import RunError
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.telemetry.exposition.stored import JournalCollector, Picture, registry_of
 from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record
 from tests.ending import rest
@@ -110,8 +111,13 @@ def test_serve_tells_what_is_in_the_journal(folder: Path, start: Start) -> None:
     assert named(found, "oldest_parked_timestamp_seconds").keys() == {("llm_loop", "approval")}
     (size,) = named(found, "journal_bytes").values()
     assert size >= (folder / JOURNAL).stat().st_size
-    limits = {state.value: limit[0] for state in LLM_LOOP.states if (limit := LLM_LOOP.dwell_of(state))}
-    assert {state: value for (_, state), value in named(found, "state_timeout_seconds").items()} == limits
+    limits = {
+        (graph.name, state.value): limit[0]
+        for graph in (LLM_LOOP, PIPELINE)
+        for state in graph.states
+        if (limit := graph.dwell_of(state))
+    }
+    assert named(found, "state_timeout_seconds") == limits
     assert "build_info" in {name for name, _ in found}
     assert "process_resident_memory_bytes" in {name for name, _ in found}
 

@@ -43,9 +43,9 @@ def shopping(folder: Path) -> tuple[str, ...]:
 
 
 def test_the_model_calls_tools_of_a_server_beside_those_of_a_module(
-    process: Cli, folder: Path, shopping: tuple[str, ...]
+    cli: Cli, folder: Path, shopping: tuple[str, ...]
 ) -> None:
-    done = process(*shopping, "--json")
+    done = cli(*shopping, "--json")
     assert (done.code, done.err) == (0, "")
     said = [message["content"] for message in json.loads(done.out)["messages"] if message["role"] == "tool"]
     assert said[0] == "5"
@@ -54,7 +54,7 @@ def test_the_model_calls_tools_of_a_server_beside_those_of_a_module(
 
 
 def test_a_run_that_waits_for_approval_goes_on_elsewhere_with_a_server_of_its_own(
-    start: Callable[..., Any], process: Cli, folder: Path, shopping: tuple[str, ...]
+    start: Callable[..., Any], cli: Cli, folder: Path, shopping: tuple[str, ...]
 ) -> None:
     waits = start(*shopping, "--approve")
     while "runs respond" not in (line := waits.stdout.readline()):
@@ -62,8 +62,8 @@ def test_a_run_that_waits_for_approval_goes_on_elsewhere_with_a_server_of_its_ow
     waits.kill()
     waits.communicate()
     assert not (folder / "pay").exists()
-    assert process("runs", "approve", "one", "--by", "ann").code == 0
-    done = process("runs", "resume", "one", "--json")
+    assert cli("runs", "approve", "one", "--by", "ann").code == 0
+    done = cli("runs", "resume", "one", "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["output"] == "Paid 5."
     assert (folder / "pay").read_text() == "5.0\n"

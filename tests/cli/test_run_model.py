@@ -42,7 +42,7 @@ def asked(server: Loopback, model: str, *more: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("streamed", [(), ("--stream",)], ids=["whole", "streamed"])
 @pytest.mark.parametrize("model", ["openai:talker-1", "anthropic:talker-1"])
 def test_a_model_of_a_vendor_runs_a_tool_and_answers(
-    process: Cli,
+    cli: Cli,
     server: Loopback,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -51,7 +51,7 @@ def test_a_model_of_a_vendor_runs_a_tool_and_answers(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    done = process(*asked(server, model, "--tool", "tools:weather", *streamed))
+    done = cli(*asked(server, model, "--tool", "tools:weather", *streamed))
     assert (done.code, done.err) == (0, "")
     assert done.out.count(ANSWER) == 1
     assert "    tool weather: ok" in done.out
@@ -63,17 +63,17 @@ def test_a_model_of_a_vendor_runs_a_tool_and_answers(
     assert KEY not in done.out
 
 
-def test_the_responses_api_is_another_provider_word(process: Cli, server: Loopback) -> None:
-    done = process(*asked(server, "openai-responses:talker-1", "--tool", "tools:weather", "--json"))
+def test_the_responses_api_is_another_provider_word(cli: Cli, server: Loopback) -> None:
+    done = cli(*asked(server, "openai-responses:talker-1", "--tool", "tools:weather", "--json"))
     assert done.code == 0, done.err
     assert json.loads(done.out)["output"] == ANSWER
     assert {one.path for one in server.asked} == {"/v1/responses"}
 
 
-def test_parameters_and_the_schema_reach_the_provider(process: Cli, server: Loopback, folder: Path) -> None:
+def test_parameters_and_the_schema_reach_the_provider(cli: Cli, server: Loopback, folder: Path) -> None:
     (folder / "schema.json").write_text('{"type": "object", "properties": {"sunny": {"type": "boolean"}}}')
     more = ("--param", "temperature=0.5", "--param", "seed=7", "--output-schema", "schema.json")
-    done = process(*asked(server, "openai:talker-1", *more, "--limit", "completion_retries=0"))
+    done = cli(*asked(server, "openai:talker-1", *more, "--limit", "completion_retries=0"))
     assert done.code == 1
     assert "the answer contains no JSON" in done.err
     (only,) = server.asked
@@ -84,10 +84,10 @@ def test_parameters_and_the_schema_reach_the_provider(process: Cli, server: Loop
 
 
 def test_the_key_can_be_a_setting_and_is_never_shown(
-    cli: Cli, process: Cli, server: Loopback, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, server: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_OPENAI_API_KEY", KEY)
-    assert process(*asked(server, "openai:talker-1")).code == 0
+    assert cli(*asked(server, "openai:talker-1")).code == 0
     assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
     shown = json.loads(cli("config", "show", "--json").out)["openai_api_key"]
     assert shown == {"value": "[redacted]", "source": "ORCHESTRATOR_OPENAI_API_KEY"}
@@ -103,9 +103,9 @@ def test_without_a_key_one_sentence_says_where_it_goes(
     assert f"{variable}_API_KEY" in one_sentence(done)
 
 
-def test_a_server_that_refuses_is_one_sentence_with_its_status(process: Cli, folder: Path) -> None:
+def test_a_server_that_refuses_is_one_sentence_with_its_status(cli: Cli, folder: Path) -> None:
     with in_a_thread(lambda _: Reply(403)) as refusing:
-        done = process("run", "hi", "--model", "openai:x", "--base-url", f"{refusing.url}/v1")
+        done = cli("run", "hi", "--model", "openai:x", "--base-url", f"{refusing.url}/v1")
     assert done.code == 1
     assert "403" in done.err
     assert "Traceback" not in done.err
@@ -113,7 +113,7 @@ def test_a_server_that_refuses_is_one_sentence_with_its_status(process: Cli, fol
 
 
 def test_a_run_is_resumed_at_another_address(
-    start: Callable[..., Any], process: Cli, server: Loopback, folder: Path
+    start: Callable[..., Any], cli: Cli, server: Loopback, folder: Path
 ) -> None:
     (folder / "pays.py").write_text("def pay(city: str) -> str:\n    'Pay.'\n    return 'paid'\n")
     waits = start(*asked(server, "openai:talker-1", "--tool", "pays:pay", "--approve", "--run-id", "one"))
@@ -121,25 +121,25 @@ def test_a_run_is_resumed_at_another_address(
         assert line, waits.stderr.read()
     waits.kill()
     waits.communicate()
-    assert process("runs", "approve", "one", "--by", "ann").code == 0
+    assert cli("runs", "approve", "one", "--by", "ann").code == 0
     with in_a_thread(talker) as moved:
-        done = process("runs", "resume", "one", "--base-url", f"{moved.url}/v1", "--json")
+        done = cli("runs", "resume", "one", "--base-url", f"{moved.url}/v1", "--json")
         assert done.code == 0, done.err
         assert json.loads(done.out)["output"] == ANSWER
         assert (len(server.asked), len(moved.asked)) == (1, 1)
 
 
 def test_tokens_cost_what_the_settings_say_and_requests_keep_to_their_limits(
-    process: Cli, server: Loopback, folder: Path
+    cli: Cli, server: Loopback, folder: Path
 ) -> None:
     (folder / "orchestrator.toml").write_text(
         '[prices]\n"talker-1" = [1000.0, 10000.0]\n[rate_limit]\nconcurrency = 1\n[params]\ntop_p = 0.9\n'
     )
-    done = process(*asked(server, "openai:talker-1", "--json"))
+    done = cli(*asked(server, "openai:talker-1", "--json"))
     assert done.code == 0, done.err
     assert json.loads(done.out)["usage"]["cost"] == pytest.approx(20 * 0.001 + 6 * 0.01)
     assert server.asked[0].json["top_p"] == 0.9
     (folder / "orchestrator.toml").write_text("[rate_limit]\nspeed = 1\n")
-    done = process(*asked(server, "openai:talker-1"))
+    done = cli(*asked(server, "openai:talker-1"))
     assert done.code == 2
     assert "unknown setting rate_limit.speed" in done.err

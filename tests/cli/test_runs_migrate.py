@@ -49,7 +49,7 @@ def test_a_dry_run_lists_the_versions_of_runs_in_flight(cli: Cli) -> None:
         ["llm_loop", "ffffffffffff", "2", "0", "another: needs a migration"],
         ["llm_loop", "0a0a0a0a0a0a", "1", "0", "another: needs a migration"],
         ["llm_loop", LLM_LOOP.fingerprint[:12], "1", "0", "this one"],
-        ["pipeline", "ffffffffffff", "1", "0", "of another program"],
+        ["pipeline", "ffffffffffff", "1", "0", "another: migrated in code"],
     ]
     assert "orchestrator runs migrate --using MODULE:FUNCTION --journal journal.db" in done.out
     found = said(cli("runs", "migrate", "--dry-run", "--json", *AT).out)

@@ -7,6 +7,7 @@ from orchestrator.cli.runs.store import Store
 from orchestrator.engines.roster import Seen, engines
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
+from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.runtime.inbox import DECISIONS
 from orchestrator.runtime.outlook import paused
 
@@ -25,6 +26,8 @@ def lets_go_on(kind: str, stored: StoredRun) -> bool:
 
 def resumption(store: Store, stored: StoredRun) -> str:
     """Return the command that goes on with a run, with what has to be filled in where another program began it."""
+    if stored.created.get("graph") == PIPELINE.name:
+        return store.command("resume", stored.run_id, group="pipeline")
     model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")
     return store.command("resume", stored.run_id, *model)
 

@@ -136,15 +136,18 @@ def _transition(body: Body) -> str:
     error = body.get("error") or {}
     why = f", {error.get('type')} ({error.get('reason')})" if error else ""
     t = f", at {span(float(body['t']))} of the run" if "t" in body else ""
-    return f"{body.get('source')} -> {body.get('dest')}  {body.get('event')}{t}{why}"
+    used = f", {int(body['tokens']):,} tokens" if body.get("tokens") else ""
+    why = why or (f", {body['reason']}" if body.get("reason") else "")
+    return f"{body.get('source')} -> {body.get('dest')}  {body.get('event')}{t}{used}{why}"
 
 
 def _context(body: Body) -> str:
     messages = body.get("messages") or {}
-    added = len(messages if isinstance(messages, list) else messages.get("add") or ())
+    count = len(messages if isinstance(messages, list) else messages.get("add") or ())
+    added = f", {count} messages more" if count else ""
     next_ = f"next event {body['next']}" if body.get("next") else "enters its state"
     turn = f", turn {body['iteration']}" if "iteration" in body else ""
-    return f"{next_}{turn}, {added} messages more"
+    return f"{next_}{turn}{added}"
 
 
 def _answer(body: Body) -> str:
@@ -168,6 +171,14 @@ def _done(body: Body) -> str:
     took = span(float(body.get("seconds") or 0))
     cut = ", result cut" if body.get("cut") else ""
     return f"{body.get('key')} {body.get('tool')}: {body.get('outcome')}, {took}{cut}"
+
+
+def _stage(body: Body) -> str:
+    score = (body.get("made") or {}).get("score")
+    came = (
+        f"failed: {body['error']}" if body.get("error") else "ended" if score is None else f"scored {score:g}"
+    )
+    return f"{body.get('state')} {came}, {int(body.get('tokens') or 0):,} tokens"
 
 
 def _asked(body: Body) -> str:
@@ -204,6 +215,7 @@ _ABOUT: Mapping[str, Callable[[Body], str]] = {
     "answer": _answer,
     "intent": _intent,
     "done": _done,
+    "stage": _stage,
     "asked": _asked,
     "approval": _decision,
     "control": _decision,

@@ -201,7 +201,9 @@ def _drawn(rows: Sequence[dict[str, Any]]) -> list[str]:
 def _version(row: dict[str, Any]) -> str:
     if row["current"]:
         return "this one"
-    return "another: needs a migration" if row["graph"] in SHIPPED else "of another program"
+    if row["graph"] == LLM_LOOP.name:
+        return "another: needs a migration"
+    return "another: migrated in code" if row["graph"] in SHIPPED else "of another program"
 
 
 def _tell(wanted: Wanted, one: Flight, why: str | None) -> None:

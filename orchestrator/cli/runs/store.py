@@ -68,10 +68,10 @@ class Store:
         """Read a run. Raises JournalError."""
         return Story.of(head.run_id, await self.journal.load(head.run_id))
 
-    def command(self, name: str, *rest: str) -> str:
-        """Return a command of `runs` as it can be typed, with the journal where one was given."""
+    def command(self, name: str, *rest: str, group: str = "runs") -> str:
+        """Return a command of `runs`, or of another group, as it can be typed, with the journal where one was given."""
         journal = ("--journal", str(self.given)) if self.given is not None else ()
-        return words("runs", name, *rest, *journal)
+        return words(group, name, *rest, *journal)
 
 
 def journal_file(given: Path | None) -> Path:

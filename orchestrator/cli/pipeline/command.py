@@ -1,0 +1,188 @@
+"""A stage that is a program: the request as JSON on its standard input, the answer on its standard output.
+
+The program is started without a shell, in the working directory, once for each time that the stage is to work. It reads
+one JSON object with the members of the request: stage, spec, iteration, refinement, feedback (kind, text, iteration of
+each), plan, validation, implementation, evaluation, remaining_tokens, key, run_id. It says by what it prints, or by its
+exit code, how it went:
+
+    standard output    exit code   planner, implementer   validator                    judge
+    JSON               0, or 1 *   the work               {"issues": [...]} or a list  {"score", "categories", …}
+    text, or nothing   0           the text is the work   valid                        the best score
+    text               1           the stage failed       each line is an error        the least that is refined
+    whatever           any other   the stage failed       the stage failed             the stage failed
+
+* 1 only for validator and judge. An object of nothing but `content` and `tokens` is the work with what it used; the
+answers of validator and judge may have `tokens` too. A stage that failed fails the run, with the end of its standard
+error as the reason: so a validator that crashes approves nothing. A program that is cancelled, or takes longer than its
+`timeout`, is killed with all that it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from orchestrator.errors import RunError
+from orchestrator.machines.pipeline.model import (
+    Evaluation,
+    Implementation,
+    Issue,
+    Plan,
+    Severity,
+    State,
+    Validation,
+)
+from orchestrator.machines.pipeline.ports import StageRequest
+from orchestrator.machines.pipeline.rubric import Rubric
+
+_MAKERS = {State.PLANNING: Plan, State.IMPLEMENTING: Implementation}
+_TAIL = 500
+"""Characters of standard error that a failure quotes."""
+
+
+class StageFailed(RunError):
+    """A stage's program did not do its work; the message says how it ended."""
+
+
+class CommandStage:
+    """One stage's program. `timeout` in seconds, 0 is any time."""
+
+    def __init__(
+        self,
+        stage: State,
+        argv: Sequence[str],
+        *,
+        timeout: float = 0.0,
+        effect: str = "idempotent",
+        rubric: Rubric,
+    ) -> None:
+        self.stage = stage
+        self.argv = tuple(argv)
+        self.effect = effect
+        self._timeout = timeout or None
+        self._rubric = rubric
+
+    async def __call__(self, request: StageRequest) -> Any:
+        """Let the program work on a request. Raises StageFailed, and OSError where it cannot be started."""
+        code, out, err = await self._run(json.dumps(plain(request)).encode())
+        judged = self.stage in (State.VALIDATING, State.JUDGING)
+        if code not in ((0, 1) if judged else (0,)):
+            raise self._failed(f"ended with exit code {code}", err)
+        text = out.decode(errors="replace").strip()
+        data = _json(text)
+        if isinstance(data, dict | list) or (data is not None and not judged):
+            return self._typed(data)
+        if self.stage == State.VALIDATING:
+            return self._validation(code, text, err)
+        if self.stage == State.JUDGING:
+            return self._evaluation(code, text, err)
+        return _MAKERS[self.stage](text)
+
+    def _typed(self, data: Any) -> Any:
+        made = _MAKERS.get(self.stage)
+        if (
+            made is not None
+            and isinstance(data, Mapping)
+            and "content" in data
+            and data.keys() <= {"content", "tokens"}
+        ):
+            return made(data["content"], data.get("tokens", 0))
+        return data
+
+    def _validation(self, code: int, text: str, err: bytes) -> Validation:
+        if not code:
+            return Validation()
+        return Validation(
+            tuple(
+                Issue(Severity.ERROR, line.strip())
+                for line in self._said(text, err).splitlines()
+                if line.strip()
+            )
+        )
+
+    def _evaluation(self, code: int, text: str, err: bytes) -> Evaluation:
+        if not code:
+            return Evaluation(self._rubric.top, comments=text)
+        return Evaluation(self._rubric.hard, comments=self._said(text, err))
+
+    def _said(self, text: str, err: bytes) -> str:
+        """Return what the program found wrong; one that says nothing has rather crashed."""
+        if not text:
+            raise self._failed("ended with exit code 1 and printed nothing", err)
+        return text
+
+    async def _run(self, request: bytes) -> tuple[int, bytes, bytes]:
+        pipe = asyncio.subprocess.PIPE
+        running = await asyncio.create_subprocess_exec(
+            *self.argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        try:
+            async with asyncio.timeout(self._timeout):
+                out, err = await running.communicate(request)
+        except BaseException as error:
+            await _killed(running)
+            if isinstance(error, TimeoutError):
+                raise self._failed(f"took longer than {self._timeout:g} s", b"") from None
+            raise
+        return running.returncode or 0, out, err
+
+    def _failed(self, how: str, err: bytes) -> StageFailed:
+        said = " ".join(err.decode(errors="replace").split())[-_TAIL:]
+        return StageFailed(f"{self.stage.value}: {self.argv[0]} {how}" + (f": {said}" if said else ""))
+
+
+async def _killed(running: asyncio.subprocess.Process) -> None:
+    """Kill a program with all that it started: it leads a group of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
+    await running.wait()
+
+
+def plain(request: StageRequest) -> dict[str, Any]:
+    """Return a StageRequest as plain data."""
+    return {
+        "stage": request.stage.value,
+        "spec": request.spec,
+        "iteration": request.iteration,
+        "refinement": request.refinement,
+        "feedback": [
+            {"kind": one.kind.value, "text": one.text, "iteration": one.iteration} for one in request.feedback
+        ],
+        "plan": None if request.plan is None else request.plan.content,
+        "validation": validation_json(request.validation),
+        "implementation": None if request.implementation is None else request.implementation.content,
+        "evaluation": evaluation_json(request.evaluation),
+        "remaining_tokens": request.remaining_tokens,
+        "key": request.key,
+        "run_id": request.run_id,
+    }
+
+
+def validation_json(found: Validation | None) -> dict[str, Any] | None:
+    """Return what a validator found as plain data."""
+    if found is None:
+        return None
+    issues = [
+        {"severity": one.severity.value, "where": one.where, "message": one.message} for one in found.issues
+    ]
+    return {"ok": found.ok, "issues": issues}
+
+
+def evaluation_json(found: Evaluation | None) -> dict[str, Any] | None:
+    """Return what a judge thought as plain data."""
+    if found is None:
+        return None
+    return {"score": found.score, "categories": dict(found.categories), "comments": found.comments}
+
+
+def _json(text: str) -> Any:
+    """Return JSON as data; None for what is none, or is null."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,60 @@
+"""`orchestrator pipeline report`: the metrics of a run, from its records: a run of the pipeline, or a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.errors import ConfigError
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import RunHead
+from orchestrator.machines.pipeline.graph import PIPELINE
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.runtime.orchestration import checkpoint
+from orchestrator.runtime.orchestration.metrics import RunMetrics
+from orchestrator.runtime.recovery import path_of
+
+
+def report_run(run: str | None, *, json: bool, journal: Path | None) -> int:
+    """Print the report of a run, without one of the newest. Raises ConfigError where there is none."""
+
+    async def work(store: Store) -> tuple[str, RunMetrics]:
+        head = await _newest(store) if run is None else await store.run(run)
+        return head.run_id, await metrics_of(store, head)
+
+    run_id, metrics = at_journal(journal, work, only_reads=True)
+    if json:
+        say_json({"run_id": run_id, **metrics.as_json()})
+    else:
+        say(shown(metrics.report(), 100_000))
+    return Exit.COMPLETED
+
+
+async def metrics_of(store: Store, head: RunHead) -> RunMetrics:
+    """Return the figures of a stored run. Raises ConfigError for one of another graph."""
+    if head.graph == checkpoint.GRAPH:
+        machine = await checkpoint.CheckpointManager(store.journal, head.run_id).load(observers=())
+        if machine is not None:
+            return machine.metrics
+    if head.graph != PIPELINE.name:
+        where = store.command("show", head.run_id)
+        raise ConfigError(
+            f"run {head.run_id} is one of graph {shown(head.graph)!r}, not of the pipeline: `{where}`"
+        )
+    records = await store.journal.load(head.run_id)
+    limits = StoredRun.of(head.run_id, records).context.get("limits") or {}
+    most = limits.get("max_iterations", PipelineLimits().max_iterations)
+    path = path_of(head.run_id, PIPELINE.name, records, laps=("plan_ready",))
+    return RunMetrics.of(path, most)
+
+
+async def _newest(store: Store) -> RunHead:
+    heads, _ = await store.heads()
+    ours = [head for head in heads if head.graph in (PIPELINE.name, checkpoint.GRAPH)]
+    if not ours:
+        raise ConfigError(
+            f"no run of the pipeline in {store.journal.path}: `orchestrator pipeline run --example` makes one"
+        )
+    return ours[-1]

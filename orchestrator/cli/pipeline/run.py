@@ -1,0 +1,228 @@
+"""`orchestrator pipeline run`: one spec, one run, in the journal from its first record on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.exit import EXIT_CODES, Exit
+from orchestrator.cli.load import params_from
+from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.pipeline.command import evaluation_json, validation_json
+from orchestrator.cli.pipeline.spec import Spec
+from orchestrator.cli.run import error_json, logging_to, new_id
+from orchestrator.cli.runs.phrase import words
+from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.stop import on_signal
+from orchestrator.errors import ConfigError, RunError, RunUnknown
+from orchestrator.examples.pipeline import SPEC
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import Fact, Observer, RunStarted
+from orchestrator.machines.pipeline.graph import PIPELINE
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.runtime.orchestration.metrics import RunMetrics
+from orchestrator.runtime.pipeline import Pipeline
+from orchestrator.runtime.pipeline_result import PipelineResult
+from orchestrator.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The command line of `pipeline run`."""
+
+    spec: Path | None
+    example: bool = False
+    requirements: Path | None = None
+    limits: tuple[str, ...] = ()
+    output: Path | None = None
+    run_id: str | None = None
+    log: Path | None = None
+    json: bool = False
+    journal: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How a run is shown, and where it is kept."""
+
+    run_id: str
+    place: Path
+    """The file of the journal."""
+    journal: Path | None = None
+    """As the command line names it: commands that are printed name it again."""
+    log: Path | None = None
+    json: bool = False
+    output: Path | None = None
+
+
+def run_spec(asked: Asked) -> int:
+    """Run a spec, show it or print it as JSON, and return the exit code of its outcome."""
+    if (asked.spec is None) == (not asked.example):
+        raise ConfigError("give a spec file, or --example for the one that comes with the library")
+    spec = Spec.read(SPEC if asked.spec is None else asked.spec, asked.requirements)
+    limits = spec.pipeline_limits(params_from(asked.limits))
+    run_id = new_id(asked.run_id)
+    view = View(
+        run_id=run_id,
+        place=journal_file(asked.journal),
+        journal=asked.journal,
+        log=asked.log,
+        json=asked.json,
+        output=asked.output,
+    )
+    launch = {"pipeline": asdict(spec), "cwd": str(Path.cwd())}
+    return conducted(view, spec, launch, limits, lambda pipeline: pipeline.run(spec.spec, run_id=run_id))
+
+
+Going = Callable[[Pipeline], Awaitable[PipelineResult]]
+
+
+def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: PipelineLimits, go: Going) -> int:
+    """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
+    ports = spec.ports()
+    journal = SqliteJournal(view.place)
+    watched = _Watched(view)
+    with logging_to(view.log, Settings.load().log_level) as logs:
+        pipeline = Pipeline(
+            **ports,
+            limits=limits,
+            rubric=spec.pipeline_rubric(),
+            journal=journal,
+            observers=[watched, *watched.screens, *logs],
+            launch=dict(launch),
+        )
+        result = asyncio.run(watched.carry(pipeline, journal, go))
+    if watched.lost:
+        return Exit.PIPE
+    return told(result, view, RunMetrics.of(result.transitions, limits.max_iterations))
+
+
+class _Watched:
+    """One run with its screen; a signal, or the loss of whoever reads the screen, cancels it."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._pipeline: Pipeline | None = None
+        self._began = self._stopped = self.lost = False
+        self._screen = None if view.json else Screen(PIPELINE, self._lose)
+
+    @property
+    def screens(self) -> list[Observer]:
+        """What shows the run, if anything does."""
+        return [] if self._screen is None else [self._screen]
+
+    async def carry(self, pipeline: Pipeline, journal: SqliteJournal, go: Going) -> PipelineResult:
+        """Open the journal, let the run go, and return its end. What keeps it from beginning is a ConfigError."""
+        self._pipeline = pipeline
+        try:
+            with on_signal(self._cancel):
+                async with journal:
+                    if self._stopped:
+                        raise KeyboardInterrupt
+                    with self._screen.showing() if self._screen else nullcontext():
+                        return await go(pipeline)
+        except RunError as error:
+            if self._began or isinstance(error, ConfigError):
+                raise
+            raise ConfigError(shown(str(error), 4_000)) from error
+
+    def observe(self, fact: Fact) -> None:
+        """Take note that the run has begun."""
+        if isinstance(fact, RunStarted) and fact.run_id == self._view.run_id:
+            if not self._began and self._screen is not None:
+                where = shown(str(self._view.place))
+                self._screen.notice(f"run {shown(fact.run_id)}, journal {where}")
+            self._began = True
+            if self._stopped:
+                self._cancel()
+
+    def _cancel(self) -> None:
+        self._stopped = True
+        if self._pipeline is not None:
+            with suppress(RunUnknown):  # it has not begun: then it is cancelled when it does
+                self._pipeline.cancel(self._view.run_id, by="terminal", why="a signal")
+
+    def _lose(self) -> None:
+        self.lost = True
+        self._cancel()
+
+
+# ---- the end ----
+
+
+def told(result: PipelineResult, view: View, metrics: RunMetrics) -> int:
+    """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
+    if view.output is not None and result.output is not None:
+        view.output.write_text(_text(result.output), encoding="utf-8")
+    if view.json:
+        say_json(as_json(result, metrics))
+    else:
+        _print_end(result, view, metrics)
+    if result.outcome is not Outcome.COMPLETED:
+        complain(sentence(result))
+    return EXIT_CODES[result.outcome]
+
+
+def _print_end(result: PipelineResult, view: View, metrics: RunMetrics) -> None:
+    if result.output is not None and view.output is None:
+        say(f"\n{shown(_text(result.output), 100_000)}")
+    say(f"\n{shown(metrics.report())}")
+    reason = "" if result.reason == "none" else f" ({result.reason})"
+    journal = () if view.journal is None else ("--journal", str(view.journal))
+    say(f"\noutcome: {result.outcome}{reason}; again: {words('pipeline', 'report', result.run_id, *journal)}")
+
+
+def sentence(result: PipelineResult) -> str:
+    """Say in one sentence how a run ended that did not complete."""
+    why = result.verdict.explain() if result.verdict is not None else str(result.error or "")
+    best = "" if result.best is None else f"; the best attempt scored {result.best.score:g}"
+    said = f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
+    return shown(said + best, 4_000)
+
+
+def as_json(result: PipelineResult, metrics: RunMetrics) -> dict[str, Any]:
+    """Return the whole result as plain data."""
+    verdict, best = result.verdict, result.best
+    return {
+        "run_id": result.run_id,
+        "outcome": result.outcome.value,
+        "reason": result.reason,
+        "state": result.state.value,
+        "output": result.output,
+        "best": best
+        and {
+            "score": best.score,
+            "iteration": best.iteration,
+            "refinement": best.refinement,
+            "plan": _content(best.plan),
+            "implementation": _content(best.implementation),
+        },
+        "plan": _content(result.plan),
+        "validation": validation_json(result.validation),
+        "evaluation": evaluation_json(result.evaluation),
+        "feedback": [
+            {"kind": one.kind.value, "text": one.text, "iteration": one.iteration} for one in result.feedback
+        ],
+        "iterations": result.iterations,
+        "refinements": result.refinements,
+        "tokens": result.tokens,
+        "verdict": None if verdict is None else verdict._asdict(),
+        "error": error_json(result.error),
+        "report": metrics.as_json(),
+    }
+
+
+def _content(made: Any) -> Any:
+    return getattr(made, "content", made)
+
+
+def _text(output: Any) -> str:
+    import json
+
+    return output if isinstance(output, str) else json.dumps(output, indent=2)

@@ -1,0 +1,228 @@
+"""A pipeline in a TOML file: what is wanted, who does the work of the four stages, limits and rubric.
+
+    requirements = "requirements.toml"      # a file, from the folder of this one; or inline: spec = "…" or [spec]
+
+    [limits]                                # members of PipelineLimits
+    [rubric]                                # members of Rubric
+
+    [stages.planner]                        # planner, validator, implementer, judge: each is one of
+    python = "module:function"              #   a callable that takes the request
+    command = ["{python}", "{folder}/x.py"] #   a program, started without a shell (see `command`)
+    prompt = "Plan it."                     #   a request to a model
+    model = "openai:NAME"                   #       default: ORCHESTRATOR_MODEL
+
+Modules are found in the working directory or among the installed packages, programs start in the working directory, as
+with `orchestrator run`; only files that the spec names are looked up from its own folder. What the file says is kept
+with the run, so that `resume` needs neither the file nor its requirements.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.load import imported, schema_from
+from orchestrator.cli.model import model_of
+from orchestrator.cli.pipeline.command import CommandStage
+from orchestrator.errors import ConfigError
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import State
+from orchestrator.machines.pipeline.ports import EFFECTS
+from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.retry import RetryPolicy
+from orchestrator.settings import Settings, build
+
+STAGES: Mapping[str, State] = {
+    "planner": State.PLANNING,
+    "validator": State.VALIDATING,
+    "implementer": State.IMPLEMENTING,
+    "judge": State.JUDGING,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Who does the work of a stage: exactly one of python, command and prompt."""
+
+    python: str | None = None
+    command: tuple[str, ...] = ()
+    prompt: str | None = None
+    effect: str | None = None
+    """Whether a callable or a program may be run again after a crash: pure, idempotent (default), irreversible."""
+    timeout: float = 0.0
+    """Seconds that a command may take; 0 is any time."""
+    model: str | None = None
+    base_url: str | None = None
+    instructions: str | None = None
+    output_schema: str | None = None
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """A spec file, read. Nothing of it was imported or started yet."""
+
+    stages: Mapping[str, Stage]
+    spec: Any = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    rubric: Mapping[str, Any] = field(default_factory=dict)
+    budget: str | None = None
+    """`module:attribute` of an object with `is_exhausted()`."""
+    folder: str = ""
+    """Of the spec file, absolute."""
+
+    @classmethod
+    def read(cls, file: Path, requirements: Path | None = None) -> Spec:
+        """Read a spec; `requirements` is a file in place of those it names. Raises ConfigError or OSError."""
+        members = _toml(file)
+        folder = file.absolute().parent
+        named = members.pop("requirements", None)
+        if named is not None and "spec" in members:
+            raise ConfigError(f"{file}: `requirements` and `spec` say the same; give one of them")
+        if requirements is not None:
+            members["spec"] = _data(requirements)
+        elif named is not None:
+            members["spec"] = _data(folder / str(named))
+        elif "spec" not in members:
+            raise ConfigError(f'{file} does not say what is wanted: `requirements = "FILE"`, or `spec`')
+        return cls.of({**members, "folder": str(folder)}, str(file))
+
+    @classmethod
+    def of(cls, members: Mapping[str, Any], where: str) -> Spec:
+        """Make a spec of plain data. Raises ConfigError."""
+        found: Spec = build(cls, _checked(members, where), where)
+        _plain(found.spec, where)
+        if missing := [name for name in STAGES if name not in found.stages]:
+            raise ConfigError(f"{where} has no [stages.{missing[0]}]")
+        if strange := [name for name in found.stages if name not in STAGES]:
+            raise ConfigError(f"{where}: unknown stage {strange[0]!r}; known: {', '.join(STAGES)}")
+        for name, stage in found.stages.items():
+            said = [way for way in ("python", "command", "prompt") if getattr(stage, way)]
+            if stage.effect not in (None, *EFFECTS):
+                raise ConfigError(
+                    f"{where}: the effect of stages.{name} is {stage.effect!r}; known: {', '.join(EFFECTS)}"
+                )
+            if len(said) != 1:
+                raise ConfigError(
+                    f"{where}: stages.{name} takes one of python, command and prompt, not {len(said)}"
+                )
+        found.pipeline_limits()
+        found.pipeline_rubric()
+        return found
+
+    def pipeline_limits(self, changes: Mapping[str, Any] | None = None) -> PipelineLimits:
+        """Return the limits with others put over them. Raises ConfigError."""
+        return build(PipelineLimits, {**self.limits, **(changes or {})}, "limits")
+
+    def pipeline_rubric(self) -> Rubric:
+        """Return what scores mean. Raises ConfigError."""
+        return build(Rubric, self.rubric, "rubric")
+
+    def ports(self) -> dict[str, Any]:
+        """Import and put together the four stages and the budget. Raises ConfigError, ImportError or OSError."""
+        made: dict[str, Any] = {name: self._port(name, self.stages[name]) for name in STAGES}
+        if self.budget is not None:
+            made["budget"] = _called(imported(self.budget, "budget"))
+        return made
+
+    def _port(self, name: str, stage: Stage) -> Any:
+        if stage.prompt is not None:
+            return self._prompt(stage, stage.prompt)
+        if stage.command:
+            places = {"{python}": sys.executable, "{folder}": self.folder}
+            argv = [_filled(word, places) for word in stage.command]
+            return CommandStage(
+                STAGES[name],
+                argv,
+                timeout=stage.timeout,
+                effect=stage.effect or "idempotent",
+                rubric=self.pipeline_rubric(),
+            )
+        found = imported(str(stage.python), f"stages.{name}")
+        if not callable(found):
+            kind = type(found).__name__
+            raise ConfigError(f"stages.{name}: {stage.python!r} is a {kind}, which nobody can call")
+        return found if stage.effect is None else _declared(found, stage.effect)
+
+    def _prompt(self, stage: Stage, prompt: str) -> Any:
+        from orchestrator.runtime.prompt_stage import PromptStage
+
+        settings = Settings.load()
+        model = model_of(stage.model or settings.model, stage.base_url or settings.base_url)
+        schema = None if stage.output_schema is None else schema_from(Path(self.folder) / stage.output_schema)
+        return PromptStage(
+            model.llm,
+            prompt,
+            output_type=schema,
+            instructions=stage.instructions,
+            tools=[imported(one, "tool") for one in stage.tools],
+            params=settings.params,
+            retry=build(RetryPolicy, settings.retry, "retry"),
+        )
+
+
+def _declared(found: Any, effect: str) -> Any:
+    """Return the same callable with the effect that the spec says it has."""
+    port: Any = functools.partial(found)
+    port.effect = effect
+    return port
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for place, value in places.items():
+        word = word.replace(place, value)
+    return word
+
+
+def _called(found: Any) -> Any:
+    """Return a budget, made where what was named is a class or a function that makes one."""
+    return (
+        found if callable(getattr(found, "is_exhausted", None)) and not isinstance(found, type) else found()
+    )
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    with file.open("rb") as text:
+        try:
+            return tomllib.load(text)
+        except ValueError as error:  # also what is no UTF-8
+            raise ConfigError(f"{file} is not TOML ({error})") from error
+
+
+def _data(file: Path) -> Any:
+    """Return what a file of requirements says: TOML and JSON as data, anything else as text."""
+    if file.suffix == ".toml":
+        return _toml(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+        return json.loads(text) if file.suffix == ".json" else text
+    except ValueError as error:
+        raise ConfigError(f"{file} cannot be read ({error})") from error
+
+
+def _checked(members: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return the members with each stage made, so that a fault in one is said with its name."""
+    stages = members.get("stages")
+    if not isinstance(stages, Mapping):
+        raise ConfigError(
+            f"{where} has no [stages.planner], [stages.validator], [stages.implementer], [stages.judge]"
+        )
+    made: dict[str, Stage] = {}
+    for name, stage in stages.items():
+        if not isinstance(stage, Mapping):
+            raise ConfigError(f"{where}: stages.{name} is a table: [stages.{name}]")
+        made[name] = build(Stage, stage, f"stages.{name}")
+    return {**members, "stages": made}
+
+
+def _plain(spec: Any, where: str) -> None:
+    try:
+        json.dumps(spec, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: what is wanted is not plain data, as JSON has it ({error})") from error
