@@ -47,7 +47,15 @@ settings.load_profile("soak" if SOAK else "default")
 # this order. xdist by itself deals out files with many tests first, and those with few long ones last.
 LONGEST_FIRST = (
     "dashboards/test_live.py",
+    "providers/test_mcp_stdio.py",
     "crash/test_rollback_kill.py",
+    "providers/test_mcp_http.py",
+    "cli/test_run_model.py",
+    "cli/test_run_mcp.py",
+    "cli/test_pipeline.py",
+    "crash/test_pipeline_kill.py",
+    "providers/test_http_replay.py",
+    "providers/test_anthropic_replay.py",
     "telemetry/test_conservation.py",
     "telemetry/test_conservation_kills.py",
     "contract/test_pythons.py",
@@ -115,6 +123,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if full_size and not SOAK:
         items[:] = [item for item in items if item not in full_size]
         config.hook.pytest_deselected(items=full_size)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two workers a core: much of the suite waits for processes, disks and Prometheus, and would leave cores idle."""
+    return 2 * (os.cpu_count() or 1)
 
 
 # ---- coroutine tests ----
