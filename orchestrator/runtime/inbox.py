@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.errors import Corrupt, RunUnknown, StoreDown
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.run import Kind, Run, Signal
-from orchestrator.runtime.conversation import LiveRuns
+from orchestrator.runtime.live import LiveRuns
 
 POLL = 0.1
 """Seconds between two looks. A look costs some 150 µs, however many runs there are; most of it is changing threads."""

@@ -12,6 +12,7 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import State
 from orchestrator.runtime.inbox import DECISIONS
+from orchestrator_callbacks.llm_loop.work import after_crash
 from orchestrator_guards import Refusal, judge_answer
 
 _SHUTDOWN = "shutdown"
@@ -103,12 +104,12 @@ def _question(entry: Entry) -> str:
 
 
 def _recovery(entry: Entry) -> str:
-    match entry.effect:
-        case "pure":
+    match after_crash(entry.effect):
+        case "again" if entry.effect == "pure":
             return f"runs {entry.tool} again (pure)"
-        case "idempotent":
-            return f"runs {entry.tool} again with the same key (idempotent)"
-        case "compensable":
-            return f"takes {entry.tool} back and runs it again (compensable)"
-        case _:
+        case "again":
+            return f"runs {entry.tool} again with the same key ({entry.effect})"
+        case "undo":
+            return f"takes {entry.tool} back and runs it again ({entry.effect})"
+        case "ask":
             return f"asks a person about {entry.tool}: it may have happened (irreversible)"
