@@ -3,6 +3,7 @@
     of_answer(status, headers, body)      an HTTP answer, or an error object inside a 200 or a stream
     of_exception(error)                   what the SDK or its HTTP library raised; None where that is no failed call
     of_cut(partial)                       a stream that stopped before it said that it was over
+    hide(error, secret)                   the same error without the API key, which some servers repeat
 
 Read are, in this order: the error codes and types of provider bodies, the HTTP status, the types of exceptions. The
 headers `retry-after-ms` and `Retry-After` (seconds or a date) give the delay, `x-should-retry` whether to try again.
@@ -111,6 +112,7 @@ _KIND_OF_TYPE = {
     "DecodingError": "malformed",
     "JSONDecodeError": "malformed",
     "UnicodeDecodeError": "malformed",
+    "RecursionError": "malformed",  # JSON that is nested too deeply
     "APIResponseValidationError": "malformed",
     "CredentialsError": "auth",
     "SubjectTokenProviderError": "auth",
@@ -135,6 +137,7 @@ _CONTENT_TOO_LARGE = 413
 _FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
 _LONGEST = 500
 _DEEPEST_CAUSE = 10
+_SHORTEST_KEY = 10
 
 
 def of_answer(
@@ -143,19 +146,15 @@ def of_answer(
     body: object,
     *,
     partial: str = "",
-    secret: str = "",
 ) -> LLMError:
-    """Return what an answer means that holds an error.
-
-    `body` is parsed JSON, or the text of what was none; `secret` is the API key, which some servers repeat.
-    """
+    """Return what an answer means that holds an error. `body` is parsed JSON, or the text of what was none."""
     problem = _problem(body)
     words = _words(problem)
     status = status if _is_error(status) else _number(problem)
     message = _message(problem, body)
     said = {name.lower(): value for name, value in (headers or {}).items()}
     return LLMError(
-        _hidden(_sentence(status, problem, message), secret),
+        _sentence(status, problem, message),
         kind=_kind(status, words, message),
         status=status,
         retry_after=_retry_after(said, problem),
@@ -164,22 +163,22 @@ def of_answer(
     )
 
 
-def of_exception(error: BaseException, *, partial: str = "", secret: str = "") -> LLMError | None:
+def of_exception(error: BaseException, *, partial: str = "") -> LLMError | None:
     """Return what an exception means, or None for one that is neither the provider's nor the network's."""
     response = getattr(error, "response", None)
     status, body = getattr(response, "status_code", None), getattr(error, "body", None)
     if _is_error(status) or (body is not None and holds_error(body)):
-        return of_answer(status, getattr(response, "headers", None), body, partial=partial, secret=secret)
+        return of_answer(status, getattr(response, "headers", None), body, partial=partial)
     if _is_redirect(status):
         return _redirected(status, getattr(response, "headers", {}))
     causes = list(_causes(error))
     kind = next((kind for one in reversed(causes) if (kind := _kind_of_type(one)) is not None), None)
     if kind is None:
         # What the SDK knows to be an error, without a status: an error object in a stream.
-        return None if body is None else of_answer(None, None, body, partial=partial, secret=secret)
+        return None if body is None else of_answer(None, None, body, partial=partial)
     doubted = any(isinstance(one, ssl.SSLCertVerificationError) for one in causes)
     return LLMError(
-        _hidden(_told(kind, error, causes[-1], partial), secret),
+        _told(kind, error, causes[-1], partial),
         kind=kind,
         partial=partial,
         retryable=False if doubted else None,  # the next handshake shows the same certificate
@@ -371,5 +370,20 @@ def _host(error: BaseException | None) -> str:
     return ""
 
 
+def hide(error: LLMError, secret: str) -> LLMError:
+    """Take the API key out of an error's words, wherever they come from; returns the error."""
+    error.args = tuple(_hidden(one, secret) if isinstance(one, str) else one for one in error.args)
+    return error
+
+
 def _hidden(message: str, secret: str) -> str:
-    return message.replace(secret, "**********") if secret else message
+    """Hide a key, also one that was cut off in the middle. One of a few characters is none: they are everywhere."""
+    if len(secret) < _SHORTEST_KEY:
+        return message
+    shown: list[str] = []
+    rest = message
+    while (at := rest.find(secret[:_SHORTEST_KEY])) >= 0:
+        length = next(n for n in range(len(secret), 0, -1) if rest.startswith(secret[:n], at))
+        shown += [rest[:at], "**********"]
+        rest = rest[at + length :]
+    return "".join((*shown, rest))

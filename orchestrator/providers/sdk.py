@@ -88,9 +88,13 @@ class SdkModel(ABC):
     async def complete(self, request: Request) -> Response:
         """Answer one request; in pieces too, where it has an `on_delta`. Raises LLMError."""
         body = self._form.body(self.model, request, streamed=request.on_delta is not None)
-        if request.on_delta is None:
-            return self._form.response(await self._asked(body))
-        return await self._streamed(body, request.on_delta)
+        try:
+            if request.on_delta is None:
+                return self._form.response(await self._asked(body))
+            return await self._streamed(body, request.on_delta)
+        except LLMError as error:  # whoever made it: servers repeat the key in answers of any status
+            fault.hide(error, self._key.get_secret_value())
+            raise
 
     async def aclose(self) -> None:
         """Close the connections of the running loop. The model can still be asked: new ones are opened then."""
@@ -121,8 +125,11 @@ class SdkModel(ABC):
         with self._judged():
             answer = await opening.__aenter__()
         try:
-            if "json" in answer.headers.get("content-type", ""):
+            kind = answer.headers.get("content-type", "")
+            if "json" in kind:
                 return await self._unstreamed(answer, on_delta)
+            if "html" in kind:  # of a proxy, or the wrong address: no cut stream
+                raise malformed("it is an HTML page")
             chunks = answer.iter_bytes()
             await self._followed(chunks, assembly, on_delta)
             response = assembly.response()
@@ -169,7 +176,7 @@ class SdkModel(ABC):
             raise
         except Exception as error:
             key = self._key.get_secret_value()
-            failed = fault.of_exception(error, partial=assembly.text if assembly else "", secret=key)
+            failed = fault.of_exception(error, partial=assembly.text if assembly else "")
             if failed is None:
                 raise
             raise failed from (None if key and key in str(error) else error)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
+import traceback
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -210,6 +211,41 @@ async def test_a_redirect_is_not_followed_to_where_nobody_pointed(status: int, g
         assert guard.seen == [("127.0.0.1", server.port)]
     assert Failed.of(caught.value) == Failed("client_error", status)
     assert "token" not in str(caught.value)
+
+
+KEY = "sk-a-key-that-nobody-may-see"
+REPEATED = {"error": {"message": f"no such key: {KEY}", "type": "auth"}}
+LONG = {"error": {"message": "x" * 460 + KEY, "type": "auth"}}
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        json_reply(REPEATED, 401),
+        json_reply(REPEATED),
+        json_reply(LONG, 401),
+        json_reply(LONG),
+        stream_reply(f"data: {json.dumps(REPEATED)}\n\n"),
+        stream_reply(f"data: {json.dumps(LONG)}\n\n"),
+    ],
+    ids=["401", "under 200", "long 401", "long under 200", "in a stream", "long in a stream"],
+)
+async def test_no_error_has_the_key_in_it_whatever_the_server_repeats(reply: Reply, streamed: bool) -> None:
+    request = replace(HELLO, on_delta=lambda _: None) if streamed else HELLO
+    async with Loopback([reply]) as server, OpenAI("m", base_url=server.url, api_key=KEY) as llm:
+        with pytest.raises(LLMError) as caught:
+            await llm.complete(request)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert KEY[:12] not in shown
+
+
+async def test_a_page_in_place_of_a_stream_is_no_answer_and_no_cut_stream() -> None:
+    page = Reply(200, {"content-type": "text/html"}, (b"<html>Welcome</html>",))
+    async with Loopback([page]) as server, model(server.url) as llm:
+        with pytest.raises(LLMError, match="it is an HTML page") as caught:
+            await llm.complete(replace(HELLO, on_delta=lambda _: None))
+    assert Failed.of(caught.value) == Failed("malformed", None, None, True)
 
 
 class Broken(httpx2.AsyncBaseTransport):

@@ -176,9 +176,13 @@ def test_the_message_names_status_code_and_what_the_provider_said_at_a_bearable_
     assert str(fault.of_answer(502, {}, "upstream is gone")).endswith("(HTTP 502): upstream is gone")
 
 
-def test_a_key_that_the_server_repeats_is_hidden() -> None:
-    error = fault.of_answer(401, {}, openai_error(message="no such key: sk-secret"), secret="sk-secret")  # noqa: S106
-    assert "sk-secret" not in str(error)
+def test_a_key_that_the_server_repeats_is_hidden_whole_or_cut() -> None:
+    key = "sk-a-key-of-some-length"
+    for said in (f"no such key: {key}", f"{key}, {key}", "x" * 480 + key, f"{key[:12]}"):
+        error = fault.hide(fault.of_answer(401, {}, openai_error(message=said)), key)
+        assert key[:10] not in str(error)
+        assert "**********" in str(error)
+    assert str(fault.hide(fault.of_answer(401, {}, "bad keys"), "e")).endswith("bad keys")
 
 
 def test_what_is_no_failed_call_is_none_of_ours() -> None:
@@ -296,3 +300,11 @@ def test_a_stream_that_just_ends_is_a_lost_connection_with_what_it_had_brought()
 )
 def test_an_error_object_is_told_from_an_answer(body: object, answer: bool) -> None:
     assert fault.holds_error(body) is answer
+
+
+def test_json_that_is_nested_too_deeply_is_malformed() -> None:
+    with pytest.raises(RecursionError) as deep:
+        json.loads("[" * 1_000_000)
+    told = fault.of_exception(deep.value)
+    assert told is not None
+    assert told.kind == "malformed"
