@@ -35,6 +35,8 @@ class Settings(BaseSettings):
     """`provider:name` of the model that `orchestrator run` asks."""
     base_url: str | None = None
     """Address of a server that speaks the provider's protocol; None is the provider's own."""
+    structured: str = Field("native", pattern="^(native|prompt)$")
+    """How a vendor's model is told of an output schema: by its own mode, or in the prompt."""
     openai_api_key: SecretStr | None = None
     """None: OPENAI_API_KEY."""
     anthropic_api_key: SecretStr | None = None

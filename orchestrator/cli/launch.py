@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.cli.load import imported, schema_from
-from orchestrator.cli.model import Model, model_of
+from orchestrator.cli.model import Form, Model, model_of
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
@@ -33,6 +33,8 @@ class Launch:
     model: str | None = None
     """A model spec; None where another program than the command line started the run."""
     base_url: str | None = None
+    structured: str | None = None
+    """`native` or `prompt`: how a vendor's model is told of the output schema."""
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
     """Command lines or URLs of MCP servers."""
@@ -55,6 +57,7 @@ class Launch:
         return cls(
             model=given.pop("model") or settings.model,
             base_url=given.pop("base_url") or settings.base_url,
+            structured=given.pop("structured") or settings.structured,
             output_schema=None if schema is None else str(schema.absolute()),
             params={**settings.params, **given.pop("params")},
             retry=dict(settings.retry),
@@ -68,6 +71,11 @@ class Launch:
         kept = created.get("launch") or {}
         known = {name: kept[name] for name in cls.__dataclass_fields__ if kept.get(name) is not None}
         return cls(**known | {name: tuple(known.get(name, ())) for name in ("tools", "mcp")})
+
+    @property
+    def form(self) -> Form:
+        """How the model is reached and spoken to."""
+        return Form(self.base_url, self.structured or "native")
 
     def plain(self) -> dict[str, Any]:
         """Return what is kept with the run."""
@@ -166,7 +174,7 @@ class Parts:
     @classmethod
     def of(cls, launch: Launch) -> Parts:
         """Import what a launch names, in the present folder. Raises ConfigError, ReplayError or OSError."""
-        model = model_of(launch.model, launch.base_url)
+        model = model_of(launch.model, launch.form)
         return cls(model, [imported(spec, "tool") for spec in launch.tools])
 
 
@@ -201,7 +209,7 @@ def rebuilt(launch: Launch, run_id: str, instead: Instead) -> tuple[Launch, Part
         mcp=instead.mcp or launch.mcp,
         cwd=launch.cwd or str(Path.cwd()),
     )
-    load = partial(_or_else, "--model", partial(model_of, now.model, now.base_url))
+    load = partial(_or_else, "--model", partial(model_of, now.model, now.form))
     given = None if instead.model is None else load()
     own = [_or_else("--tool", partial(imported, spec, "tool")) for spec in instead.tools]
     with launch.at_home():

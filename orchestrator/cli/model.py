@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from orchestrator.cli.load import imported
 from orchestrator.errors import ConfigError
@@ -23,8 +23,16 @@ class Model(NamedTuple):
     tools: Any = ()
 
 
-def model_of(spec: str | None, base_url: str | None = None) -> Model:
-    """Return the model a spec names; `base_url` is the address of a vendor's server.
+class Form(NamedTuple):
+    """How a vendor's model is spoken to."""
+
+    base_url: str | None = None
+    structured: str = "native"
+    """`prompt` puts an output schema into the prompt, for servers without a mode of their own for it."""
+
+
+def model_of(spec: str | None, form: Form = Form()) -> Model:  # noqa: B008 - frozen
+    """Return the model a spec names; `form` is how a vendor's server is reached and spoken to.
 
     Raises ConfigError, ReplayError, ImportError or OSError with one sentence.
     """
@@ -36,29 +44,28 @@ def model_of(spec: str | None, base_url: str | None = None) -> Model:
     if not rest:
         raise ConfigError(f"model {spec!r} names nothing after the colon; known: {_FORMS}")
     if provider in _VENDORS:
-        return _VENDORS[provider](rest, base_url)
-    if base_url is not None:
+        return _VENDORS[provider](rest, form)
+    if form.base_url is not None:
         raise ConfigError(f"a base URL goes with {', '.join(_VENDORS)}, not with {spec!r}")
     return _OURS[provider](rest)
 
 
-def _openai(rest: str, base_url: str | None) -> Model:
+def _openai(rest: str, form: Form, api: Literal["chat", "responses"] = "chat") -> Model:
     from orchestrator.providers.openai import OpenAI
 
-    return Model(OpenAI(rest, base_url=base_url, api_key=Settings.load().openai_api_key))
+    how: Any = form._asdict()
+    return Model(OpenAI(rest, api=api, api_key=Settings.load().openai_api_key, **how))
 
 
-def _openai_responses(rest: str, base_url: str | None) -> Model:
-    from orchestrator.providers.openai import OpenAI
-
-    key = Settings.load().openai_api_key
-    return Model(OpenAI(rest, base_url=base_url, api_key=key, api="responses"))
+def _openai_responses(rest: str, form: Form) -> Model:
+    return _openai(rest, form, "responses")
 
 
-def _anthropic(rest: str, base_url: str | None) -> Model:
+def _anthropic(rest: str, form: Form) -> Model:
     from orchestrator.providers.anthropic import Anthropic
 
-    return Model(Anthropic(rest, base_url=base_url, api_key=Settings.load().anthropic_api_key))
+    how: Any = form._asdict()
+    return Model(Anthropic(rest, api_key=Settings.load().anthropic_api_key, **how))
 
 
 def _python(rest: str) -> Model:
@@ -123,7 +130,7 @@ def _file_and_id(rest: str) -> tuple[str, str | None]:
 
 
 _OURS: Mapping[str, Callable[[str], Model]] = {"python": _python, "replay": _replay}
-_VENDORS: Mapping[str, Callable[[str, str | None], Model]] = {
+_VENDORS: Mapping[str, Callable[[str, Form], Model]] = {
     "openai": _openai,
     "openai-responses": _openai_responses,
     "anthropic": _anthropic,

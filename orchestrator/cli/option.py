@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -57,6 +57,13 @@ Mcp = Annotated[
 ]
 Approve = Annotated[
     bool, typer.Option("--approve", help="Ask a person before each call of a tool that is irreversible.")
+]
+Structured = Annotated[
+    Literal["native", "prompt"] | None,
+    typer.Option(
+        help="How a vendor's model is told of --output-schema: by its own mode, or in the prompt for servers without "
+        "one. Default: native."
+    ),
 ]
 Param = Annotated[
     list[str] | None,
@@ -255,6 +262,7 @@ class Made:
     approve: Approve = False
     instructions: Instructions = None
     output_schema: OutputSchema = None
+    structured: Structured = None
     param: Param = None
 
     def plain(self) -> dict[str, Any]:
@@ -264,6 +272,7 @@ class Made:
         return {
             "model": self.model,
             "base_url": self.base_url,
+            "structured": self.structured,
             "tools": tuple(self.tool or ()),
             "mcp": tuple(self.mcp or ()),
             "approve": self.approve,

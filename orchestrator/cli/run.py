@@ -22,7 +22,7 @@ from orchestrator.cli.watched import Going, Watched
 from orchestrator.errors import ConfigError
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.record import Fact, LLMCall, Transition
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.result import Result
 from orchestrator.settings import Settings
@@ -101,6 +101,8 @@ def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, g
 
         async def conduct() -> Result:
             observers = [*watched.observers, live, *logs]
+            if limits is not None and limits.max_cost:
+                observers.append(_Unpriced())
             async with launch.agent(parts, journal=journal, observers=observers, limits=limits) as agent:
                 return await watched.carry(agent, go, remind=view.remind)
 
@@ -111,6 +113,22 @@ def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, g
     totals = watched.screen.tally.totals() if watched.screen else None
     told(result, totals, shown_already=view.words is not None and view.words.answered)
     return EXIT_CODES[result.outcome]
+
+
+class _Unpriced:
+    """Says once that a limit of the cost does not hold, for nobody knows what the model costs."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def observe(self, fact: Fact) -> None:
+        """Look at what a request cost."""
+        if isinstance(fact, LLMCall) and fact.outcome == "ok" and fact.cost is None and not self._said:
+            self._said = True
+            complain(
+                f"nobody knows the price of model {shown(fact.model, 80)!r}, so max_cost does not hold: give it in "
+                "[prices] of orchestrator.toml, or install the extra prices"
+            )
 
 
 def told(result: Result, totals: str | None, *, shown_already: bool = False) -> None:

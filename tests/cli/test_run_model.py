@@ -83,6 +83,26 @@ def test_parameters_and_the_schema_reach_the_provider(cli: Cli, server: Loopback
     }
 
 
+def test_a_server_without_a_mode_for_schemas_has_it_in_the_prompt(
+    cli: Cli, server: Loopback, folder: Path
+) -> None:
+    (folder / "schema.json").write_text('{"type": "object", "properties": {"sunny": {"type": "boolean"}}}')
+    more = ("--output-schema", "schema.json", "--structured", "prompt", "--limit", "completion_retries=0")
+    assert cli(*asked(server, "openai:talker-1", *more)).code == 1
+    (only,) = server.asked
+    assert "response_format" not in only.json
+    assert '"sunny"' in str(only.json["messages"])
+
+
+def test_a_cost_limit_that_cannot_hold_is_said_once(cli: Cli, server: Loopback) -> None:
+    limited = ("--tool", "tools:weather", "--limit", "max_cost=0.01")
+    done = cli(*asked(server, "openai:talker-1", *limited))
+    assert done.code == 0
+    assert done.err.count("nobody knows the price of model 'talker-1'") == 1
+    assert "[prices]" in done.err
+    assert cli(*asked(server, "openai:talker-1")).err == ""
+
+
 def test_the_key_can_be_a_setting_and_is_never_shown(
     cli: Cli, server: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.load import imported, schema_from
-from orchestrator.cli.model import model_of
+from orchestrator.cli.model import Form, model_of
 from orchestrator.cli.pipeline.command import CommandStage
 from orchestrator.errors import ConfigError
 from orchestrator.machines.pipeline.limits import PipelineLimits
@@ -154,7 +154,8 @@ class Spec:
         from orchestrator.runtime.prompt_stage import PromptStage
 
         settings = Settings.load()
-        model = model_of(stage.model or settings.model, stage.base_url or settings.base_url)
+        form = Form(stage.base_url or settings.base_url, settings.structured)
+        model = model_of(stage.model or settings.model, form)
         schema = None if stage.output_schema is None else schema_from(Path(self.folder) / stage.output_schema)
         return PromptStage(
             model.llm,

@@ -1,0 +1,133 @@
+"""The MCP servers that a command line names, and what they are given that is never kept with a run.
+
+What is kept is what it takes to find a server again: its command or address, and the names of environment variables.
+Values are read anew whenever a run goes on: a journal is copied, exported and backed up, and a secret in it goes along.
+Variables are named one by one instead of handing a server the whole environment, which has the keys of the model in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from orchestrator.cli.output import shown
+from orchestrator.errors import ConfigError
+from orchestrator.settings import Settings
+from orchestrator.toolspec import ToolSpec
+
+if TYPE_CHECKING:
+    from orchestrator.providers.mcp import McpServer
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SHOWN = 200
+
+
+def named(text: str) -> tuple[str | None, str]:
+    """Part `NAME=COMMAND` into both; a text whose first `=` does not end a bare name is all command."""
+    name, mark, where = text.partition("=")
+    return (name, where) if mark and _NAME.fullmatch(name) else (None, text)
+
+
+def bare(address: str) -> str:
+    """Return an address without the user name and password in it."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # no address: whoever uses it says so
+        return address
+    _, mark, place = parts.netloc.rpartition("@")
+    return parts._replace(netloc=place).geturl() if mark else address
+
+
+def kept(text: str) -> str:
+    """Return what is kept with a run of the text that names a server. A command is kept as it is."""
+    name, where = named(text)
+    if not _is_address(where):
+        return text
+    return bare(where) if name is None else f"{name}={bare(where)}"
+
+
+async def tools_of(
+    servers: Sequence[str],
+    variables: Sequence[str],
+    own: Iterable[ToolSpec],
+    stack: AsyncExitStack,
+    *,
+    without: Sequence[str] = (),
+) -> list[ToolSpec]:
+    """Connect servers for as long as the stack is open; return their tools.
+
+    `variables` are names, `own` the tools that theirs stand beside, `without` the addresses that were kept without user
+    name and password. Raises ConfigError that names the option that helps.
+    """
+    environment, headers = _values(variables), _headers(Settings.load().mcp_headers)
+    owners = {tool.name.casefold(): "--tool" for tool in own}
+    tools: list[ToolSpec] = []
+    for text in servers:
+        server = _described(text, environment, headers)
+        try:
+            await stack.enter_async_context(server)
+        except ConfigError as error:
+            if text not in without:
+                raise
+            lost = "the user name and password in its address were not kept with the run"
+            raise ConfigError(f"{error}; {lost}: --mcp URL gives them again") from error
+        _refuse_twice(text, server.tools, owners)
+        owners |= dict.fromkeys((tool.name.casefold() for tool in server.tools), _said(text))
+        tools += server.tools
+    return tools
+
+
+def _described(text: str, environment: Mapping[str, str], headers: Mapping[str, SecretStr]) -> McpServer:
+    from orchestrator.providers.mcp import McpServer
+
+    name, where = named(text)
+    options: dict[str, Any] = {} if name is None else {"name": name, "prefix": f"{name}_"}
+    given = {"headers": headers} if _is_address(where) else {"env": environment}
+    return McpServer.parse(where, **given, **options)
+
+
+def _refuse_twice(text: str, tools: Iterable[ToolSpec], owners: Mapping[str, str]) -> None:
+    for tool in tools:
+        if (first := owners.get(tool.name.casefold())) is not None:
+            raise ConfigError(
+                f"{first} and {_said(text)} both offer a tool {tool.name!r}; --mcp NAME=COMMAND offers the tools of a "
+                f"server as NAME_{tool.name}"
+            )
+
+
+def _said(text: str) -> str:
+    return f"--mcp {shown(kept(text), _SHOWN)!r}"
+
+
+def _is_address(where: str) -> bool:
+    return where.startswith(("http://", "https://"))
+
+
+def _values(variables: Iterable[str]) -> dict[str, str]:
+    """Return the variables with the values that they have now."""
+    for name in variables:
+        if "=" in name:
+            given = name.partition("=")[0]
+            raise ConfigError(f"--mcp-env {given}=…: give the name alone; the value is read from the environment")
+        if name not in os.environ:
+            raise ConfigError(f"--mcp-env {shown(name, 80)}: no such environment variable is set; set it and start again")
+    return {name: os.environ[name] for name in variables}
+
+
+def _headers(given: Mapping[str, SecretStr]) -> dict[str, SecretStr]:
+    """Return the headers of the settings as they are sent: variables cannot have a `-` in their names."""
+    headers = {name.replace("_", "-").lower(): value for name, value in given.items()}
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name):
+            raise ConfigError(f"setting mcp_headers: {shown(name, 80)!r} is no name of a header")
+        text = value.get_secret_value()
+        if not text.isascii() or not text.isprintable():
+            raise ConfigError(f"setting mcp_headers.{name}: possible: printable ASCII on one line")
+    return headers
