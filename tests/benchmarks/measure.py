@@ -8,10 +8,12 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from prometheus_client import CollectorRegistry
 
+from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Request, Response
 from orchestrator.runtime.llm_loop import Orchestrator
@@ -35,6 +37,8 @@ class Case:
     tools: int
     latency: float
     rounds: int
+    journalled: bool = False
+    """The machine with all telemetry keeps its run in SQLite, on the working directory's disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,18 @@ def machine(log: BinaryIO | None) -> Contestant:
     return run
 
 
+def durable(log: BinaryIO, folder: Path) -> Contestant:
+    """The machine with JSON log and every metric, its runs in a SQLite journal that syncs each append."""
+    observers = (TransitionLog(log), Metrics(CollectorRegistry()))
+
+    async def run(llm: PacedLLM) -> object:
+        async with SqliteJournal(folder / "journal.db") as journal:
+            agent = Orchestrator(llm, tools=[look_up], limits=DIFFERENT, observers=observers, journal=journal)
+            return (await agent.run("go")).raise_for_outcome()
+
+    return run
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Medians over the rounds of one case. Times in microseconds, ratios to the hand loop of the same round."""
@@ -116,11 +132,15 @@ class Figures:
 
 def run_case(case: Case) -> Figures:
     """Measure one case: in each round every contestant once, in turn."""
-    with tempfile.TemporaryFile(buffering=0) as log:
+    Path(".orchestrator").mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryFile(buffering=0) as log,
+        tempfile.TemporaryDirectory(dir=Path(".orchestrator").absolute()) as disk,
+    ):
         contestants: dict[str, Contestant] = {
             "hand": by_hand,
             "bare": machine(None),
-            "full": machine(log),
+            "full": durable(log, Path(disk)) if case.journalled else machine(log),
         }
         samples: dict[str, list[Sample]] = {name: [] for name in contestants}
         for number in range(case.rounds + 1):

@@ -16,6 +16,12 @@ def test_every_contestant_does_the_whole_workload_and_is_measured(tools: int) ->
     assert figures.full_p95_ms >= figures.full_p50_ms
 
 
+def test_a_journalled_contestant_keeps_its_runs_in_a_store_of_its_own() -> None:
+    figures = run_case(Case("small", turns=3, tools=1, latency=0.02, rounds=1, journalled=True))
+
+    assert figures.full_p95_ms >= figures.hand_p50_ms >= 20
+
+
 def test_telemetry_is_measured_on_a_trigger_that_does_the_turns_of_the_loop() -> None:
     assert [row[0] for row in trigger.turn_of_the_loop()] == list(trigger.TURN)
 
