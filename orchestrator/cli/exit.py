@@ -33,7 +33,7 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.PARTIAL: "partial: a limit was reached, a wrap-up turn still answered",
     Exit.BUDGET_EXCEEDED: "budget_exceeded: a limit was reached",
     Exit.NO_PROGRESS: "no_progress: the run repeated itself",
-    Exit.CANCELLED: "cancelled: SIGINT (Ctrl-C) or SIGTERM; a second one ends the process at once",
+    Exit.CANCELLED: "cancelled: SIGINT (Ctrl-C), SIGTERM or SIGHUP; a second one ends the process at once",
     Exit.REJECTED: "rejected: a person ended the run",
     Exit.PIPE: "the reader of our output closed it (as in `| head -1`)",
 }

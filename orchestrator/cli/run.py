@@ -103,7 +103,8 @@ def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, g
             observers = [*watched.observers, live, *logs]
             if limits is not None and limits.max_cost:
                 observers.append(_Unpriced())
-            async with launch.agent(parts, journal=journal, observers=observers, limits=limits) as agent:
+            making = launch.agent(parts, journal=journal, observers=observers, limits=limits)
+            async with watched.stoppable(making) as agent:
                 return await watched.carry(agent, go, remind=view.remind)
 
         with launch.at_home():

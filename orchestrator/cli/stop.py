@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks the run to stop, the second ends the process at once."""
+"""SIGINT, SIGTERM, SIGHUP where there is one: the first asks the run to stop, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -25,18 +26,28 @@ def on_signal(act: Callable[[], None]) -> Iterator[None]:
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         # A second signal leaves nobody to do it; past the buffer, which may be in use.
-        if sys.stdout.isatty():
-            os.write(sys.stdout.fileno(), _SHOW_CURSOR)
-        for each in _SIGNALS:
+        with suppress(OSError, ValueError):  # the terminal may be what has gone
+            if sys.stdout.isatty():
+                os.write(sys.stdout.fileno(), _SHOW_CURSOR)
+        for each in before:
             signal.signal(each, signal.SIG_DFL)
         loop.call_soon_threadsafe(act)
 
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can have handlers; whoever embeds us elsewhere has its own
         return
-    before = {each: signal.signal(each, handle) for each in _SIGNALS}
+    before = {each: signal.getsignal(each) for each in _caught()}
+    for each in before:
+        signal.signal(each, handle)
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def _caught() -> tuple[signal.Signals, ...]:
+    """Return the signals to handle; a hangup that is ignored stays so: that is what `nohup` asks for."""
+    if _HANGUP is None or signal.getsignal(_HANGUP) is signal.SIG_IGN:
+        return _SIGNALS
+    return (*_SIGNALS, _HANGUP)

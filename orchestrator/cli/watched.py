@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from orchestrator.cli import keyboard
 from orchestrator.cli.output import complain, say, shown
@@ -45,9 +46,33 @@ class Watched:
         self._place = _near(journal.path)
         self._agent: Orchestrator | None = None
         self._began = self._stopped = False
+        self._making: asyncio.Task[Any] | None = None
+        """What puts the agent together, while it does."""
         self._parked: asyncio.Queue[RunParked] = asyncio.Queue()
         self._goes_on = asyncio.Event()
         """Set while nothing that was asked last is open any more."""
+
+    @asynccontextmanager
+    async def stoppable(
+        self, making: AbstractAsyncContextManager[Orchestrator]
+    ) -> AsyncIterator[Orchestrator]:
+        """Put the agent together and take it apart again, within reach of signals.
+
+        Servers are processes of ours, and whoever is ended by a signal leaves them behind: so the first one cancels
+        what goes on, also before the run. Raises KeyboardInterrupt where there is no agent yet, else as `making`.
+        """
+        with on_signal(self._cancel):
+            async with AsyncExitStack() as stack:
+                self._making = asyncio.current_task()
+                try:
+                    agent = await stack.enter_async_context(making)
+                except (asyncio.CancelledError, Exception):
+                    if self._stopped:
+                        raise KeyboardInterrupt from None
+                    raise
+                finally:
+                    self._making = None
+                yield agent
 
     async def carry(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
         """Open the journal, let the run go, and return its end; with `remind`, name other runs that wait for somebody.
@@ -56,9 +81,8 @@ class Watched:
         """
         self._agent = agent
         try:
-            with on_signal(self._cancel):
-                async with self._store.journal:
-                    return await self._carried(agent, go, remind=remind)
+            async with self._store.journal:
+                return await self._carried(agent, go, remind=remind)
         except RunError as error:
             if self._began or isinstance(error, ConfigError):
                 raise
@@ -163,9 +187,11 @@ class Watched:
     # ---- stopping ----
 
     def _cancel(self) -> None:
-        """Ask the run to stop; one that has not begun yet is asked when it has."""
+        """Ask the run to stop; one that has not begun yet is asked when it has, one without an agent never begins."""
         self._stopped = True
-        if self._agent is not None:
+        if self._making is not None:
+            self._making.cancel()
+        elif self._agent is not None:
             self._agent.hosting.ask(self.run_id, "cancel", by="caller", why="signal")
 
     def _lose(self) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,8 @@ from tests.ending import rest
 
 Start = Callable[..., subprocess.Popen[str]]
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+HANGUP = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this platform has no SIGHUP")
 PLACES = [
     ("hangs", (), "await_llm", "-> await_llm"),
     ("calls_slow", ("--tool", "models:slow"), "process_tools", "-> process_tools"),
@@ -75,6 +79,39 @@ def test_a_second_signal_ends_the_process_even_while_it_is_blocked(start: Start,
     _, err = rest(running)
     assert running.returncode == -number
     assert err == ""
+
+
+@HANGUP
+def test_a_hangup_that_is_ignored_stays_so_as_under_nohup(start: Start) -> None:
+    options = ("--model", "python:models:endless", "--tool", "models:look", "--limit", "max_iterations=0")
+    ignoring = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    running = start("run", "hi", *options, **ignoring)
+    until(running, "-> process_tools")
+    running.send_signal(signal.SIGHUP)
+    for _ in range(20):
+        until(running, "-> process_tools")
+    running.send_signal(signal.SIGTERM)
+    out, err = rest(running)
+    assert (running.returncode, len(err.splitlines())) == (6, 1)
+    assert "outcome: cancelled (caller)" in out
+
+
+@HANGUP
+@pytest.mark.parametrize("term", ["dumb", "xterm"])
+def test_a_terminal_that_is_closed_cancels_the_run(start: Start, folder: Path, term: str) -> None:
+    ours, theirs = pty.openpty()
+    owning = {"start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
+    ends = {"stdin": theirs, "stdout": theirs, "env": {**os.environ, "TERM": term}}
+    running = start("run", "hi", "--run-id", "one", "--model", "python:models:hangs", **owning, **ends)
+    os.close(theirs)
+    seen = b""
+    while b"await_llm" not in seen:
+        seen += os.read(ours, 65_536)
+    os.close(ours)
+    running.wait(60)
+    with start("runs", "list", "--json") as listing:
+        (one,) = [json.loads(line) for line in rest(listing)[0].splitlines()]
+    assert (one["run_id"], one["status"], one["outcome"]) == ("one", "ended", "cancelled")
 
 
 @pytest.mark.parametrize("number", SIGNALS)
