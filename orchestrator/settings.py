@@ -41,6 +41,8 @@ class Settings(BaseSettings):
     """None: OPENAI_API_KEY."""
     anthropic_api_key: SecretStr | None = None
     """None: ANTHROPIC_API_KEY."""
+    mcp_headers: dict[str, SecretStr] = Field(default_factory=dict)
+    """What MCP servers over HTTP are given, e.g. ORCHESTRATOR_MCP_HEADERS__AUTHORIZATION; `_` in a name is a `-`."""
     journal: Path = Path(".orchestrator/journal.db")
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
     limits: dict[str, Any] = Field(default_factory=dict)

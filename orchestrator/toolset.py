@@ -55,7 +55,10 @@ class ToolSet:
             if not _NAME.fullmatch(spec.name):
                 raise ConfigError(f"tool name {spec.name!r}: possible: 1 to 64 of a-z, A-Z, 0-9, _ and -")
             if self._folded[spec.name.casefold()] is not spec:
-                raise ConfigError(f"two tools are named {spec.name!r}; capitals do not tell them apart")
+                raise ConfigError(
+                    f"two tools are named {spec.name!r}; capitals do not tell them apart; tools of an MCP server get "
+                    "other names by `prefix=`, or `--mcp NAME=COMMAND`"
+                )
 
     def find(self, name: str) -> ToolSpec | None:
         """Return the tool of exactly this name, else of this name in other capitals, else None."""

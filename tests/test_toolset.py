@@ -60,11 +60,14 @@ def error_of(result: ToolResult) -> tuple[str, str]:
 async def nothing() -> None: ...
 
 
+REMEDY = "; tools of an MCP server get other names by `prefix=`, or `--mcp NAME=COMMAND`"
+
+
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (["a", "a"], "two tools are named 'a'; capitals do not tell them apart"),
-        (["Read", "read"], "two tools are named 'read'; capitals do not tell them apart"),
+        (["a", "a"], "two tools are named 'a'; capitals do not tell them apart" + REMEDY),
+        (["Read", "read"], "two tools are named 'read'; capitals do not tell them apart" + REMEDY),
         ([""], "tool name ''"),
         (["a b"], "tool name 'a b': possible: 1 to 64 of a-z, A-Z, 0-9, _ and -"),
         (["größe"], "tool name 'größe'"),

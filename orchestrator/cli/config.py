@@ -11,6 +11,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import SecretStr
+
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.machines.llm_loop.limits import Limits
@@ -100,7 +102,7 @@ def _data(value: object) -> object:
 
 
 def redacted(name: str, value: object) -> object:
-    """Return the value as it may be shown: none whose name says secret, no password of an address."""
-    if value is not None and _SECRET.search(name):
+    """Return the value as it may be shown: none that is a secret or whose name says so, no password of an address."""
+    if isinstance(value, SecretStr) or (value is not None and _SECRET.search(name)):
         return _REDACTED
     return _USER_INFO.sub(f"://{_REDACTED}@", value) if isinstance(value, str) else value

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from orchestrator.cli.load import imported, schema_from
 from orchestrator.cli.model import Form, Model, model_of
+from orchestrator.cli.servers import bare, kept, tools_of
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
@@ -24,6 +25,9 @@ from orchestrator.settings import Settings, build
 from orchestrator.toolspec import ToolSpec, as_tool
 
 T = TypeVar("T")
+
+_SEVERAL = ("tools", "mcp", "mcp_env", "without")
+"""Members of a launch that JSON has made lists of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,11 @@ class Launch:
     """`native` or `prompt`: how a vendor's model is told of the output schema."""
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
-    """Command lines or URLs of MCP servers."""
+    """Command lines or URLs of MCP servers, each perhaps with `NAME=` before it."""
+    mcp_env: tuple[str, ...] = ()
+    """Names of environment variables that MCP servers which are commands are given."""
+    without: tuple[str, ...] = ()
+    """Addresses of `base_url` and `mcp` that were kept without the user name and password in them."""
     approve: bool = False
     """A person is asked before each call of an irreversible tool."""
     instructions: str | None = None
@@ -52,7 +60,12 @@ class Launch:
 
     @classmethod
     def here(cls, settings: Settings, **given: Any) -> Launch:
-        """Return what a command line in this folder says: `given` are members, settings stand for those it leaves."""
+        """Return what a command line in this folder says: `given` are members, settings stand for those it leaves.
+
+        Raises ConfigError.
+        """
+        if given.get("mcp_env") and not given.get("mcp"):
+            raise ConfigError("--mcp-env gives variables to MCP servers: name one with --mcp")
         schema: Path | None = given.pop("output_schema", None)
         return cls(
             model=given.pop("model") or settings.model,
@@ -68,9 +81,9 @@ class Launch:
     @classmethod
     def of(cls, created: Mapping[str, Any]) -> Launch:
         """Return what a run's first record says; members of later versions are left out."""
-        kept = created.get("launch") or {}
-        known = {name: kept[name] for name in cls.__dataclass_fields__ if kept.get(name) is not None}
-        return cls(**known | {name: tuple(known.get(name, ())) for name in ("tools", "mcp")})
+        said = created.get("launch") or {}
+        known = {name: said[name] for name in cls.__dataclass_fields__ if said.get(name) is not None}
+        return cls(**known | {name: tuple(known.get(name, ())) for name in _SEVERAL})
 
     @property
     def form(self) -> Form:
@@ -78,8 +91,13 @@ class Launch:
         return Form(self.base_url, self.structured or "native")
 
     def plain(self) -> dict[str, Any]:
-        """Return what is kept with the run."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, (), {}, "", False)}
+        """Return what is kept with the run: no user name or password of an address."""
+        url = self.base_url and bare(self.base_url)
+        mcp = tuple(map(kept, self.mcp))
+        pairs = [(url, self.base_url), *zip(mcp, self.mcp, strict=True)]
+        cut = [now for now, given in pairs if now and now != given]
+        now = replace(self, base_url=url, mcp=mcp, without=tuple(dict.fromkeys((*self.without, *cut))))
+        return {name: value for name, value in asdict(now).items() if value not in (None, (), {}, "", False)}
 
     # ---- putting together ----
 
@@ -119,10 +137,8 @@ class Launch:
         if not parts.tools and not self.mcp:
             return parts.model.tools
         tools = [as_tool(tool) for tool in parts.tools]
-        for where in self.mcp:
-            from orchestrator.providers.mcp import McpServer
-
-            tools += (await stack.enter_async_context(McpServer.parse(where))).tools
+        if self.mcp:
+            tools += await tools_of(self.mcp, self.mcp_env, tools, stack, without=self.without)
         return [_asking(tool) for tool in tools] if self.approve else tools
 
     @contextmanager
@@ -186,6 +202,7 @@ class Instead:
     base_url: str | None = None
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
+    mcp_env: tuple[str, ...] = ()
 
 
 def rebuilt(launch: Launch, run_id: str, instead: Instead) -> tuple[Launch, Parts]:
@@ -200,13 +217,15 @@ def rebuilt(launch: Launch, run_id: str, instead: Instead) -> tuple[Launch, Part
             "and each tool with --tool MODULE:FUNCTION"
         )
     # Another model is not at the old one's address.
-    kept_url = launch.base_url if instead.model is None else None
+    kept_url = None if instead.model or instead.base_url else _address(launch, run_id)
     now = replace(
         launch,
         model=instead.model or launch.model,
         base_url=instead.base_url or kept_url,
         tools=instead.tools or launch.tools,
         mcp=instead.mcp or launch.mcp,
+        mcp_env=instead.mcp_env or launch.mcp_env,
+        without=tuple(one for one in launch.without if one not in (instead.base_url, *instead.mcp)),
         cwd=launch.cwd or str(Path.cwd()),
     )
     load = partial(_or_else, "--model", partial(model_of, now.model, now.form))
@@ -214,9 +233,25 @@ def rebuilt(launch: Launch, run_id: str, instead: Instead) -> tuple[Launch, Part
     own = [_or_else("--tool", partial(imported, spec, "tool")) for spec in instead.tools]
     with launch.at_home():
         found = given or load()
-        kept = () if own else launch.tools
-        tools = own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in kept]
+        old = () if own else launch.tools
+        tools = own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in old]
     return now, Parts(found, tools)
+
+
+def _address(launch: Launch, run_id: str) -> str | None:
+    """Return where the model of a stored run is, with the user name and password that were not kept with it.
+
+    Refused without them, before the run is touched: a server that answers 401 would end the run as failed.
+    """
+    if launch.base_url not in launch.without:
+        return launch.base_url
+    given = Settings.load().base_url
+    if given is not None and bare(given) == launch.base_url:
+        return given
+    raise ConfigError(
+        f"run {run_id} was started with a user name or password in the address {launch.base_url}, which is not kept: "
+        "give the whole address again with --base-url or ORCHESTRATOR_BASE_URL"
+    )
 
 
 def _or_else(option: str, load: Callable[[], T]) -> T:

@@ -51,8 +51,18 @@ Mcp = Annotated[
     list[str] | None,
     typer.Option(
         "--mcp",
-        metavar="COMMAND",
-        help="An MCP server whose tools the model may call: a command line, or the URL of one; repeatable.",
+        metavar="[NAME=]COMMAND",
+        help="An MCP server whose tools the model may call: a command line, or the URL of one; with NAME=, its tools "
+        "are offered as NAME_tool. Repeatable.",
+    ),
+]
+McpEnv = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mcp-env",
+        metavar="NAME",
+        help="An environment variable that MCP servers which are commands are given; only its name is kept with the "
+        "run. Repeatable. Those with a URL get the headers of ORCHESTRATOR_MCP_HEADERS__NAME.",
     ),
 ]
 Approve = Annotated[
@@ -159,8 +169,16 @@ OtherMcp = Annotated[
     list[str] | None,
     typer.Option(
         "--mcp",
-        metavar="COMMAND",
+        metavar="[NAME=]COMMAND",
         help="An MCP server, in place of all that it was started with; repeatable.",
+    ),
+]
+OtherMcpEnv = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mcp-env",
+        metavar="NAME",
+        help="An environment variable for MCP servers, in place of all that were named; repeatable.",
     ),
 ]
 HigherLimit = Annotated[
@@ -259,6 +277,7 @@ class Made:
     base_url: BaseUrl = None
     tool: Tool = None
     mcp: Mcp = None
+    mcp_env: McpEnv = None
     approve: Approve = False
     instructions: Instructions = None
     output_schema: OutputSchema = None
@@ -275,6 +294,7 @@ class Made:
             "structured": self.structured,
             "tools": tuple(self.tool or ()),
             "mcp": tuple(self.mcp or ()),
+            "mcp_env": tuple(self.mcp_env or ()),
             "approve": self.approve,
             "instructions": self.instructions,
             "output_schema": self.output_schema,
@@ -328,12 +348,14 @@ class Other:
     base_url: OtherBaseUrl = None
     tool: OtherTool = None
     mcp: OtherMcp = None
+    mcp_env: OtherMcpEnv = None
     limit: HigherLimit = None
 
     def plain(self) -> dict[str, Any]:
         """Return it as the commands' bodies name it."""
         from orchestrator.cli.launch import Instead
 
-        others = {"tools": tuple(self.tool or ()), "mcp": tuple(self.mcp or ())}
+        several = {"tools": self.tool, "mcp": self.mcp, "mcp_env": self.mcp_env}
+        others = {name: tuple(given or ()) for name, given in several.items()}
         instead = Instead(model=self.model, base_url=self.base_url, **others)
         return {"instead": instead, "limits": tuple(self.limit or ())}

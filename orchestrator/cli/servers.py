@@ -115,9 +115,13 @@ def _values(variables: Iterable[str]) -> dict[str, str]:
     for name in variables:
         if "=" in name:
             given = name.partition("=")[0]
-            raise ConfigError(f"--mcp-env {given}=…: give the name alone; the value is read from the environment")
+            raise ConfigError(
+                f"--mcp-env {given}=…: give the name alone; the value is read from the environment"
+            )
         if name not in os.environ:
-            raise ConfigError(f"--mcp-env {shown(name, 80)}: no such environment variable is set; set it and start again")
+            raise ConfigError(
+                f"--mcp-env {shown(name, 80)}: no such environment variable is set; set it and start again"
+            )
     return {name: os.environ[name] for name in variables}
 
 

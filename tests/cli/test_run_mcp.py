@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from orchestrator.cli.servers import named
+from tests.ending import rest
+from tests.engines.stage import until
+from tests.providers.mcp_place import living
 
 Cli = Callable[..., Any]
 PROGRAM = Path(__file__).resolve().parents[1] / "providers" / "mcp_program.py"
@@ -76,3 +85,141 @@ def test_a_server_that_cannot_be_started_is_one_sentence(
     assert done.code == 2
     assert "no-such-program" in one_sentence(done)
     assert not (folder / ".orchestrator").exists()
+
+
+# ---- signals while a server is connected ----
+
+SILENT = """
+import os, signal, sys, threading
+from pathlib import Path
+
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path("coming").write_text(str(os.getpid()))
+os.rename("coming", "pid")
+threading.Event().wait()
+"""
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+
+
+@pytest.fixture
+def silent(folder: Path) -> Iterator[tuple[str, ...]]:
+    """A run with a server that never answers; the server's process does not outlive its test."""
+    (folder / "silent.py").write_text(SILENT)
+    yield (
+        "run",
+        "hi",
+        "--model",
+        "python:models:answers",
+        "--mcp",
+        shlex.join([sys.executable, "silent.py"]),
+    )
+    if (folder / "pid").exists():
+        with suppress(ProcessLookupError):
+            os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+
+
+async def connecting(running: subprocess.Popen[str], folder: Path) -> int:
+    """Wait until the server is there; returns its process id."""
+    await until(lambda: (folder / "pid").exists() or running.poll() is not None, 60)
+    assert running.poll() is None
+    return int((folder / "pid").read_text())
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+async def test_a_signal_while_a_server_is_connected_leaves_no_process_behind(
+    start: Callable[..., Any], folder: Path, silent: tuple[str, ...], number: int
+) -> None:
+    running = start(*silent)
+    server = await connecting(running, folder)
+    running.send_signal(number)
+    out, err = rest(running)
+    assert (running.returncode, out, err) == (6, "", "orchestrator: cancelled before anything ran\n")
+    assert not living(server)
+    assert not (folder / ".orchestrator").exists()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+async def test_a_second_signal_does_not_wait_for_a_server_that_will_not_end(
+    start: Callable[..., Any], folder: Path, silent: tuple[str, ...], number: int
+) -> None:
+    running = start(*silent[:-1], f"{silent[-1]} stubborn")
+    await connecting(running, folder)
+    while running.poll() is None:  # when the first was taken is not to be seen from here
+        running.send_signal(number)
+    _, err = rest(running)
+    assert (running.returncode, err) == (-number, "")
+
+
+# ---- several servers ----
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("git=uvx mcp-server-git", ("git", "uvx mcp-server-git")),
+        ("a-b_2=https://tools.example/mcp?x=1", ("a-b_2", "https://tools.example/mcp?x=1")),
+        ("https://tools.example/mcp?x=1", (None, "https://tools.example/mcp?x=1")),
+        ("python server.py --mode=fast", (None, "python server.py --mode=fast")),
+        ("./bin/serve=r", (None, "./bin/serve=r")),
+        ("=serve", (None, "=serve")),
+        ("serve", (None, "serve")),
+        ("serve=", ("serve", "")),
+    ],
+)
+def test_a_name_stands_before_the_first_equals_sign_and_nothing_else_is_one(
+    text: str, expected: tuple[str | None, str]
+) -> None:
+    assert named(text) == expected
+
+
+def test_two_servers_with_the_same_tools_are_told_apart_by_names(
+    cli: Cli, folder: Path, shopping: tuple[str, ...]
+) -> None:
+    (folder / "two.py").write_text(TWO)
+    server = shopping[-1]
+    asked = (
+        "run",
+        "shop",
+        "--model",
+        "python:two:shopper",
+        "--mcp",
+        f"one={server}",
+        "--mcp",
+        f"two={server}",
+    )
+    done = cli(*asked, "--json")
+    assert (done.code, done.err) == (0, "")
+    said = [message["content"] for message in json.loads(done.out)["messages"] if message["role"] == "tool"]
+    assert said == ["5", "7"]
+
+
+TWO = """
+from orchestrator import Response, ToolCall
+
+CALLS = ToolCall("1", "one_add", '{"a": 2, "b": 3}'), ToolCall("2", "two_add", '{"a": 3, "b": 4}')
+
+
+async def shopper(request):
+    return Response("Added.") if request.messages[-1].role == "tool" else Response(None, CALLS)
+"""
+
+
+def test_two_servers_with_one_tool_are_both_named_and_so_is_what_helps(
+    cli: Cli, one_sentence: Callable[[Any], str], shopping: tuple[str, ...]
+) -> None:
+    server = shopping[-1]
+    done = cli(*shopping, "--mcp", server)
+    assert done.code == 2
+    said = one_sentence(done)
+    assert said.count("mcp_program.py") == 2
+    assert "both offer a tool 'add'; --mcp NAME=COMMAND offers the tools of a server as NAME_add" in said
+
+
+def test_a_tool_of_a_module_and_one_of_a_server_cannot_share_a_name(
+    cli: Cli, folder: Path, one_sentence: Callable[[Any], str], shopping: tuple[str, ...]
+) -> None:
+    (folder / "sums.py").write_text("def add() -> int:\n    '''Add.'''\n    return 1\n")
+    done = cli(*shopping, "--tool", "sums:add")
+    assert done.code == 2
+    assert "--tool and --mcp " in one_sentence(done)
