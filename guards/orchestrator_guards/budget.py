@@ -43,7 +43,8 @@ def tokens(observed: int, limit: int) -> Verdict:
 
 def host_budget(observed: int, limit: int = 1) -> Verdict:
     """May the run go on as its host sees it? `observed`: 1 where the host's own budget is exhausted, else 0."""
-    return Verdict(limit == 0 or observed < limit, "host_budget", observed, limit)
+    ok = limit == 0 or observed < limit
+    return Verdict(ok, "host_budget", observed, limit, "" if ok else "the host's own budget is exhausted")
 
 
 def cost(observed: float, limit: float) -> Verdict:
@@ -103,7 +104,10 @@ def affordable(remaining: float, estimate: float, factor: float = 1.2) -> Verdic
         (True, False)
     """
     need = estimate * factor
-    return Verdict(remaining + _ROUNDING >= need, "affordable", need, remaining)
+    ok = remaining + _ROUNDING >= need
+    return Verdict(
+        ok, "affordable", need, remaining, "" if ok else f"the stage needs {need:g}, {remaining:g} are left"
+    )
 
 
 def next_streak(streak: int, *, failed: bool, leaky: bool = False) -> int:

@@ -45,7 +45,7 @@ def _module(name: str, what: str) -> Any:
             where = "in the working directory or among the installed packages"
             raise ConfigError(f"{what}: there is no module {name!r} {where}") from error
         raise ConfigError(f"{what}: module {name!r} cannot be imported: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{what}: importing {name!r} raised {type(error).__name__}: {error}") from error
 
 

@@ -82,7 +82,6 @@ ANSWERS: dict[str, tuple[State, str, Any]] = {
     "issues as data": (State.VALIDATING, says('{"issues": []}', 1), {"issues": []}),
     "issues as a list": (State.VALIDATING, says("[]"), []),
     "approved": (State.JUDGING, says("12 passed"), Evaluation(100, comments="12 passed")),
-    "approved, a number": (State.JUDGING, says("12"), Evaluation(100, comments="12")),
     "to be refined": (State.JUDGING, says("2 failed", 1), Evaluation(50, comments="2 failed")),
     "a score": (State.JUDGING, says('{"score": 61, "tokens": 3}', 1), {"score": 61, "tokens": 3}),
 }
@@ -96,6 +95,11 @@ def test_what_it_prints_and_its_exit_code_are_the_answer(name: str) -> None:
 
 FAILURES: dict[str, tuple[State, str, str]] = {
     "a planner": (State.PLANNING, says("half", 1, "no idea"), "ended with exit code 1: no idea"),
+    "a judge that is cut off": (State.JUDGING, says('{"score": 2, "comm'), "printed what is no answer"),
+    "a judge that says a number": (State.JUDGING, says("2"), "printed what is no answer of this stage"),
+    "a judge that says null": (State.JUDGING, says("null"), "printed what is no answer of this stage"),
+    "a validator that is cut off": (State.VALIDATING, says('{"issues": [{"sev'), "printed what is no answer"),
+    "a validator that says false": (State.VALIDATING, says("false"), "printed what is no answer"),
     "an implementer": (State.IMPLEMENTING, says("half", 3), "ended with exit code 3"),
     "a validator that crashed": (State.VALIDATING, "1/0", "exit code 1 and printed nothing: Traceback"),
     "a judge that crashed": (State.JUDGING, "1/0", "ZeroDivisionError"),

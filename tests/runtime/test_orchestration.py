@@ -374,18 +374,21 @@ def test_a_duration_that_nobody_gave_is_measured_and_one_that_was_given_wins() -
     clock._move_to(4.0)
     sm.transition(S.PLANNING)
     clock._move_to(10.0)
-    sm.transition(S.VALIDATING, duration_seconds=1.0)
+    sm.transition(S.VALIDATING)
     clock._move_to(10.5)
-    sm.transition(S.PLANNING, duration_seconds=0.0)
-    assert [one.duration_seconds for one in sm.history] == [4.0, 1.0, 0.0]
-    assert sm.history[2].timestamp == clock.time()
+    sm.transition(S.PLANNING, duration_seconds=1.0)
+    clock._move_to(12.0)
+    sm.transition(S.VALIDATING, duration_seconds=0.0)
+    assert [one.duration_seconds for one in sm.history] == [0.0, 6.0, 1.0, 0.0]
+    assert sm.history[3].timestamp == clock.time()
 
 
 @pytest.mark.parametrize("given", [{"duration_seconds": -1.0}, {"duration_seconds": float("inf")},
-                                   {"duration_seconds": float("nan")}, {"tokens_consumed": -1}])  # fmt: skip
+                                   {"duration_seconds": float("nan")}, {"tokens_consumed": -1},
+                                   {"tokens_consumed": 1.5}, {"tokens_consumed": float("inf")}])  # fmt: skip
 def test_figures_that_no_report_could_add_up_are_refused(given: dict[str, Any]) -> None:
     sm = machine()
-    with pytest.raises(ConfigError, match="finite and not negative"):
+    with pytest.raises(ConfigError, match="not negative"):
         sm.transition(S.PLANNING, **given)
     assert (sm.current_state, sm.history) == (S.INITIALIZED, [])
 

@@ -8,6 +8,8 @@ exit code, how it went:
     standard output    exit code   planner, implementer   validator                    judge
     JSON               0, or 1 *   the work               {"issues": [...]} or a list  {"score", "categories", …}
     text, or nothing   0           the text is the work   valid                        the best score
+    half JSON, or a    0           the work               the stage failed             the stage failed
+    number and its like
     text               1           the stage failed       each line is an error        the least that is refined
     whatever           any other   the stage failed       the stage failed             the stage failed
 
@@ -77,6 +79,10 @@ class CommandStage:
         data = _json(text)
         if isinstance(data, dict | list) or (data is not None and not judged):
             return self._typed(data)
+        if judged and not code and (text[:1] in {"{", "["} or _is_json(text)):
+            raise self._failed(
+                "printed what is no answer of this stage", err
+            )  # cut off, perhaps: it approves nothing
         if self.stage == State.VALIDATING:
             return self._validation(code, text, err)
         if self.stage == State.JUDGING:
@@ -178,6 +184,14 @@ def evaluation_json(found: Evaluation | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {"score": found.score, "categories": dict(found.categories), "comments": found.comments}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _json(text: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.cli.load import params_from
 from orchestrator.cli.output import shown
-from orchestrator.cli.pipeline.run import View, conducted
+from orchestrator.cli.pipeline.run import View, check_output, conducted
 from orchestrator.cli.pipeline.spec import Spec
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
@@ -44,6 +44,7 @@ def resume_run(wanted: Wanted) -> int:
     """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
     head, created, limits = at_journal(wanted.journal, lambda store: _found(store, wanted.run))
     changes = params_from(wanted.limits)
+    check_output(_absolute(wanted.output))
     if head.owner is not None:
         return _held(wanted, head)
     launch = created.get("launch") or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -65,6 +66,7 @@ def run_spec(asked: Asked) -> int:
     """Run a spec, show it or print it as JSON, and return the exit code of its outcome."""
     if (asked.spec is None) == (not asked.example):
         raise ConfigError("give a spec file, or --example for the one that comes with the library")
+    check_output(asked.output)
     spec = Spec.read(SPEC if asked.spec is None else asked.spec, asked.requirements)
     limits = spec.pipeline_limits(params_from(asked.limits))
     run_id = new_id(asked.run_id)
@@ -78,6 +80,16 @@ def run_spec(asked: Asked) -> int:
     )
     launch = {"pipeline": asdict(spec), "cwd": str(Path.cwd())}
     return conducted(view, spec, launch, limits, lambda pipeline: pipeline.run(spec.spec, run_id=run_id))
+
+
+def check_output(file: Path | None) -> None:
+    """Raise ConfigError for a file that could not be written when the work is done."""
+    if file is None:
+        return
+    if not file.parent.is_dir():
+        raise ConfigError(f"--output {file}: there is no folder {file.parent}")
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ConfigError(f"--output {file} cannot be written")
 
 
 Going = Callable[[Pipeline], Awaitable[PipelineResult]]

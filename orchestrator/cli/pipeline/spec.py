@@ -30,6 +30,7 @@ from typing import Any
 from orchestrator.cli.load import imported, schema_from
 from orchestrator.cli.model import Form, model_of
 from orchestrator.cli.pipeline.command import CommandStage
+from orchestrator.cli.servers import bare
 from orchestrator.errors import ConfigError
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import State
@@ -108,6 +109,10 @@ class Spec:
                 raise ConfigError(
                     f"{where}: the effect of stages.{name} is {stage.effect!r}; known: {', '.join(EFFECTS)}"
                 )
+            if stage.base_url is not None and bare(stage.base_url) != stage.base_url:
+                raise ConfigError(
+                    f"{where}: base_url of stages.{name} names a user or a password; it would be kept with the run"
+                )
             if len(said) != 1:
                 raise ConfigError(
                     f"{where}: stages.{name} takes one of python, command and prompt, not {len(said)}"
@@ -128,7 +133,7 @@ class Spec:
         """Import and put together the four stages and the budget. Raises ConfigError, ImportError or OSError."""
         made: dict[str, Any] = {name: self._port(name, self.stages[name]) for name in STAGES}
         if self.budget is not None:
-            made["budget"] = _called(imported(self.budget, "budget"))
+            made["budget"] = _budget(imported(self.budget, "budget"), self.budget)
         return made
 
     def _port(self, name: str, stage: Stage) -> Any:
@@ -181,11 +186,27 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
     return word
 
 
-def _called(found: Any) -> Any:
-    """Return a budget, made where what was named is a class or a function that makes one."""
-    return (
-        found if callable(getattr(found, "is_exhausted", None)) and not isinstance(found, type) else found()
-    )
+def _budget(found: Any, spec: str) -> Any:
+    """Return a budget, made where what was named is a class or a function that makes one. Raises ConfigError."""
+    if isinstance(found, type) or not _counts(found):
+        if not callable(found):
+            raise ConfigError(f"budget {spec!r} is a {type(found).__name__}; {_WANTED}")
+        try:
+            found = found()
+        except Exception as error:
+            raise ConfigError(f"budget {spec!r} raised {type(error).__name__}: {error}") from error
+    if not _counts(found):
+        raise ConfigError(f"budget {spec!r} gave a {type(found).__name__}; {_WANTED}")
+    return found
+
+
+_WANTED = (
+    "a budget is an object with `is_exhausted()`, or a class or function without arguments that makes one"
+)
+
+
+def _counts(found: Any) -> bool:
+    return callable(getattr(found, "is_exhausted", None))
 
 
 def _toml(file: Path) -> dict[str, Any]:

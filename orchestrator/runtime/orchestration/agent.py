@@ -43,7 +43,7 @@ class AgentOrchestrator:
         observers: Iterable[Observer] | None = None,
         **options: Any,
     ) -> None:
-        limits = limits or PipelineLimits()
+        limits = self._limits = limits or PipelineLimits()
         own = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
         self.state_machine = OrchestrationStateMachine(
             limits.max_iterations, max_refinements=limits.max_refinements, observers=()
@@ -76,6 +76,7 @@ class AgentOrchestrator:
     async def run_async(self, spec: Any, **options: Any) -> PipelineResult:
         """Run to the end, from inside an event loop."""
         self._begin("")
+        self._limit(options.get("limits") or self._limits)
         self.state_machine.reset()
         return await self._reported(self.pipeline.run(spec, **options))
 
@@ -84,6 +85,8 @@ class AgentOrchestrator:
         records = await self._journal.load(run_id)
         self._begin(run_id)
         path = path_of(run_id, PIPELINE.name, records, laps=("plan_ready",))
+        if (limits := options.get("limits")) is not None:
+            self._limit(limits)
         before = RunMetrics.of(path, self.state_machine.max_iterations)
         self.state_machine.reset()
         self.state_machine.restore(
@@ -105,6 +108,11 @@ class AgentOrchestrator:
                 duration_seconds=fact.dwell,
                 tokens_consumed=fact.tokens,
             )
+
+    def _limit(self, limits: PipelineLimits) -> None:
+        """Let the machine show the limits that the run has."""
+        self.state_machine.max_iterations = limits.max_iterations
+        self.state_machine.max_refinements = limits.max_refinements
 
     def _begin(self, run_id: str) -> None:
         if self._running is not None:

@@ -193,9 +193,10 @@ class OrchestrationStateMachine:
     ) -> bool:
         """Move to a state and return True; duration and tokens are what the state that is left has cost.
 
-        From a terminal state it warns and returns False. Raises InvalidTransitionError where no edge leads there, the
-        state unchanged; with `strict` also from a terminal state and where a limit forbids it. Raises ConfigError for
-        a duration or a number of tokens that is negative or not finite.
+        A duration that nobody gives is measured, but for the time before the first transition, in which nothing was
+        done: 0. From a terminal state it warns and returns False. Raises InvalidTransitionError where no edge leads
+        there, the state unchanged; with `strict` also from a terminal state and where a limit forbids it. Raises
+        ConfigError for a duration or a number of tokens that is negative or not finite.
         """
         if self.is_terminal() and not strict:
             said = f"Attempted transition from terminal state {self.current_state.value} → {_name(to_state)}"
@@ -203,10 +204,16 @@ class OrchestrationStateMachine:
             return False
         if not self.can_transition_to(to_state):
             raise self._refused(to_state)
-        if tokens_consumed < 0 or not 0 <= (duration_seconds or 0.0) < math.inf:
-            raise ConfigError("duration_seconds and tokens_consumed are finite and not negative")
+        tokens: object = tokens_consumed
+        counted = isinstance(tokens, int) and tokens >= 0
+        if not counted or not 0 <= (duration_seconds or 0.0) < math.inf:
+            raise ConfigError(
+                "duration_seconds is finite and not negative, tokens_consumed a whole number and not negative"
+            )
         run, event = self._run, EVENT_OF[self.current_state, OrchestrationState(to_state)]
         run.ctx.limits = self._limits(strict=strict)
+        if duration_seconds is None and self.current_state == OrchestrationState.INITIALIZED:
+            duration_seconds = 0.0
         run.remark = Remark(tokens_consumed, reason or "", duration_seconds)
         self._said = {} if context is None else context
         self._take_up()
