@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator import LLM_LOOP, Limits
 from orchestrator.cli.exit import EXIT_CODES
+from orchestrator.cli.pipeline.spec import Spec
 from orchestrator.kernel.diagram import mermaid
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.settings import Settings, build
@@ -120,7 +121,7 @@ def test_the_diagram_is_the_one_the_command_prints() -> None:
 
 
 def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [block] = of_language("toml")
+    [block] = [one for one in of_language("toml") if one.heading != "Plan, validate, implement, judge"]
     (tmp_path / "orchestrator.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
 
@@ -128,6 +129,21 @@ def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: 
 
     assert settings.model == tomllib.loads(block.text)["model"]
     assert build(Limits, settings.limits, "limits") == Limits(max_iterations=20, wrap_up_turns=1)
+
+
+def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [block] = [one for one in of_language("toml") if one.heading == "Plan, validate, implement, judge"]
+    (tmp_path / "spec.toml").write_text(block.text)
+    (tmp_path / "my_module.py").write_text(_HOST_MODULE)
+    (tmp_path / "my_stages.py").write_text("def validate(request):\n    return []\n")
+    monkeypatch.chdir(tmp_path)
+
+    spec = Spec.read(tmp_path / "spec.toml")
+
+    assert spec.ports().keys() == {"planner", "validator", "implementer", "judge"}
+    assert (spec.pipeline_limits().max_iterations, spec.pipeline_limits().token_budget) == (3, 75_000)
 
 
 def test_the_traces_are_those_of_real_runs() -> None:
