@@ -1,9 +1,11 @@
-"""What the tests of the pipeline share: ports that answer by script, and a pipeline of them."""
+"""What the tests of the pipeline share: ports that answer by script, a pipeline of them, and drawing with weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+
+from hypothesis import strategies as st
 
 from orchestrator.machines.pipeline.model import Evaluation, Issue, Severity, State
 from orchestrator.machines.pipeline.ports import StageRequest
@@ -68,3 +70,15 @@ class Purse:
     def is_exhausted(self) -> bool:
         self.asked += 1
         return bool(self.at) and self.asked >= self.at
+
+
+def weighted(
+    usual: st.SearchStrategy[Any], *seldom: st.SearchStrategy[Any], of: int
+) -> st.SearchStrategy[Any]:
+    """Draw the usual, and each of the others about once in `of` times; `one_of` has no weights.
+
+    The others lie in the middle of what is drawn from: examples are shrunk to one end, and tried at both.
+    """
+    middle = (of - len(seldom)) // 2
+    drawn_from = [*[usual] * middle, *seldom, *[usual] * (of - len(seldom) - middle)]
+    return st.integers(0, of - 1).flatmap(lambda drawn: drawn_from[drawn])

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -18,23 +18,24 @@ from orchestrator import (
     OrchestrationState,
     OrchestrationStateMachine,
 )
+from tests.runtime.pipeline_stage import weighted
 
 S = OrchestrationState
 TERMINAL = OrchestrationStateMachine.TERMINAL_STATES
 TABLE = OrchestrationStateMachine.VALID_TRANSITIONS
+EDGES = {(source, dest) for source, dests in TABLE.items() for dest in dests}
 
+WAY = weighted(st.just("on"), st.just("end"), st.just("any"), of=9)
 MOVE = st.tuples(
     st.just("move"),
-    st.sampled_from(list(S)),
+    st.tuples(WAY, st.sampled_from(list(S))),
     st.sampled_from((None, 0.0, 0.25, 3.5)),
     st.integers(0, 5_000),
     st.booleans(),
 )
 LIMIT = st.tuples(st.just("limit"), st.integers(0, 3))
-COMMANDS = st.lists(
-    st.one_of(*[MOVE] * 4, st.tuples(st.sampled_from(("reset", "save"))), LIMIT),
-    max_size=60,
-)  # fmt: skip
+RESET, SAVE = st.just(("reset",)), st.just(("save",))
+COMMANDS = st.lists(weighted(MOVE, LIMIT, SAVE, RESET, SAVE, of=20), min_size=12, max_size=30)
 
 
 class Watched:
@@ -80,10 +81,17 @@ def check_report(sm: OrchestrationStateMachine) -> None:
     assert len(data["history"]) == len(sm.history)
 
 
+def wished(state: S, way: str, wish: S) -> S:
+    """Mostly a state that an edge leads to, and seldom an end: any state at all would end nearly every run at once."""
+    ways = sorted(dest for dest in TABLE.get(state, ()) if (dest in TERMINAL) == (way == "end"))
+    return wish if way == "any" or not ways else ways[list(S).index(wish) % len(ways)]
+
+
 def moved(sm: OrchestrationStateMachine, command: tuple[Any, ...]) -> bool:
     """Carry out a move; tell whether it was made, having checked that it had to be."""
-    _, dest, seconds, tokens, strict = command
+    _, wish, seconds, tokens, strict = command
     before, count = sm.current_state, len(sm.history)
+    dest = wished(before, *wish)
     try:
         done = sm.transition(dest, duration_seconds=seconds, tokens_consumed=tokens, strict=strict)
     except InvalidTransitionError:
@@ -95,24 +103,37 @@ def moved(sm: OrchestrationStateMachine, command: tuple[Any, ...]) -> bool:
     return done
 
 
-@given(COMMANDS)
-def test_no_sequence_of_commands_leads_to_an_illegal_state_or_a_wrong_count(
-    commands: list[tuple[Any, ...]],
-) -> None:
+def test_no_sequence_of_commands_leads_to_an_illegal_state_or_a_wrong_count() -> None:
+    reached: Counter[Any] = Counter()
+    carried_out(reached)
+    assert len(EDGES) == 17
+    assert len(EDGES & set(reached)) >= 15, f"never taken: {EDGES - set(reached)}"
+    assert reached["saved with a refinement"] >= 3
+    assert reached["not made"] >= 3
+
+
+# Thirty commands are short enough to be read, and to shrink them would take minutes: longer than a test may.
+@settings(max_examples=250, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(commands=COMMANDS)
+def carried_out(reached: Counter[Any], commands: list[tuple[Any, ...]]) -> None:
     store, watched = CheckpointManager(), Watched()
     sm = OrchestrationStateMachine(observers=())
     sm.add_observer(watched)
     for command in commands:
         match command[0]:
             case "move":
-                made = moved(sm, command)
-                assert not made or watched.moves[-1] == (sm.history[-1].from_state, command[1])
-                assert not made or watched.totals == sm.get_total_metrics()
+                edge = None
+                if moved(sm, command):
+                    edge = (sm.history[-1].from_state, sm.history[-1].to_state)
+                    assert watched.moves[-1] == edge
+                    assert watched.totals == sm.get_total_metrics()
+                reached[edge or "not made"] += 1
             case "reset":
                 sm.reset()
             case "limit":
                 sm.max_iterations = command[1]
             case "save":
+                reached["saved with a refinement"] += sm.refinement_count > 0
                 store.save_state_machine(sm)
                 again = store.load_state_machine(observers=())
                 assert again is not None
@@ -122,9 +143,16 @@ def test_no_sequence_of_commands_leads_to_an_illegal_state_or_a_wrong_count(
         check(sm)
 
 
-@settings(max_examples=30)
-@given(st.lists(MOVE, max_size=40))
-def test_prometheus_shows_the_same_sums_as_the_report(commands: list[tuple[Any, ...]]) -> None:
+def test_prometheus_shows_the_same_sums_as_the_report() -> None:
+    reached: Counter[Any] = Counter()
+    counted(reached)
+    on = {(source, dest) for source, dest in EDGES if dest not in TERMINAL}
+    assert len(on & set(reached)) >= 6, f"never taken: {on - set(reached)}"
+
+
+@settings(max_examples=40)
+@given(commands=st.lists(MOVE, min_size=10, max_size=20))
+def counted(reached: Counter[Any], commands: list[tuple[Any, ...]]) -> None:
     registry = CollectorRegistry()
     sm = OrchestrationStateMachine(observers=[Metrics(registry)])
     for command in commands:
@@ -146,3 +174,4 @@ def test_prometheus_shows_the_same_sums_as_the_report(commands: list[tuple[Any, 
         if sample.name == "orchestrator_transitions_total" and sample.value
     }
     assert from_metrics == counts
+    reached.update(counts)

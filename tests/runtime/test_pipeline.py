@@ -15,6 +15,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.kernel.record import BudgetChecked, Transition
+from orchestrator.machines.pipeline.feedback import tokens_of
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import (
@@ -119,6 +120,22 @@ def test_thresholds_and_categories_are_data() -> None:
     result = run(Stages(judged=[Evaluation(65.0, {"code": 50.0}), Evaluation(70.0)]), rubric=rubric)
 
     assert path(result.transitions)[4:] == ["soft_failure", "implemented", "approved"]
+
+
+def test_feedback_over_its_limit_of_tokens_loses_the_oldest() -> None:
+    invalid = [[Issue(Severity.ERROR, f"{name} is missing")] for name in ("one", "two", "six")]
+    texts = [f"The plan was not valid.\n- error: {name} is missing" for name in ("one", "two", "six")]
+    each = tokens_of(texts[0])
+
+    def told(limit: int) -> list[list[str]]:
+        stages = Stages(valid=[*invalid, GOOD])
+        result = run(stages, limits=PipelineLimits(max_iterations=4, feedback_tokens=limit))
+        assert stages.planner.requests[-1].feedback == result.feedback
+        return [[one.text for one in request.feedback] for request in stages.planner.requests]
+
+    assert told(0) == told(3 * each) == [[], texts[:1], texts[:2], texts]
+    assert told(3 * each - 1) == told(2 * each) == [[], texts[:1], texts[:2], texts[1:]]
+    assert told(2 * each - 1) == told(each) == [[], texts[:1], texts[1:2], texts[2:]]
 
 
 # ---- limits ----

@@ -19,6 +19,7 @@ from orchestrator.machines.pipeline.model import State
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.messages import Response, Usage
 from orchestrator.providers.scripted import ScriptedLLM, call
+from orchestrator.runtime.orchestration.metrics import RunMetrics
 from orchestrator.runtime.pipeline import Pipeline
 from orchestrator.runtime.pipeline_result import PipelineResult
 from orchestrator.runtime.prompt_stage import PromptStage, lent
@@ -87,6 +88,38 @@ GOLDEN = """
 15 judging      approved      succeeded      32
 """
 
+REPORT = """
+=== Orchestration Metrics Report ===
+
+Final State: succeeded
+Iterations: 4 / 4
+Total Duration: 0.00s
+Total Tokens: 1,155
+Total Transitions: 15
+
+--- State Visit Counts ---
+  implementing: 3
+  initialized: 1
+  judging: 3
+  planning: 4
+  validating: 4
+
+--- Bottleneck Analysis ---
+Slowest State: initialized
+  Avg Duration: 0.00s
+  Total Duration: 0.00s
+  Visits: 1
+
+Highest Token State: implementing
+  Avg Tokens: 202
+  Total Tokens: 606
+  Visits: 3
+
+--- Transition Patterns ---
+Most Common: planning → validating (4x)
+Unique Transitions: 8
+"""
+
 NO_TESTS = "The plan was not valid.\n- error: no tests"
 NO_DOCS = "The plan was not valid.\n- error: no docs"
 GAPS = "The implementation has to be refined: it scored 6.5.\n- timing_coverage: 5\ngaps"
@@ -133,6 +166,12 @@ def test_a_run_through_models_has_exactly_these_transitions_feedback_and_tokens(
     ]
     for llm in llms.values():
         llm.assert_complete()
+
+
+def test_its_report_is_exactly_this_text() -> None:
+    result = piped(models(), clock=FakeClock()).run_sync("a parser")
+
+    assert RunMetrics.of(result.transitions, 4).report().strip() == REPORT.strip()
 
 
 def test_each_model_reads_the_spec_what_was_made_and_its_own_feedback() -> None:

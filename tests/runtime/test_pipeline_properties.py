@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ from orchestrator.machines.pipeline.model import (
 )
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline_result import PipelineResult
-from tests.runtime.pipeline_stage import Purse, Stages
+from tests.runtime.pipeline_stage import Purse, Stages, weighted
 from tests.runtime.stage import path
 
 used = st.integers(0, 3_000)
@@ -32,24 +33,26 @@ names = st.sampled_from((*Rubric().plan, *Rubric().implementation, "other"))
 scores = st.floats(0, 10)
 
 plans = st.builds(Plan, st.text(max_size=5), used)
-validations = st.builds(
-    Validation, st.lists(st.builds(Issue, severities, st.text(max_size=200)), max_size=3).map(tuple), used
-)
+issues = st.lists(st.builds(Issue, severities, st.text(max_size=200)), min_size=1, max_size=3).map(tuple)
+validations = weighted(st.builds(Validation, st.just(()), used), st.builds(Validation, issues, used), of=2)
 implementations = st.builds(Implementation, st.text(max_size=5), used)
-evaluations = st.builds(Evaluation, scores, st.dictionaries(names, scores), st.text(max_size=300), used)
+judged = weighted(st.floats(5, 6.9), st.floats(0, 4.9), st.floats(7, 10), scores, of=6)
+evaluations = st.builds(
+    Evaluation, judged, st.dictionaries(names, scores, max_size=2), st.text(max_size=300), used
+)
 faults = st.sampled_from((None, 3.5, KeyError("k"), {"score": "x"}, object()))
 
 
 def stages_of(good: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    return st.lists(st.one_of(good, good, good, good, good, good, faults), min_size=1, max_size=8)
+    return st.lists(weighted(good, faults, of=14), min_size=2, max_size=8)
 
 
 limits = st.builds(
     PipelineLimits,
     max_iterations=st.integers(1, 5),
     max_refinements=st.integers(1, 5),
-    token_budget=st.one_of(st.just(0), st.integers(1, 100_000)),
-    feedback_tokens=st.integers(0, 120),
+    token_budget=weighted(st.just(0), st.integers(6_000, 40_000), of=4),
+    feedback_tokens=weighted(st.integers(1, 60), st.just(0), of=4),
 )
 runs = st.fixed_dictionaries(
     {
@@ -61,10 +64,20 @@ runs = st.fixed_dictionaries(
 )
 
 
-@given(scripts=runs, limit=limits, purse=st.integers(0, 30))
-@settings(max_examples=150)
-def test_no_answer_of_a_stage_leads_anywhere_but_along_the_table_to_an_end(
-    scripts: dict[str, list[Any]], limit: PipelineLimits, purse: int
+def test_no_answer_of_a_stage_leads_anywhere_but_along_the_table_to_an_end() -> None:
+    reached: Counter[Any] = Counter()
+    along_the_table(reached)
+    # The run itself cannot fail before it began: 16 of the 17 edges can be taken.
+    edges = {(source.value, dest.value) for source, dest in EVENT_OF}
+    assert len(edges & set(reached)) >= 15, f"never taken: {edges - set(reached)}"
+    for what in ("approved", "soft_failure", "hard_failure", "plan_invalid", "max_iterations", "stage_error"):
+        assert reached[what] >= 3, f"{what} was reached {reached[what]} times"
+
+
+@given(scripts=runs, limit=limits, purse=st.sampled_from((0,) * 12 + tuple(range(1, 13))))
+@settings(max_examples=250)
+def along_the_table(
+    reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits, purse: int
 ) -> None:
     stages = Stages(**scripts)
 
@@ -80,6 +93,7 @@ def test_no_answer_of_a_stage_leads_anywhere_but_along_the_table_to_an_end(
     assert result.state in {State.SUCCEEDED, State.FAILED, State.BUDGET_EXHAUSTED}
     assert result.reason in REASONS[result.outcome]
     counts_equal_the_history(result, stages, limit)
+    reached.update({(move.source, move.dest) for move in moves} | set(path(moves)) | {result.reason})
 
 
 def counts_equal_the_history(result: PipelineResult, stages: Stages, limit: PipelineLimits) -> None:
@@ -97,11 +111,20 @@ def counts_equal_the_history(result: PipelineResult, stages: Stages, limit: Pipe
         assert move.iteration == iterations
 
 
+def test_only_an_approved_implementation_is_an_output_and_the_best_has_the_highest_score() -> None:
+    reached: Counter[Any] = Counter()
+    output_and_best(reached)
+    for best in (True, False):
+        for state in (State.SUCCEEDED, State.FAILED):
+            possible = best or state != State.SUCCEEDED
+            assert (reached[state, best] >= 3) == possible, (
+                f"{state} with best {best}: {reached[state, best]}"
+            )
+
+
 @given(scripts=runs, limit=limits)
-@settings(max_examples=100)
-def test_only_an_approved_implementation_is_an_output_and_the_best_has_the_highest_score(
-    scripts: dict[str, list[Any]], limit: PipelineLimits
-) -> None:
+@settings(max_examples=150)
+def output_and_best(reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits) -> None:
     result = Stages(**scripts).pipeline(limits=limit).run_sync("x")
 
     if result.state == State.SUCCEEDED:
@@ -116,12 +139,20 @@ def test_only_an_approved_implementation_is_an_output_and_the_best_has_the_highe
         assert result.best is None or result.best.score < Rubric().approve
     assert (result.best is None) == ("soft_failure" not in path(result.transitions) and result.evaluation is None
                                      and "hard_failure" not in path(result.transitions))  # fmt: skip
+    reached[result.state, result.best is not None] += 1
+
+
+def test_what_stages_are_told_is_of_their_kind_the_newest_and_no_longer_than_allowed() -> None:
+    reached: Counter[Any] = Counter()
+    told_no_more_than_allowed(reached)
+    for what in ("planner told", "implementer told", "dropped", "kept"):
+        assert reached[what] >= 3, f"{what}: {reached[what]} times"
 
 
 @given(scripts=runs, limit=limits)
-@settings(max_examples=100)
-def test_what_stages_are_told_is_of_their_kind_the_newest_and_no_longer_than_allowed(
-    scripts: dict[str, list[Any]], limit: PipelineLimits
+@settings(max_examples=150)
+def told_no_more_than_allowed(
+    reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits
 ) -> None:
     stages = Stages(**scripts)
 
@@ -139,3 +170,11 @@ def test_what_stages_are_told_is_of_their_kind_the_newest_and_no_longer_than_all
     for request in stages.implementer.requests:
         assert {one.kind.value for one in request.feedback} <= {"judge_soft_failure"}
     assert not stages.validator.requests or stages.validator.requests[0].feedback == ()
+    given_back = sum(
+        event in {"plan_invalid", "soft_failure", "hard_failure"} for event in path(result.transitions)
+    )
+    assert limit.feedback_tokens or len(result.feedback) == given_back
+    reached["planner told"] += any(one.feedback for one in stages.planner.requests)
+    reached["implementer told"] += any(one.feedback for one in stages.implementer.requests)
+    reached["dropped"] += len(result.feedback) < given_back
+    reached["kept"] += len(result.feedback) == given_back > 1
