@@ -204,12 +204,7 @@ class OrchestrationStateMachine:
             return False
         if not self.can_transition_to(to_state):
             raise self._refused(to_state)
-        tokens: object = tokens_consumed
-        counted = isinstance(tokens, int) and tokens >= 0
-        if not counted or not 0 <= (duration_seconds or 0.0) < math.inf:
-            raise ConfigError(
-                "duration_seconds is finite and not negative, tokens_consumed a whole number and not negative"
-            )
+        _check(duration_seconds, tokens_consumed)
         run, event = self._run, EVENT_OF[self.current_state, OrchestrationState(to_state)]
         run.ctx.limits = self._limits(strict=strict)
         if duration_seconds is None and self.current_state == OrchestrationState.INITIALIZED:
@@ -381,6 +376,14 @@ class OrchestrationStateMachine:
             fact.dwell,
             fact.tokens,
             fact.reason or "none",
+        )
+
+
+def _check(seconds: float | None, tokens: object) -> None:
+    """Raise ConfigError for figures that no report could add up."""
+    if not (isinstance(tokens, int) and tokens >= 0) or not 0 <= (seconds or 0.0) < math.inf:
+        raise ConfigError(
+            "duration_seconds is finite and not negative, tokens_consumed a whole number and not negative"
         )
 
 
