@@ -38,7 +38,7 @@ class Launch:
     """A model spec; None where another program than the command line started the run."""
     base_url: str | None = None
     structured: str | None = None
-    """`native` or `prompt`: how a vendor's model is told of the output schema."""
+    """`prompt`: a vendor's model is told of the output schema in the prompt; None: by its own mode."""
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
     """Command lines or URLs of MCP servers, each perhaps with `NAME=` before it."""
@@ -70,7 +70,7 @@ class Launch:
         return cls(
             model=given.pop("model") or settings.model,
             base_url=given.pop("base_url") or settings.base_url,
-            structured=given.pop("structured") or settings.structured,
+            structured="prompt" if (given.pop("structured") or settings.structured) == "prompt" else None,
             output_schema=None if schema is None else str(schema.absolute()),
             params={**settings.params, **given.pop("params")},
             retry=dict(settings.retry),

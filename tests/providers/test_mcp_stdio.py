@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +76,15 @@ def kill_when(folder: Path, file: str, lines: int) -> asyncio.Task[None]:
 
 
 # ---- a server that works ----
+
+
+@pytest.fixture(autouse=True)
+def _reaped() -> Iterator[None]:
+    """The SDK kills a program that does not end, and does not wait for that: on a busy machine it may be dying yet."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_a_run_uses_the_tools_of_a_server_and_arguments_are_checked_before_they_are_sent(shop: Shop) -> None:
