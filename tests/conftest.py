@@ -126,8 +126,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers a core: much of the suite waits for processes, disks and Prometheus, and would leave cores idle."""
-    return 2 * (os.cpu_count() or 1)
+    """Three workers for two cores: much of the suite waits for processes, disks and Prometheus."""
+    return (3 * (os.cpu_count() or 1) + 1) // 2
 
 
 # ---- coroutine tests ----

@@ -273,7 +273,9 @@ def _keep_pictures(monitoring: Monitoring, story: Story) -> None:
 def test_every_critical_alert_reaches_whoever_is_paged(seen: tuple[Story, Monitoring]) -> None:
     _, monitoring = seen
     critical = {alert.full_name for alert in ALERTS if alert.severity is Severity.CRITICAL}
-    assert critical - monitoring.webhook.names("firing", "page") == EXPLAINED & critical
+    assert (
+        critical - monitoring.webhook.names("firing", "page") <= EXPLAINED
+    )  # which may be said before what explains it
 
 
 def test_every_alert_was_seen_to_fire_but_those_with_a_reason(seen: tuple[Story, Monitoring]) -> None:
