@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from orchestrator.errors import Corrupt, Held, OrchestratorError, OtherGraph, Suspended
+from orchestrator.errors import Corrupt, DeadlineExceeded, Held, OrchestratorError, OtherGraph, Suspended
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, Lease, Record
@@ -119,6 +119,19 @@ class Carrier(Generic[R]):
         return await self._control.pending(run_id)
 
     # ---- inside ----
+
+    def _limit_time(self, run: Run[Any, Any], deadline: float | None) -> None:
+        """Give a new run its end: the limit of its time, and the caller's `deadline` in seconds from now."""
+        if deadline is not None:
+            run.ctx.deadline = max(0.0, deadline)
+            if deadline <= 0:
+                run.stop(DeadlineExceeded(0.0))
+        self._set_end(run, self._control.clock.monotonic())
+
+    def _set_end(self, run: Run[Any, Any], began: float) -> None:
+        """Set the time (monotonic) by which the run must have ended, from when it began."""
+        seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
+        run.expires_at = began + min(seconds) if seconds else None
 
     async def _carry(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> R:
         """Drive a run to its end."""

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.errors import ConfigError, DeadlineExceeded, RunExists, RunUnknown
+from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal
@@ -197,11 +197,7 @@ class Orchestrator(Carrier[Result]):
         history = await self._history(conversation_id)
         run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
         run.follower = follower
-        if deadline is not None:
-            run.ctx.deadline = max(0.0, deadline)
-            if deadline <= 0:
-                run.stop(DeadlineExceeded(0.0))
-        self._set_end(run, self._deps.clock.monotonic())
+        self._limit_time(run, deadline)
         return await self._carry(run)
 
     async def _run_below(
@@ -223,7 +219,7 @@ class Orchestrator(Carrier[Result]):
         except RunUnknown:
             run = self._new(prompt, (), run_id, None, lent(self._limits))
             run.parent_run_id = above.run_id
-            self._set_end(run, self._deps.clock.monotonic())
+            self._limit_time(run, None)
         else:
             if head.parent_run_id != above.run_id:
                 raise RunExists(run_id)
@@ -264,11 +260,6 @@ class Orchestrator(Carrier[Result]):
 
     def _context_limit(self, limits: Limits) -> int:
         return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
-
-    def _set_end(self, run: LoopRun, began: float) -> None:
-        """Set the time (monotonic) by which the run must have ended, from when it began."""
-        seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
-        run.expires_at = began + min(seconds) if seconds else None
 
     def _refuse_real_models(self) -> None:
         llm = self._deps.llm

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.errors import ConfigError, DeadlineExceeded
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
@@ -113,11 +113,7 @@ class Pipeline(Carrier[PipelineResult]):
             pipeline_record.plain_spec(spec), _checked(limits) or self._limits, self._rubric
         )
         run: PipelineRun = Run(self._machine, run_id or new_id(), ctx, self._deps)
-        if deadline is not None:
-            ctx.deadline = max(0.0, deadline)
-            if deadline <= 0:
-                run.stop(DeadlineExceeded(0.0))
-        self._set_end(run, self._clock.monotonic())
+        self._limit_time(run, deadline)
         return await self._carry(run)
 
     def run_sync(self, spec: Any, **options: Any) -> PipelineResult:
@@ -188,10 +184,6 @@ class Pipeline(Carrier[PipelineResult]):
         )
         graph, now = self._machine.graph, self._clock.time
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
-
-    def _set_end(self, run: PipelineRun, began: float) -> None:
-        seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
-        run.expires_at = began + min(seconds) if seconds else None
 
     async def _refuse_unknown(self, run_id: str) -> None:
         """Raise Suspended where a stage may have happened that must not happen twice; nobody claims the run then."""
