@@ -14,7 +14,6 @@ What is sent and how answers are read stands in `anthropic_request` and `anthrop
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +24,7 @@ from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.messages import Request, Response, encodable
 from orchestrator.providers.anthropic_answer import MessageAssembly, merged, response_of
 from orchestrator.providers.anthropic_request import conversation, tools
+from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_schema import is_object
 from orchestrator.providers.reading import mapping
 from orchestrator.providers.schema_prompt import instructed
@@ -33,8 +33,6 @@ from orchestrator.providers.sdk import SdkModel
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-_CONNECT_SECONDS = 5.0
-_NO_KEY = "none"
 """Sent to a compatible server where no key is known."""
 _PAUSES = 10
 _SAMPLING = frozenset(("temperature", "top_p", "top_k"))
@@ -76,12 +74,7 @@ class Anthropic(SdkModel):
             import anthropic  # noqa: F401
         except ImportError as error:
             raise MissingExtra("anthropic", "anthropic") from error
-        if not model:
-            raise ConfigError("the model has no name")
-        if structured not in ("native", "prompt"):
-            raise ConfigError(f"structured is {structured!r}; possible: native, prompt")
-        if not timeout > 0:
-            raise ConfigError(f"timeout is {timeout!r}; possible: seconds, more than 0")
+        check_model(model, structured, timeout, base_url)
         if max_tokens < 1:
             raise ConfigError(f"max_tokens is {max_tokens!r}; possible: 1 or more")
         if client is not None and not _is_client(client):
@@ -90,9 +83,12 @@ class Anthropic(SdkModel):
             raise ConfigError("client brings its own address and key: give base_url and api_key to it")
         self.base_url = None if base_url is None else base_url.rstrip("/").removesuffix("/v1")
         self.timeout = timeout
-        known = getattr(client, "api_key", None) or "" if client is not None else _key(api_key, base_url)
-        host_client = None if client is None else client.with_options(max_retries=0)
-        super().__init__(model, MessagesForm(max_tokens, structured), SecretStr(known), host_client)
+        form = MessagesForm(max_tokens, structured)
+        if client is None:
+            super().__init__(model, form, key_of("Anthropic", api_key, base_url), None)
+        else:
+            known = SecretStr(getattr(client, "api_key", None) or "")
+            super().__init__(model, form, known, client.with_options(max_retries=0))
 
     def __repr__(self) -> str:
         return f"Anthropic({self.model!r})"
@@ -110,7 +106,7 @@ class Anthropic(SdkModel):
     def _new_client(self) -> Any:
         import anthropic
 
-        timeout = anthropic.Timeout(self.timeout, connect=min(self.timeout, _CONNECT_SECONDS))
+        timeout = anthropic.Timeout(self.timeout, connect=min(self.timeout, CONNECT_SECONDS))
         try:
             return anthropic.AsyncAnthropic(
                 api_key=self._key.get_secret_value(),
@@ -241,16 +237,3 @@ def _parts(response: Response) -> list[dict[str, Any]]:
 def _is_client(client: object) -> bool:
     """Say whether it is one of the SDK's asynchronous clients: Bedrock's and others do not descend from one class."""
     return hasattr(client, "messages") and inspect.iscoroutinefunction(getattr(client, "close", None))
-
-
-def _key(given: str | SecretStr | None, base_url: str | None) -> str:
-    given = os.environ.get("ANTHROPIC_API_KEY") or None if given is None else given
-    key = given.get_secret_value() if isinstance(given, SecretStr) else given
-    if key is None:
-        if not (base_url or os.environ.get("ANTHROPIC_BASE_URL")):
-            raise ConfigError("there is no API key for Anthropic: give api_key, or set ANTHROPIC_API_KEY")
-        return _NO_KEY
-    key = key.strip()
-    if not key or not key.isascii() or not key.isprintable():
-        raise ConfigError("the API key is empty, or holds what no HTTP header can")
-    return key

@@ -14,8 +14,6 @@ is sent and how answers are read stands in `openai_chat` and `openai_responses`;
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,17 +21,14 @@ from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.messages import encodable
+from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import Options
 from orchestrator.providers.openai_responses import ResponsesForm
-from orchestrator.providers.sdk import Form, SdkModel, check_address
+from orchestrator.providers.sdk import Form, SdkModel
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-_CONNECT_SECONDS = 5.0
-_NO_KEY = "none"
-"""Sent to a compatible server where no key is known: the SDK insists on one, local servers do not read it."""
 
 
 class OpenAI(SdkModel):
@@ -72,7 +67,9 @@ class OpenAI(SdkModel):
             import openai
         except ImportError as error:
             raise MissingExtra("openai", "openai") from error
-        _check(model, api, structured, timeout, base_url)
+        check_model(model, structured, timeout, base_url)
+        if api not in _FORMS:
+            raise ConfigError(f"api is {api!r}; possible: {', '.join(_FORMS)}")
         if client is not None and not isinstance(client, openai.AsyncOpenAI):
             raise ConfigError(f"client is a {type(client).__name__}; possible: openai.AsyncOpenAI")
         if client is not None and (base_url is not None or api_key is not None):
@@ -82,7 +79,7 @@ class OpenAI(SdkModel):
         self.timeout = timeout
         form = _FORMS[api](Options(structured, stream_usage, reasoning_field))
         if client is None:
-            super().__init__(model, form, _key(api_key, base_url), None)
+            super().__init__(model, form, key_of("OpenAI", api_key, base_url), None)
         else:
             super().__init__(model, form, SecretStr(client.api_key), client.with_options(max_retries=0))
 
@@ -92,7 +89,7 @@ class OpenAI(SdkModel):
     def _new_client(self) -> AsyncOpenAI:
         import openai
 
-        timeout = openai.Timeout(self.timeout, connect=min(self.timeout, _CONNECT_SECONDS))
+        timeout = openai.Timeout(self.timeout, connect=min(self.timeout, CONNECT_SECONDS))
         client = openai.AsyncOpenAI(
             api_key=self._key.get_secret_value(),
             base_url=self.base_url,
@@ -119,31 +116,3 @@ class OpenAI(SdkModel):
 
 
 _FORMS: dict[str, Callable[[Options], Form]] = {"chat": ChatForm, "responses": ResponsesForm}
-
-
-def _check(model: str, api: str, structured: str, timeout: float, base_url: str | None) -> None:
-    """Raise ConfigError for what no model can be made of."""
-    if not model:
-        raise ConfigError("the model has no name")
-    if api not in _FORMS:
-        raise ConfigError(f"api is {api!r}; possible: {', '.join(_FORMS)}")
-    if structured not in ("native", "prompt"):
-        raise ConfigError(f"structured is {structured!r}; possible: native, prompt")
-    if not (math.isfinite(timeout) and timeout > 0):
-        raise ConfigError(f"timeout is {timeout!r}; possible: seconds, more than 0")
-    if base_url is not None:
-        check_address(base_url)
-
-
-def _key(given: str | SecretStr | None, base_url: str | None) -> SecretStr:
-    if given is None:
-        given = os.environ.get("OPENAI_API_KEY") or None
-    key = given.get_secret_value() if isinstance(given, SecretStr) else given
-    if key is None:
-        if not (base_url or os.environ.get("OPENAI_BASE_URL")):
-            raise ConfigError("there is no API key for OpenAI: give api_key, or set OPENAI_API_KEY")
-        return SecretStr(_NO_KEY)
-    key = key.strip()
-    if not key or not key.isascii() or not key.isprintable():
-        raise ConfigError("the API key is empty, or holds what no HTTP header can")
-    return SecretStr(key)

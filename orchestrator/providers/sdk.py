@@ -12,11 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol, Self
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from orchestrator.errors import ConfigError, LLMError
+from orchestrator.errors import LLMError
 from orchestrator.messages import Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event, EventDecoder
@@ -225,16 +224,3 @@ async def _drained(chunks: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in chunks:
                 pass
-
-
-def check_address(base_url: str) -> None:
-    """Raise ConfigError for what is no address of a server."""
-    try:
-        parts = urlsplit(base_url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ConfigError(
-            f"base_url is {base_url!r}; possible: an address that begins with http:// or https://"
-        )

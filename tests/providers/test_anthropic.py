@@ -236,6 +236,11 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
         ({"model": ""}, "the model has no name"),
         ({"structured": "json"}, "structured is 'json'; possible: native, prompt"),
         ({"timeout": 0}, "timeout is 0; possible: seconds, more than 0"),
+        ({"timeout": float("inf")}, "timeout is inf; possible: seconds, more than 0"),
+        (
+            {"base_url": "localhost:8080"},
+            "base_url is 'localhost:8080'; possible: an address that begins with http:// or https://",
+        ),
         ({"max_tokens": 0}, "max_tokens is 0; possible: 1 or more"),
         ({"client": object()}, "client is a object; possible: anthropic.AsyncAnthropic"),
         ({"api_key": "käse"}, "the API key is empty, or holds what no HTTP header can"),

@@ -13,14 +13,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from orchestrator.messages import Message, Request, Response, Usage
-from orchestrator.ports import LLM
+from orchestrator.messages import Message, Response, Usage
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.replay import Record, ReplayLLM, load, scan
 from orchestrator.runtime.result import Result
 from tests.providers.anthropic_words import events
 from tests.providers.loopback import Asked, Loopback, Reply, json_reply, stream_reply
-from tests.providers.test_http_replay import CORPUS, SELECTION, end, played, reproduced
+from tests.providers.test_http_replay import CORPUS, SELECTION, Kept, Streamed, end, played, reproduced
 
 Item = tuple[str, Any]
 MENDED = ("(The conversation begins with the assistant.)", "No result of this call was recorded.")
@@ -158,33 +157,6 @@ def spelt(record: Record) -> Record:
     return replace(record, messages=tuple(messages))
 
 
-class Kept:
-    """A model that keeps what it was asked and what it answered."""
-
-    def __init__(self, llm: LLM, model: str) -> None:
-        self.llm, self.model = llm, model
-        self.asked: list[list[Message]] = []
-        self.answered: list[Response] = []
-
-    async def complete(self, request: Request) -> Response:
-        self.asked.append(list(request.messages))
-        self.answered.append(await self.llm.complete(request))
-        return self.answered[-1]
-
-
-class Streamed:
-    """A model that is always asked for a stream, and whose pieces must add up."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.llm = llm
-
-    async def complete(self, request: Request) -> Response:
-        pieces: list[str] = []
-        response = await self.llm.complete(replace(request, on_delta=pieces.append))
-        assert "".join(pieces) == response.message().text
-        return response
-
-
 @dataclass(frozen=True)
 class Way:
     """How the server answers."""
@@ -225,7 +197,7 @@ async def check(records: Sequence[Record], way: Way) -> tuple[int, int]:
             kept = Kept(ReplayLLM(record), record.model or "recorded")
             here = await played(record, kept)
             # The server knows no more than the replies, in the order in which they were given here.
-            awaited[:] = kept.answered
+            awaited[:] = kept.given
             server.asked.clear()
             there = await played(record, Streamed(remote) if way.streamed else remote)
             assert ended(there) == ended(here), record.id

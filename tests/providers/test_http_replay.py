@@ -115,7 +115,7 @@ class Streamed:
     async def complete(self, request: Request) -> Response:
         pieces: list[str] = []
         response = await self.llm.complete(replace(request, on_delta=pieces.append))
-        assert "".join(pieces) == (response.content or "")
+        assert "".join(pieces) == response.message().text
         return response
 
 

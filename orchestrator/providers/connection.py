@@ -1,0 +1,59 @@
+"""What every vendor's model is checked for before anything is sent: name, address, key, time."""
+
+from __future__ import annotations
+
+import math
+import os
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from orchestrator.errors import ConfigError
+
+CONNECT_SECONDS = 5.0
+"""How long connecting may take, also where an answer may take longer."""
+_NO_KEY = "none"
+"""Sent to a compatible server where no key is known: the SDKs insist on one, local servers do not read it."""
+
+
+def check_model(model: str, structured: str, timeout: float, base_url: str | None) -> None:
+    """Raise ConfigError for what no model can be made of."""
+    if not model:
+        raise ConfigError("the model has no name")
+    if structured not in ("native", "prompt"):
+        raise ConfigError(f"structured is {structured!r}; possible: native, prompt")
+    if not (math.isfinite(timeout) and timeout > 0):
+        raise ConfigError(f"timeout is {timeout!r}; possible: seconds, more than 0")
+    if base_url is not None:
+        check_address(base_url)
+
+
+def check_address(base_url: str) -> None:
+    """Raise ConfigError for what is no address of a server."""
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"base_url is {base_url!r}; possible: an address that begins with http:// or https://"
+        )
+
+
+def key_of(vendor: str, given: str | SecretStr | None, base_url: str | None) -> SecretStr:
+    """Return the API key: the one given, else the one of the vendor's variable. Raises ConfigError.
+
+    None is needed where the address is not the vendor's own.
+    """
+    prefix = vendor.upper()
+    found = given if given is not None else os.environ.get(f"{prefix}_API_KEY") or None
+    key = found.get_secret_value() if isinstance(found, SecretStr) else found
+    if key is None:
+        if not (base_url or os.environ.get(f"{prefix}_BASE_URL")):
+            raise ConfigError(f"there is no API key for {vendor}: give api_key, or set {prefix}_API_KEY")
+        return SecretStr(_NO_KEY)
+    key = key.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigError("the API key is empty, or holds what no HTTP header can")
+    return SecretStr(key)
