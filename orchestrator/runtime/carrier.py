@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from orchestrator.errors import Corrupt, DeadlineExceeded, Held, OrchestratorError, OtherGraph, Suspended
+from orchestrator.errors import (
+    ConfigError,
+    Corrupt,
+    DeadlineExceeded,
+    Held,
+    OrchestratorError,
+    OtherGraph,
+    Suspended,
+)
+from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, Lease, Record
@@ -34,6 +43,7 @@ class Carrier(Generic[R]):
     _driver: Driver
     _recovery: Recovery
     _control: Control
+    _codec: ContextCodec[Any]
     _observers: Sequence[Observer]
     _retire: Callable[[str], None]
     """Lets the journal go of a run that is left where it is."""
@@ -169,6 +179,28 @@ class Carrier(Generic[R]):
         end: R = await asyncio.shield(self._live.end_of(run.run_id))
         return end
 
+    async def _take_up(
+        self,
+        run_id: str,
+        by: str,
+        restore: Callable[[StoredRun, list[Record], Lease], Awaitable[Run[Any, Any]]],
+    ) -> tuple[Run[Any, Any], list[Record]]:
+        """Claim a run of the journal, let `restore` make it again, announce that it goes on; return both.
+
+        What `restore` changes in the context (other limits, a loss that is charged) stands in the announcement.
+        """
+        stored, records, lease = await self._claimed(run_id)
+        try:
+            run = await restore(stored, records, lease)
+            changes = self._codec.changes(run)
+            self._set_end(run, run.started_at or 0.0)
+            body = {"at": self._control.clock.time(), "by": by, "context": changes}
+            await self._driver.announce(run, "resumed", body)
+        except BaseException:
+            await self._journal.release(lease)
+            raise
+        return run, records
+
     async def _claimed(self, run_id: str) -> tuple[StoredRun, list[Record], Lease]:
         """Claim a run, and tell observers what became of one that its last owner had left."""
         try:
@@ -188,3 +220,12 @@ class Carrier(Generic[R]):
 def new_id() -> str:
     """Return an id that no run has."""
     return secrets.token_hex(16)
+
+
+def outside_loop(name: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Run `work` to its end where there is no event loop. Raises ConfigError inside one; `name` says what to await."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    raise ConfigError(f"run_sync was called inside a running event loop; use `await {name}.run(...)` there")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
+from orchestrator.journal.context import ContextCodec
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal
@@ -21,13 +21,13 @@ from orchestrator.messages import Message
 from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
 from orchestrator.runtime import arguments, compose, resuming, subagent
-from orchestrator.runtime.carrier import Carrier, new_id
+from orchestrator.runtime.carrier import Carrier, new_id, outside_loop
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.live import LiveRuns
+from orchestrator.runtime.loop_record import history_of, loop_codec, told
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery
-from orchestrator.runtime.restore import history_of, loop_codec, told
 from orchestrator.runtime.result import Result, result_of
 from orchestrator.runtime.stream import RunStream
 from orchestrator.runtime.summary import summary
@@ -80,7 +80,7 @@ class Orchestrator(Carrier[Result]):
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
         self._journal, self._retire = compose.records(journal)
         self._live, self._conversations = LiveRuns(), Conversations()
-        self._codec = loop_codec(launch)
+        self._codec: ContextCodec[LoopContext] = loop_codec(launch)
         self._migrations = tuple(migrations)
         self._driver, self._recovery = self._wired()
         self._control = Control(self._live, self._journal, self._deps.clock)
@@ -111,11 +111,7 @@ class Orchestrator(Carrier[Result]):
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self.run(prompt, **options))
-        raise ConfigError("run_sync was called inside a running event loop; use `await agent.run(...)` there")
+        return outside_loop("agent", lambda: self.run(prompt, **options))
 
     def stream(
         self,

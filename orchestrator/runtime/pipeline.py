@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.journal import Journal, Lease, Record
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Observer, Transition
@@ -31,7 +31,7 @@ from orchestrator.machines.pipeline.ports import (
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.ports import Clock, SystemClock
 from orchestrator.runtime import arguments, compose, pipeline_record
-from orchestrator.runtime.carrier import Carrier, new_id
+from orchestrator.runtime.carrier import Carrier, new_id, outside_loop
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.pipeline_result import PipelineResult, result_of
@@ -118,13 +118,7 @@ class Pipeline(Carrier[PipelineResult]):
 
     def run_sync(self, spec: Any, **options: Any) -> PipelineResult:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self.run(spec, **options))
-        raise ConfigError(
-            "run_sync was called inside a running event loop; use `await pipeline.run(...)` there"
-        )
+        return outside_loop("pipeline", lambda: self.run(spec, **options))
 
     async def resume(
         self, run_id: str, *, limits: PipelineLimits | None = None, by: str = "", again: bool = False
@@ -200,19 +194,15 @@ class Pipeline(Carrier[PipelineResult]):
         self, run_id: str, limits: PipelineLimits | None, by: str
     ) -> tuple[PipelineRun, list[Transition]]:
         """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
-        stored, records, lease = await self._claimed(run_id)
-        try:
+
+        async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> PipelineRun:
             run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
             run.lease = lease
             if limits is not None:
                 run.ctx.limits = limits
-            changes = self._codec.changes(run)
-            self._set_end(run, run.started_at or 0.0)
-            body = {"at": self._clock.time(), "by": by, "context": changes}
-            await self._driver.announce(run, "resumed", body)
-        except BaseException:
-            await self._journal.release(lease)
-            raise
+            return run
+
+        run, records = await self._take_up(run_id, by, restore)
         return run, self._path(run_id, records)
 
     async def _told(self, run_id: str) -> PipelineResult:

@@ -24,7 +24,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Below, LoopContext, State
 from orchestrator.messages import NO_USAGE, Usage
 from orchestrator.runtime.leash import Leash, joined
-from orchestrator.runtime.restore import restored
+from orchestrator.runtime.loop_record import restored
 from orchestrator.runtime.result import Result
 from orchestrator.runtime.underway import Watch, here
 from orchestrator.toolspec import ToolContext, ToolSpec, tool

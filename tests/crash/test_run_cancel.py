@@ -15,7 +15,7 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Draft, Lease, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.restore import loop_codec, restored
+from orchestrator.runtime.loop_record import loop_codec, restored
 from orchestrator.runtime.result import Result
 from orchestrator.testing.clock import FakeClock
 from orchestrator_callbacks.llm_loop.admission import close_turn

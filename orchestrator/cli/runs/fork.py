@@ -17,7 +17,7 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.messages import Message
-from orchestrator.runtime.restore import history_of, loop_codec
+from orchestrator.runtime.loop_record import history_of, loop_codec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.runtime.loop_record import loop_codec
 from orchestrator.runtime.recovery import Migration, Recovery
-from orchestrator.runtime.restore import loop_codec
 
 _DIGITS = 12
 """Characters of a fingerprint that are shown."""

@@ -27,8 +27,8 @@ from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.messages import Request as Asked
 from orchestrator.messages import Response
 from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.loop_record import loop_codec
 from orchestrator.runtime.recovery import OpenRun, Recovery
-from orchestrator.runtime.restore import loop_codec
 from orchestrator.runtime.result import Result
 
 
