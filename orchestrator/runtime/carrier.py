@@ -22,7 +22,6 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, Lease, Record
 from orchestrator.kernel.record import Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime import compose
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.live import LiveRuns
@@ -80,53 +79,6 @@ class Carrier(Generic[R]):
     def pause(self, run_id: str, *, by: str = "", why: str = "") -> Awaitable[None]:
         """Ask a run to park before its next step, after what is in flight; `resume` lets it go on. As `cancel`."""
         return self._control.hold(run_id, by, why)
-
-    def approve(
-        self,
-        run_id: str,
-        call: str | None = None,
-        *,
-        digest: str | None = None,
-        arguments: str | None = None,
-        by: str = "",
-        why: str = "",
-    ) -> Awaitable[None]:
-        """Let a call run that waits for a person; `arguments` (JSON text) replace the model's. As `cancel`.
-
-        `call` is its key as in `pending`, needed where several wait; with `digest` the answer counts for exactly
-        those arguments. Raises AnswerRefused where it would not count.
-        """
-        return self._control.answer(run_id, "approve", by, why, call=call, digest=digest, arguments=arguments)
-
-    def reject(
-        self,
-        run_id: str,
-        call: str | None = None,
-        *,
-        digest: str | None = None,
-        by: str = "",
-        why: str = "",
-        end: bool = False,
-    ) -> Awaitable[None]:
-        """Let a call not run: the model reads that, and why. With `end` the run ends as `rejected`. As `approve`."""
-        return self._control.answer(run_id, "reject", by, why, call=call, digest=digest, end=end or None)
-
-    def respond(
-        self,
-        run_id: str,
-        content: str,
-        call: str | None = None,
-        *,
-        digest: str | None = None,
-        by: str = "",
-        why: str = "",
-    ) -> Awaitable[None]:
-        """Answer a call in place of its tool: the model reads `content` as its result. As `approve`."""
-        return self._control.answer(run_id, "respond", by, why, call=call, digest=digest, content=content)
-
-    async def pending(self, run_id: str) -> list[Question]:
-        """Return what people are asked about a run, here or in another process. Raises RunUnknown."""
-        return await self._control.pending(run_id)
 
     # ---- inside ----
 

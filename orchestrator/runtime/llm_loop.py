@@ -21,7 +21,8 @@ from orchestrator.messages import Message
 from orchestrator.ports import LLM, Clock, Memory, Price
 from orchestrator.retry import RetryPolicy
 from orchestrator.runtime import arguments, compose, resuming, subagent
-from orchestrator.runtime.carrier import Carrier, new_id, outside_loop
+from orchestrator.runtime.asked import Asked
+from orchestrator.runtime.carrier import new_id, outside_loop
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.hosting import Hosting
@@ -39,7 +40,7 @@ from orchestrator_callbacks.llm_loop import admission, recall
 from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
 
 
-class Orchestrator(Carrier[Result]):
+class Orchestrator(Asked[Result]):
     """Runs the LLM loop: one agent, any number of runs, also at once.
 
     `journal=None` keeps records in memory. `observers=None` is `TransitionLog()` and `Metrics()` on the default

@@ -31,7 +31,8 @@ from orchestrator.machines.pipeline.ports import (
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.ports import Clock, SystemClock
 from orchestrator.runtime import arguments, compose, pipeline_record
-from orchestrator.runtime.carrier import Carrier, new_id, outside_loop
+from orchestrator.runtime.asked import Asked
+from orchestrator.runtime.carrier import new_id, outside_loop
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.pipeline_result import PipelineResult, result_of
@@ -43,7 +44,7 @@ from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 
 
-class Pipeline(Carrier[PipelineResult]):
+class Pipeline(Asked[PipelineResult]):
     """Runs plan → validate → implement → judge: any number of runs, also at once.
 
     Each of the four is a port (see `orchestrator.machines.pipeline.ports`) or a PromptStage. `budget` is the host's
