@@ -63,6 +63,12 @@ class Closer:
         if late is not None:
             raise late
 
+    async def keep(self, run: Run[Any, Any]) -> None:
+        """Write what is noted and what changed of the context, and tell it."""
+        if self._writer is not None:
+            self._writer.context(run)
+        await self.settle(run)
+
     async def park(self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any] | None = None) -> None:
         """Say, to the journal first, that the run waits for somebody."""
         self._stand(run, reason, detail or {})

@@ -52,6 +52,11 @@ class Parking:
         await self._closer.settle(run)
         _must_be_attached(run)
 
+    async def keep(self, run: Run[Any, Any]) -> None:
+        """Make durable what was noted and the context as it is. Raises as `settle` does."""
+        await self._closer.keep(run)
+        _must_be_attached(run)
+
     async def wait(
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
     ) -> None:

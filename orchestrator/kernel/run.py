@@ -33,6 +33,10 @@ class Keeper(Protocol):
         """Make the run's drafts durable."""
         ...
 
+    async def keep(self, run: Run[Any, Any]) -> None:
+        """Make the run's drafts durable, and its context as it is."""
+        ...
+
     async def wait(
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
     ) -> None:
@@ -52,7 +56,7 @@ Ctx = TypeVar("Ctx", bound=Context)
 Deps = TypeVar("Deps")
 
 
-Kind: TypeAlias = Literal["event", "cancel", "pause", "resume", "decision"]
+Kind: TypeAlias = Literal["event", "cancel", "pause", "resume", "decision", "message"]
 """What a signal asks for."""
 
 
@@ -68,7 +72,8 @@ class Signal:
     payload: Mapping[str, Any] = field(default_factory=dict)
     kind: Kind = "event"
     """`event` without an event is `cancel`. `pause` holds the run before its next step, `resume` lets it go on,
-    `decision` answers a question that a hook of the run asked."""
+    `decision` answers a question that a hook of the run asked, `message` tells the run something that its hooks read
+    when they come to it."""
     number: int = 0
     """Position in the run's inbox, when it came through the journal."""
 
@@ -81,11 +86,12 @@ class Signal:
 class Mailbox:
     """Signals for one run, each id once. The driver that owns the run reads it; nobody else does."""
 
-    __slots__ = ("_decisions", "_early", "_listener", "_news", "_seen", "_signals")
+    __slots__ = ("_decisions", "_early", "_listener", "_messages", "_news", "_seen", "_signals")
 
     def __init__(self) -> None:
         self._signals: list[Signal] = []  # most runs never get any, and an empty deque takes 600 bytes
         self._decisions: list[Signal] = []
+        self._messages: list[Signal] = []
         self._seen: dict[str, None] = {}
         self._early: list[Signal] = []
         self._news: asyncio.Event | None = None
@@ -101,6 +107,8 @@ class Mailbox:
             self._signals.append(signal)
         elif signal.asks == "decision":
             self._decisions.append(signal)
+        elif signal.asks == "message":
+            self._messages.append(signal)
         elif self._listener is not None:
             self._listener(signal)
         else:
@@ -120,6 +128,10 @@ class Mailbox:
     def decision(self) -> Signal | None:
         """Return the oldest answer to a question, or None."""
         return self._decisions.pop(0) if self._decisions else None
+
+    def message(self) -> Signal | None:
+        """Return the oldest message that no hook has read, or None."""
+        return self._messages.pop(0) if self._messages else None
 
     @property
     def decided(self) -> tuple[Signal, ...]:
@@ -148,7 +160,7 @@ class Mailbox:
                 listener(signal)
 
     def __len__(self) -> int:
-        return len(self._signals) + len(self._early) + len(self._decisions)
+        return len(self._signals) + len(self._early) + len(self._decisions) + len(self._messages)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -278,6 +290,14 @@ class Run(Generic[Ctx, Deps]):
         """Make durable what was noted. For hooks, before an effect. Raises what the journal raises."""
         if self.keeper is not None:
             await self.keeper.settle(self)
+
+    async def keep(self) -> None:
+        """Make durable what was noted and what changed of `ctx`: done work of a state that has more to do. For hooks.
+
+        After a crash the state's hook is run again, and finds the context so. Raises what the journal raises.
+        """
+        if self.keeper is not None:
+            await self.keeper.keep(self)
 
     async def await_decision(self, reason: str, **detail: Any) -> None:
         """Park here, at no cost of time limits, until the mailbox holds a decision. For hooks.

@@ -22,11 +22,15 @@ _EVERY = 10
 DECISIONS = ("approve", "reject", "respond")
 """Kinds of requests that answer a question."""
 
+MESSAGES = ("stop", "steer", "inform")
+"""Kinds of requests that a run's hooks read one after the other, when they come to it."""
+
 _KINDS: dict[str, Kind] = {
     "cancel": "cancel",
     "pause": "pause",
     "resume": "resume",
     **dict.fromkeys(DECISIONS, "decision"),
+    **dict.fromkeys(MESSAGES, "message"),
 }
 
 
@@ -138,7 +142,9 @@ class Inbox:
 def signal_of(posted: Posted) -> Signal | None:
     """Return a request of another process as the run's driver reads it; None for a kind that nobody knows here."""
     why = str(posted.body.get("why") or "")
-    payload = {**posted.body, "decision": posted.kind} if posted.kind in DECISIONS else {}
+    payload: dict[str, Any] = {**posted.body, "decision": posted.kind} if posted.kind in DECISIONS else {}
+    if posted.kind in MESSAGES:
+        payload = {"says": posted.kind}
     kind = _KINDS.get(posted.kind)
     if kind is None:
         return None
