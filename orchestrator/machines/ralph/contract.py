@@ -1,0 +1,348 @@
+"""What goes to the four agents and comes back, and what a run of the loop says of itself (systems 6.3).
+
+Inputs have the seed's names in capitals as JSON and refuse unknown members: they are ours. Outputs are written by
+models and programs: unknown members are left out, anything else that is not as it should be is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from orchestrator.machines.ralph.fault import AgentOutputInvalid
+
+
+class Role(StrEnum):
+    """The agents. Only the machine calls one, for one mode at a time. The checker is ours: seed 002 names none."""
+
+    PLANNER = "planner"
+    QUESTIONER = "questioner"
+    EXECUTOR = "executor"
+    REVIEWER = "reviewer"
+    CHECKER = "checker"
+
+
+class PlannerMode(StrEnum):
+    """What a planner is to do."""
+
+    INITIALIZE = "INITIALIZE"
+    UPDATE = "UPDATE"
+    TASK_BREAKDOWN = "TASK_BREAKDOWN"
+    DISCOVERY = "DISCOVERY"
+
+
+MODE_ALIASES: Mapping[str, PlannerMode] = {"QA_COORDINATE": PlannerMode.DISCOVERY}
+"""Name of the seed's pseudocode that is in no contract -> the mode it stands for (R6)."""
+
+
+class QuestionerMode(StrEnum):
+    """What a questioner is to do."""
+
+    BRAINSTORM = "BRAINSTORM"
+    RESEARCH = "RESEARCH"
+
+
+class PlannerStatus(StrEnum):
+    """How planning went."""
+
+    COMPLETED = "completed"
+    BLOCKED = "blocked"
+    NEEDS_CLARIFICATION = "needs_clarification"
+    NEEDS_QA_CYCLE = "needs_qa_cycle"
+
+
+class QuestionerStatus(StrEnum):
+    """How a round of questions went."""
+
+    COMPLETED = "completed"
+    BLOCKED = "blocked"
+
+
+class ExecutorStatus(StrEnum):
+    """How an attempt at a task went."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+
+
+class ReviewerStatus(StrEnum):
+    """Whether a review could be made."""
+
+    COMPLETED = "completed"
+    ERROR = "error"
+
+
+class OrchestratorStatus(StrEnum):
+    """How a run stands."""
+
+    COMPLETED = "completed"
+    IN_PROGRESS = "in_progress"
+    BLOCKED = "blocked"
+
+
+class ReviewVerdict(StrEnum):
+    """What a review comes to."""
+
+    QUALIFIED = "Qualified"
+    FAILED = "Failed"
+
+
+class NextAction(StrEnum):
+    """What a planner recommends to do next."""
+
+    QA_BRAINSTORM = "qa_brainstorm"
+    QA_RESEARCH = "qa_research"
+    EXECUTE = "execute"
+    REVIEW = "review"
+    COMPLETE = "complete"
+
+
+def _known_mode(given: object) -> object:
+    return MODE_ALIASES.get(given, given) if isinstance(given, str) else given
+
+
+Count = Annotated[int, Field(ge=0, strict=True)]
+Text = Annotated[str, Field(min_length=1)]
+TaskId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$")]
+"""It becomes part of the name of a file."""
+
+# ---- inputs ----
+
+
+class _Input(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=str.upper, validate_by_name=True, validate_by_alias=True
+    )
+
+    session_path: Text
+    context: dict[str, Any] = {}
+    """What else is known, as plain data: notes of people, feedback of the last review, open questions."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the input as plain data under the seed's names."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class PlannerInput(_Input):
+    """Make or change plan.md and tasks.md."""
+
+    mode: Annotated[PlannerMode, BeforeValidator(_known_mode)]
+    user_request: str
+
+
+class QuestionerInput(_Input):
+    """Ask what has to be known, or find answers, in plan.questions.md."""
+
+    mode: QuestionerMode
+    cycle_number: Annotated[int, Field(ge=1)] = 1
+
+
+class ExecutorInput(_Input):
+    """Do one task and write its report."""
+
+    task_id: Text
+    attempt_number: Annotated[int, Field(ge=1)] = 1
+
+
+class ReviewerInput(_Input):
+    """Look over the work of one task."""
+
+    task_id: Text
+    report_path: Text
+
+
+class CheckerInput(_Input):
+    """Hold all that was done against the goal."""
+
+    user_request: str
+
+
+# ---- outputs ----
+
+
+class _Output(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the output as plain data."""
+        return self.model_dump(mode="json")
+
+
+class TaskCount(_Output):
+    """How many tasks there are."""
+
+    planning: Count = 0
+    implementation: Count = 0
+    total: Count = 0
+
+
+class PlannerOutput(_Output):
+    """How planning went."""
+
+    status: PlannerStatus
+    artifacts_created: tuple[str, ...] = ()
+    artifacts_updated: tuple[str, ...] = ()
+    task_count: TaskCount = TaskCount()
+    next_actions: tuple[NextAction, ...] = ()
+    blockers: tuple[str, ...] = ()
+
+
+class Priorities(_Output):
+    """Questions by priority."""
+
+    high: Count = 0
+    medium: Count = 0
+    low: Count = 0
+
+
+class Confidences(Priorities):
+    """Answers by confidence."""
+
+    unknown: Count = 0
+
+
+class QuestionerOutput(_Output):
+    """How a round of questions went."""
+
+    status: QuestionerStatus
+    questions_generated: Count = 0
+    questions_answered: Count = 0
+    priority_breakdown: Priorities = Priorities()
+    confidence_distribution: Confidences = Confidences()
+    new_questions_emerged: Count = 0
+    invalidated_assumptions: Count = 0
+    critical_findings: tuple[str, ...] = ()
+    recommendations: tuple[str, ...] = ()
+
+
+class DiscoveredTask(_Output):
+    """A task that somebody found to be missing."""
+
+    id: TaskId
+    description: Text
+    rationale: str = ""
+
+
+class ExecutorOutput(_Output):
+    """How an attempt at a task went."""
+
+    status: ExecutorStatus
+    report_path: str = ""
+    success_criteria_met: bool = False
+    discovered_tasks: tuple[DiscoveredTask, ...] = ()
+    blockers: tuple[str, ...] = ()
+
+
+class CriterionResult(_Output):
+    """What a review found about one criterion."""
+
+    criterion: Text
+    met: bool
+    evidence: str = ""
+    finding: str = ""
+
+
+class ReviewerOutput(_Output):
+    """What a review found. `discovered_tasks` is ours: the seed's table lets a review discover tasks."""
+
+    status: ReviewerStatus
+    verdict: ReviewVerdict | None = None
+    criteria_results: tuple[CriterionResult, ...] = ()
+    quality_assessment: str = ""
+    issues: tuple[str, ...] = ()
+    feedback: str = ""
+    discovered_tasks: tuple[DiscoveredTask, ...] = ()
+
+    @model_validator(mode="after")
+    def _agrees(self) -> ReviewerOutput:
+        """Refuse a review without a verdict, and one that qualifies what its own findings do not."""
+        if self.status is ReviewerStatus.COMPLETED and self.verdict is None:
+            raise ValueError("a completed review has a verdict: Qualified or Failed")
+        unmet = [one.criterion for one in self.criteria_results if not one.met]
+        if self.verdict is ReviewVerdict.QUALIFIED and unmet:
+            raise ValueError(f"the verdict is Qualified, and yet this is not met: {unmet[0]}")
+        return self
+
+
+class CheckerOutput(_Output):
+    """Whether the goal is met; if not, what is missing."""
+
+    passed: bool
+    missing_tasks: tuple[DiscoveredTask, ...] = ()
+    summary: str = ""
+
+
+class OrchestratorOutput(_Output):
+    """How a run stands, for who asked for it."""
+
+    status: OrchestratorStatus
+    session_id: str
+    current_state: str
+    last_action: str = ""
+    next_action: str = ""
+    summary: str = ""
+
+
+AgentInput: TypeAlias = PlannerInput | QuestionerInput | ExecutorInput | ReviewerInput | CheckerInput
+AgentOutput: TypeAlias = PlannerOutput | QuestionerOutput | ExecutorOutput | ReviewerOutput | CheckerOutput
+
+OUTPUTS: Mapping[Role, type[AgentOutput]] = {
+    Role.PLANNER: PlannerOutput,
+    Role.QUESTIONER: QuestionerOutput,
+    Role.EXECUTOR: ExecutorOutput,
+    Role.REVIEWER: ReviewerOutput,
+    Role.CHECKER: CheckerOutput,
+}
+"""Role -> what an agent of it gives."""
+
+_FENCED = re.compile(r"^```(?:json)?[ \t]*\r?\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_MOST = 200
+"""Characters of an answer that an error quotes."""
+
+
+def read(role: Role | str, given: object) -> AgentOutput:
+    """Return what an agent gave as its model. Raises AgentOutputInvalid.
+
+    Given is the model itself, plain data, or text: all of it JSON, or prose whose last fenced block is the JSON.
+    """
+    role = Role(role)
+    model = OUTPUTS[role]
+    if isinstance(given, model):
+        return given
+    data = _data(role, given)
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise AgentOutputInvalid(role.value, _sentence(error)) from None
+
+
+def _data(role: Role, given: object) -> object:
+    if isinstance(given, bytes | bytearray):
+        given = bytes(given).decode(errors="replace")
+    if isinstance(given, BaseModel):
+        return given.model_dump(mode="json")
+    if not isinstance(given, str):
+        return given
+    for text in (given, *reversed(_FENCED.findall(given))):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+    said = " ".join(given.split())
+    quoted = f"it begins {said[:_MOST]!r}" if said else "it is empty"
+    raise AgentOutputInvalid(role.value, f"the answer is not JSON: {quoted}")
+
+
+def _sentence(error: ValidationError) -> str:
+    """Say what is wrong with the first three members that are."""
+    faults = []
+    for one in error.errors(include_url=False)[:3]:
+        where = ".".join(str(part) for part in one["loc"])
+        faults.append(f"{where}: {one['msg']}" if where else one["msg"])
+    return "; ".join(faults)
