@@ -50,7 +50,9 @@ class IllegalMove(RunError):
 
     def __init__(self, task: str, before: str, after: str, allowed: tuple[str, ...]) -> None:
         may = ", ".join(f"[{one}]" for one in allowed) or "nothing"
-        super().__init__(f"task {task!r} cannot go from [{before}] to [{after}]; after [{before}] comes {may}")
+        super().__init__(
+            f"task {task!r} cannot go from [{before}] to [{after}]; after [{before}] comes {may}"
+        )
         self.task = task
         self.before = before
         self.after = after

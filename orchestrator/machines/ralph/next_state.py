@@ -1,0 +1,155 @@
+"""`next_state(state, event)`: seed 002's function, pure. It asks the same table, guards and changes as a run does.
+
+What the seed's pseudocode does beside returning a state (invoking agents, writing progress.md) is the hooks' work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from orchestrator.errors import InvalidEvent, UnknownEvent
+from orchestrator.kernel.graph import Edge
+from orchestrator.machines.ralph import step
+from orchestrator.machines.ralph.contract import (
+    AgentOutput,
+    CheckerOutput,
+    ExecutorOutput,
+    PlannerOutput,
+    ReviewerOutput,
+    ReviewerStatus,
+)
+from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.machines.ralph.model import (
+    TRIGGERS,
+    Event,
+    OrchestratorState,
+    RalphContext,
+    Standing,
+    State,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RalphEvent:
+    """The seed's event. `type` is one of its triggers: session_resolved, task_selected and so on."""
+
+    type: str
+    output: AgentOutput | None = None
+    """Of planner_completed, executor_completed, reviewer_completed and the two of the holistic check."""
+    is_new_session: bool = True
+    """Of session_resolved; with `progress` where it is an old one."""
+    progress: Standing = field(default_factory=Standing)
+    """What progress.md says; of session_resolved and no_tasks_remaining."""
+    task_id: str | None = None
+    """Of task_selected."""
+    reports: int = 0
+    """Of task_selected: how many reports the task has."""
+    text: str = ""
+    """Of new_requirements and error."""
+
+
+Given: TypeAlias = RalphEvent | PlannerOutput | ExecutorOutput | ReviewerOutput | CheckerOutput
+
+
+def next_state(
+    state: OrchestratorState,
+    event: Given,
+    limits: RalphLimits | None = None,
+    *,
+    fail_on_open_questions: bool = False,
+) -> OrchestratorState:
+    """Return the state that follows. An agent's output may be given as it is, in place of the event that carries it.
+
+    A limit that is used up leads to Failed, with the limit among the blockers. Raises UnknownEvent for a type that is
+    none, and InvalidEvent for one that has no edge here.
+    """
+    told = (
+        event if isinstance(event, RalphEvent) else RalphEvent(type=_TYPES[type(event)](event), output=event)
+    )
+    ctx = _context(state, limits or RalphLimits(), told)
+    ctx.fail_on_open_questions = fail_on_open_questions
+    chosen = _chosen(ctx, state.current_state, told)
+    if chosen is None:  # a review that could not be made is asked for again: nothing moves (R7)
+        return state
+    source = state.current_state
+    edge = next((edge for at, one, _, edge in RALPH.rows if at is source and one is chosen), None)
+    if edge is None:
+        allowed = tuple(sorted(one.value for at, one, _, _ in RALPH.rows if at is source))
+        raise InvalidEvent(graph=RALPH.name, state=source.value, event=told.type, allowed=allowed)
+    if (refusal := _refusal(edge, ctx)) is not None:
+        ctx.blockers = (*ctx.blockers, refusal)
+        return _state(State.FAILED, ctx)
+    step.take(ctx, chosen, told.output)
+    if chosen is Event.ERROR and told.text:
+        ctx.blockers = (*ctx.blockers, told.text)
+    return _state(State(edge.dest), ctx)
+
+
+def _chosen(ctx: RalphContext, state: State, told: RalphEvent) -> Event | None:
+    match told.type, told.output:
+        case "session_resolved", _:
+            return step.resolved(ctx, told.progress)
+        case "planner_completed", PlannerOutput() as output:
+            return step.planned(ctx, output) or Event.PLANNER_COMPLETED
+        case "no_tasks_remaining", _:
+            return step.next_work(told.progress)
+        case "task_selected", _:
+            step.select(ctx, told.task_id or "", told.reports)
+        case "executor_completed", ExecutorOutput() as output:
+            return step.executed(ctx, output)
+        case "reviewer_completed", ReviewerOutput() as output:
+            return None if output.status is ReviewerStatus.ERROR else step.reviewed(ctx, output)
+    try:
+        return Event(told.type)
+    except ValueError:
+        raise UnknownEvent(
+            graph=RALPH.name, state=state.value, event=told.type, known=sorted({*TRIGGERS.values()})
+        ) from None
+
+
+def _refusal(edge: Edge, ctx: RalphContext) -> str | None:
+    verdict = edge.when(ctx) if edge.when is not None else True
+    if verdict:
+        return None
+    explain = getattr(verdict, "explain", None)
+    return str(explain()) if explain is not None else "nobody asks for anything new"
+
+
+def _context(state: OrchestratorState, limits: RalphLimits, told: RalphEvent) -> RalphContext:
+    return RalphContext(
+        session_id=state.session_id,
+        session_path=state.session_path,
+        is_new=told.is_new_session,
+        limits=limits,
+        current_task_id=state.current_task_id,
+        attempt=state.current_attempt_number,
+        blockers=state.blockers,
+        qa_cycle_count=state.qa_cycle_count,
+        replans=state.replans,
+        requirements=(told.text or "new requirements",) if told.type == "new_requirements" else (),
+    )
+
+
+def _state(current: State, ctx: RalphContext) -> OrchestratorState:
+    return OrchestratorState(
+        current_state=current,
+        session_id=ctx.session_id,
+        session_path=ctx.session_path,
+        current_task_id=ctx.current_task_id,
+        current_attempt_number=ctx.attempt,
+        blockers=ctx.blockers,
+        qa_cycle_count=ctx.qa_cycle_count,
+        replans=ctx.replans,
+    )
+
+
+_TYPES: Mapping[type[AgentOutput], Callable[[Any], str]] = {
+    PlannerOutput: lambda _: "planner_completed",
+    ExecutorOutput: lambda _: "executor_completed",
+    ReviewerOutput: lambda _: "reviewer_completed",
+    CheckerOutput: lambda output: "holistic_check_passed" if output.passed else "holistic_check_failed",
+}
+"""Kind of output -> its trigger."""

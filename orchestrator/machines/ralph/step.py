@@ -1,0 +1,230 @@
+"""What an event changes of what a run knows. Pure: the hooks and `next_state` both ask here, and nobody else decides.
+
+`planned`, `executed`, `reviewed`, `checked` and `resolved` choose the event; `take` changes the context on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from orchestrator.machines.ralph.contract import (
+    AgentOutput,
+    CheckerOutput,
+    DiscoveredTask,
+    ExecutorOutput,
+    ExecutorStatus,
+    PlannerMode,
+    PlannerOutput,
+    PlannerStatus,
+    ReviewerOutput,
+    ReviewVerdict,
+)
+from orchestrator.machines.ralph.graph import should_continue_qa, should_retry_task
+from orchestrator.machines.ralph.model import Event, Found, RalphContext, Standing
+
+E = Event
+
+# ---- which event ----
+
+
+def resolved(ctx: RalphContext, stands: Standing) -> Event:
+    """Return where a session goes on: the seed's new or resumed, with version 3.1's inference (R5).
+
+    What waits for a review comes first, then what was begun, then planning. On an old session a request is planned.
+    """
+    if stands.review:
+        return E.REVIEW_RESUMED
+    if stands.active:
+        return E.EXECUTION_RESUMED
+    if ctx.is_new or ctx.requirements or stands.planning:
+        return E.SESSION_RESOLVED
+    if stands.open:
+        return E.EXECUTION_RESUMED
+    return E.COMPLETION_RESUMED if stands.complete else E.SESSION_RESOLVED
+
+
+def planned(ctx: RalphContext, output: PlannerOutput) -> Event | None:
+    """Return what follows a planner's answer; None: it asks, may not any more, and is to plan all the same (R8)."""
+    if output.status is PlannerStatus.BLOCKED:
+        return E.PLANNER_BLOCKED
+    if output.status is PlannerStatus.COMPLETED:
+        return E.PLANNER_COMPLETED
+    if should_continue_qa(ctx).ok or ctx.fail_on_open_questions:
+        return E.QA_NEEDED  # the guard on its edge says no where the rounds are used up
+    return None
+
+
+def next_work(stands: Standing) -> Event:
+    """Return what follows where no task is left to execute: complete only when all are done (R12)."""
+    if stands.review:
+        return E.REVIEW_PENDING
+    return E.NO_TASKS_REMAINING if stands.complete else E.EXECUTOR_BLOCKED
+
+
+def executed(ctx: RalphContext, output: ExecutorOutput) -> Event:
+    """Return what follows an execution. A failed one is rework without a review, up to the limit (R4, R7)."""
+    if output.status is ExecutorStatus.COMPLETED:
+        return E.EXECUTOR_COMPLETED
+    if output.status is ExecutorStatus.BLOCKED:
+        return E.EXECUTOR_BLOCKED
+    return E.EXECUTOR_FAILED if should_retry_task(ctx).ok else E.ATTEMPTS_EXHAUSTED
+
+
+def reviewed(ctx: RalphContext, output: ReviewerOutput) -> Event:
+    """Return what follows a review: rework up to the limit of attempts (R4)."""
+    if output.verdict is ReviewVerdict.QUALIFIED:
+        return E.QUALIFIED
+    return E.REWORK if should_retry_task(ctx).ok else E.ATTEMPTS_EXHAUSTED
+
+
+def checked(ctx: RalphContext, output: CheckerOutput) -> Event:
+    """Return what follows the holistic check. What people asked for since is not part of what passed."""
+    return E.HOLISTIC_CHECK_PASSED if output.passed and not ctx.requirements else E.HOLISTIC_CHECK_FAILED
+
+
+# ---- what it changes ----
+
+
+def take(ctx: RalphContext, event: Event, output: AgentOutput | None = None) -> None:
+    """Change the context as `event` does; `output` is the agent's answer that led to it."""
+    ctx.about = (ctx.current_task_id, ctx.attempt)
+    change = _CHANGES.get(event)
+    if change is not None:
+        change(ctx, output)
+    ctx.answers = ()
+
+
+def select(ctx: RalphContext, task_id: str, reports: int) -> None:
+    """Choose what is executed next. The attempt follows from the reports, and is not less than rework counted (R10)."""
+    kept = ctx.attempt if task_id == ctx.current_task_id else 0
+    if task_id != ctx.current_task_id:
+        ctx.feedback = ""
+    ctx.current_task_id, ctx.attempt = task_id, max(1, kept, reports + 1)
+
+
+def _qa(ctx: RalphContext, _: AgentOutput | None) -> None:
+    ctx.qa_cycle_count += 1
+    ctx.asking, ctx.mode = True, PlannerMode.DISCOVERY
+
+
+def _resolved(ctx: RalphContext, _: AgentOutput | None) -> None:
+    ctx.mode = PlannerMode.INITIALIZE if ctx.is_new else PlannerMode.UPDATE
+
+
+def _planned(ctx: RalphContext, _: AgentOutput | None) -> None:
+    ctx.blockers, ctx.summary = (), ""
+    _put_down(ctx)
+
+
+def _blocked_plan(ctx: RalphContext, output: AgentOutput | None) -> None:
+    ctx.blockers = getattr(output, "blockers", ()) or ("the planner is blocked and does not say by what",)
+
+
+def _selected(ctx: RalphContext, _: AgentOutput | None) -> None:
+    ctx.iteration += 1
+    ctx.selected = True
+    ctx.about = (ctx.current_task_id, ctx.attempt)
+
+
+def _executed(ctx: RalphContext, output: AgentOutput | None) -> None:
+    ctx.selected = False
+    ctx.found = _with(ctx.found, getattr(output, "discovered_tasks", ()))
+
+
+def _execution_failed(ctx: RalphContext, output: AgentOutput | None) -> None:
+    blockers: tuple[str, ...] = getattr(output, "blockers", ())
+    _again(ctx, "; ".join(blockers) or "the executor said that it failed, and not why")
+
+
+def _execution_blocked(ctx: RalphContext, output: AgentOutput | None) -> None:
+    ctx.blockers = getattr(output, "blockers", ()) or ctx.blockers
+    _replan(ctx)
+
+
+def _qualified(ctx: RalphContext, _: AgentOutput | None) -> None:
+    ctx.qualified += 1
+    ctx.feedback, ctx.found = "", ()
+    _put_down(ctx)
+
+
+def _rework(ctx: RalphContext, output: AgentOutput | None) -> None:
+    _again(ctx, _complaint(output))
+
+
+def _exhausted(ctx: RalphContext, output: AgentOutput | None) -> None:
+    said = (
+        _complaint(output)
+        if isinstance(output, ReviewerOutput)
+        else "; ".join(getattr(output, "blockers", ()))
+    )
+    ctx.blockers = (f"{ctx.current_task_id} failed {ctx.attempt} times: {said or 'nobody says why'}",)
+    ctx.verdict = should_retry_task(ctx)
+    ctx.selected, ctx.found = False, ()
+
+
+def _unfinished(ctx: RalphContext, output: AgentOutput | None) -> None:
+    ctx.summary = getattr(output, "summary", "")
+    _replan(ctx)
+
+
+def _finished(ctx: RalphContext, output: AgentOutput | None) -> None:
+    ctx.summary = getattr(output, "summary", "")
+
+
+def _asked(ctx: RalphContext, _: AgentOutput | None) -> None:
+    ctx.mode = PlannerMode.UPDATE
+    _put_down(ctx)
+
+
+def _again(ctx: RalphContext, feedback: str) -> None:
+    """Let the current task be executed once more: kept, with the attempt counted on (R10)."""
+    ctx.reworks += 1
+    ctx.attempt += 1
+    ctx.selected, ctx.feedback, ctx.found = False, feedback, ()
+
+
+def _replan(ctx: RalphContext) -> None:
+    ctx.replans += 1
+    ctx.mode = PlannerMode.UPDATE
+    _put_down(ctx)
+
+
+def _put_down(ctx: RalphContext) -> None:
+    """Let no task be the current one: the next one is selected anew."""
+    ctx.current_task_id, ctx.attempt, ctx.selected = None, 0, False
+
+
+def _complaint(output: AgentOutput | None) -> str:
+    """Say what a review found wrong, as the executor is told."""
+    if not isinstance(output, ReviewerOutput):
+        return ""
+    unmet = [
+        f"not met: {one.criterion}{f' ({one.finding})' if one.finding else ''}"
+        for one in output.criteria_results
+        if not one.met
+    ]
+    said = [one for one in (output.feedback, *output.issues, *unmet) if one]
+    return "\n".join(said) or "the review failed it, and does not say why"
+
+
+def _with(found: tuple[Found, ...], more: Sequence[DiscoveredTask]) -> tuple[Found, ...]:
+    return (*found, *((one.id, one.description, one.rationale) for one in more))
+
+
+_CHANGES: Mapping[Event, Callable[[RalphContext, AgentOutput | None], None]] = {
+    E.SESSION_RESOLVED: _resolved,
+    E.QA_NEEDED: _qa,
+    E.PLANNER_COMPLETED: _planned,
+    E.PLANNER_BLOCKED: _blocked_plan,
+    E.NEW_REQUIREMENTS: _asked,
+    E.TASK_SELECTED: _selected,
+    E.EXECUTOR_COMPLETED: _executed,
+    E.EXECUTOR_FAILED: _execution_failed,
+    E.EXECUTOR_BLOCKED: _execution_blocked,
+    E.NO_TASKS_REMAINING: lambda ctx, _: _put_down(ctx),
+    E.QUALIFIED: _qualified,
+    E.REWORK: _rework,
+    E.ATTEMPTS_EXHAUSTED: _exhausted,
+    E.HOLISTIC_CHECK_PASSED: _finished,
+    E.HOLISTIC_CHECK_FAILED: _unfinished,
+}
