@@ -1,0 +1,238 @@
+"""tasks.md and progress.md as data, and as text again with one thing changed.
+
+tasks.md says what is to be done. A task of it is one of these, with what belongs to it indented below:
+
+    - task-1: Do this            under a heading that ends in "Tasks" or "Task List"
+    - [ ] task-1: Do this        anywhere; without an id the id is made of the text
+    ### task-1: Do this          a heading, also "Task 1: Do this"; its list items are no tasks then
+
+progress.md says how each stands: `- [x] task-1`, `- [ ] task-2: anything`. Items under a heading that begins with
+"Planning", and ids that begin with `plan-` or `qa-`, are of planning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph.outline import Node, Outline, Problem
+
+SPELLINGS: Mapping[str, Marker] = {marker.value: marker for marker in Marker} | {
+    "X": Marker.DONE,
+    "p": Marker.REVIEW,
+    "f": Marker.FAILED,
+    "c": Marker.CANCELLED,
+}
+"""What people and models write -> what it means. Their spelling stays in the file until the marker is moved."""
+
+_ALLOWED = ", ".join(f"[{marker.value}]" for marker in Marker)
+_ID = r"[A-Za-z][A-Za-z0-9_]*(?:[-.][A-Za-z0-9_]+)+|[A-Z]{1,6}\d[\w.]*"
+_NAMED = re.compile(rf"(?P<q>\*\*|`|)(?P<id>{_ID})(?P=q)\s*(?:(?P<sep>:|[—–]|-\s)\s*|(?=\()|$)(?P<rest>.*)")
+_NAMED_BOLD = re.compile(rf"\*\*(?P<id>{_ID})\s*(?P<sep>:|[—–])\s*(?P<rest>.*)")
+_TASK_HEADING = re.compile(
+    r"(?:\[(?P<mark>.)\]\s+)?[Tt]ask\s+(?P<number>\d[\w.]*)\s*(?:[:—–.]|-\s)\s*(?P<rest>.*)"
+)
+_LIST_HEADING = re.compile(r".*\b(?:tasks|task list|task)\b\W*", re.IGNORECASE)
+_FIELD = re.compile(
+    r"(?:\*\*|__)?(?P<name>[A-Za-z][A-Za-z ]{2,20}?)(?:\*\*|__)?\s*:(?:\*\*|__)?\s*(?P<value>.*)"
+)
+_DEPENDS = re.compile(r"\bdepends on\b\s*:?\s*(?P<ids>[^)]*)", re.IGNORECASE)
+_FIELDS: Mapping[str, str] = {
+    "type": "type",
+    "files": "files",
+    "objective": "objective",
+    "success criteria": "criteria",
+    "acceptance criteria": "criteria",
+    "inherits from": "inherits_from",
+    "depends on": "inherits_from",
+    "dependencies": "inherits_from",
+}
+_SHORTEST = 3
+"""Characters of an id that is made of a text; from less nobody could tell the task."""
+SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+"""An id that can be part of the name of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A task as one file has it."""
+
+    id: str
+    title: str
+    node: Node
+    mark: Marker | None = None
+    """None where the file does not say how it stands."""
+    planning: bool = False
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Type, files, objective, criteria and inherits_from, as far as they are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """One of the two files."""
+
+    outline: Outline
+    entries: tuple[Entry, ...]
+    problems: tuple[Problem, ...]
+
+    def get(self, task_id: str) -> Entry | None:
+        """Return the entry of a task, or None."""
+        return next((entry for entry in self.entries if entry.id == task_id), None)
+
+
+def read_tasks(found: Outline) -> TaskList:
+    """Read a tasks.md."""
+    return _read(found, _tasks_of(found), strict=False)
+
+
+def read_progress(found: Outline) -> TaskList:
+    """Read a progress.md. There each box must be one that is known."""
+    items = [node for node in found.nodes if node.mark is not None and not node.depth]
+    return _read(found, items, strict=True)
+
+
+def _tasks_of(found: Outline) -> Iterator[Node]:
+    """Give the headings and items that are tasks."""
+    inside = 0
+    for node in found.nodes:
+        if node.line < inside:
+            continue
+        if node.heading:
+            if node.heading > 1 and _heading_id(node.text):
+                inside = node.end
+                yield node
+            continue
+        if node.depth:
+            continue
+        if node.mark is not None or (_LIST_HEADING.fullmatch(node.section) and _is_named(node.text)):
+            yield node
+
+
+def _is_named(text: str) -> bool:
+    name = _NAMED.fullmatch(text) or _NAMED_BOLD.fullmatch(text)
+    return name is not None and name["sep"] is not None
+
+
+def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
+    problems = list(found.problems)
+    entries: list[Entry] = []
+    taken: dict[str, Node] = {}
+    for node in nodes:
+        given = node.mark
+        if given is not None and given not in SPELLINGS:
+            if strict or len(given) == 1:
+                problems.append(Problem(node.line + 1, f"unknown marker [{given}]; known: {_ALLOWED}"))
+            if strict:
+                continue
+            given = None
+        name, title = split(node.text) if not node.heading else (_heading_id(node.text) or ("", node.text))
+        if not name:
+            name = _fresh(made_id(title), taken)
+        elif name in taken:
+            first = taken[name].line + 1
+            problems.append(Problem(node.line + 1, f"task {name} is there twice; first in line {first}"))
+            continue
+        taken[name] = node
+        entries.append(
+            Entry(
+                id=name,
+                title=title,
+                node=node,
+                mark=None if given is None else SPELLINGS[given],
+                planning=_of_planning(name, node.section),
+                fields=_fields(found, node),
+            )
+        )
+    return TaskList(found, tuple(entries), tuple(sorted(problems, key=lambda one: one.line)))
+
+
+# ---- names ----
+
+
+def split(text: str) -> tuple[str, str]:
+    """Return the id that a task's text begins with, or nothing, and the rest."""
+    if found := _NAMED_BOLD.fullmatch(text):
+        return found["id"], _plain(found["rest"])
+    found = _NAMED.fullmatch(text)
+    if found is None or not SAFE_ID.fullmatch(found["id"]):
+        return "", _plain(text)
+    return found["id"], _plain(found["rest"])
+
+
+def _heading_id(text: str) -> tuple[str, str] | None:
+    if found := _TASK_HEADING.fullmatch(text):
+        return f"task-{found['number'].rstrip('.')}", _plain(found["rest"])
+    found = _NAMED.fullmatch(text)
+    if found is None or found["sep"] is None or not any(one.isdigit() for one in found["id"]):
+        return None
+    return found["id"], _plain(found["rest"])
+
+
+def made_id(title: str) -> str:
+    """Return the id of a task that was given none: it follows from its text, so that moving the task keeps it."""
+    folded = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", folded).strip("-")
+    if len(slug) < _SHORTEST:
+        return f"task-{hashlib.sha256(title.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+    return slug[:40].rstrip("-")
+
+
+def _fresh(name: str, taken: Mapping[str, object]) -> str:
+    number, fresh = 2, name
+    while fresh in taken:
+        fresh, number = f"{name}-{number}", number + 1
+    return fresh
+
+
+def _of_planning(name: str, section: str) -> bool:
+    return name.startswith(("plan-", "qa-")) or section.lower().startswith("planning")
+
+
+def _plain(text: str) -> str:
+    """Return text without the emphasis round all of it."""
+    stripped = text.strip()
+    for mark in ("**", "__"):
+        inner = stripped[len(mark) : -len(mark)]
+        if stripped.startswith(mark) and stripped.endswith(mark) and inner and mark not in inner:
+            return inner.strip()
+    return stripped.removesuffix("**").strip() if stripped.count("**") == 1 else stripped
+
+
+# ---- what belongs to a task ----
+
+
+def _fields(found: Outline, task: Node) -> Mapping[str, tuple[str, ...]]:
+    below = [node for node in found.nodes if task.line < node.line < task.end and not node.heading]
+    least = min((node.depth for node in below), default=0)
+    fields: dict[str, tuple[str, ...]] = {}
+    for number, node in enumerate(below):
+        named = _FIELD.fullmatch(node.text) if node.depth == least else None
+        name = _FIELDS.get(named["name"].strip().lower()) if named else None
+        if named is None or name is None:
+            continue
+        listed = []
+        for deeper in below[number + 1 :]:
+            if deeper.depth <= least:
+                break
+            if deeper.depth == least + 1:
+                listed.append(_plain(deeper.text))
+        fields[name] = _values(name, _plain(named["value"]), listed)
+        if name == "type" and (depends := _DEPENDS.search(named["value"])):
+            fields.setdefault("inherits_from", _listed(depends["ids"]))
+    return fields
+
+
+def _values(name: str, value: str, listed: list[str]) -> tuple[str, ...]:
+    if name in {"files", "inherits_from"}:
+        return (*_listed(value), *(one for item in listed for one in _listed(item)))
+    return (*((value,) if value else ()), *listed)
+
+
+def _listed(value: str) -> tuple[str, ...]:
+    inner = value.strip().removeprefix("[").removesuffix("]")
+    parts = (part.strip(" `*\"'") for part in re.split(r",|\band\b", inner))
+    return tuple(part for part in parts if part and part.lower() not in {"none", "n/a", "-"})

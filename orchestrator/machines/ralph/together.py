@@ -1,0 +1,78 @@
+"""The tasks of a session: what tasks.md says of each, with the marker of progress.md. Pure.
+
+A task without a line in progress.md stands as its own box in tasks.md says, and without a box it is open. A line of
+progress.md without a task in tasks.md is a task that only has a title.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from orchestrator.machines.ralph.fault import SessionFileError
+from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph.model import Task
+from orchestrator.machines.ralph.tasklist import Entry, TaskList
+
+_TASK_ID = re.compile(r"task-[\w.-]+")
+
+
+def together(tasks: TaskList, progress: TaskList, where: str) -> tuple[Task, ...]:
+    """Return the tasks, in the order of tasks.md. Raises SessionFileError for forerunners that cannot be."""
+    described = {entry.id for entry in tasks.entries}
+    known = {entry.id for entry in (*tasks.entries, *progress.entries) if not entry.planning}
+    merged = [
+        *(_task(entry, progress.get(entry.id), known) for entry in tasks.entries),
+        *(_task(entry, entry, known) for entry in progress.entries if entry.id not in described),
+    ]
+    lines = {entry.id: entry.node.line + 1 for entry in tasks.entries}
+    for task in merged:
+        for forerunner in task.inherits_from:
+            if forerunner not in known:
+                raise SessionFileError(
+                    where, lines.get(task.id, 0), f"{task.id} waits for {forerunner}, which is no task"
+                )
+    if circle := _circle(merged):
+        raise SessionFileError(
+            where, lines.get(circle[0], 0), f"these tasks wait for each other: {', '.join(circle)}"
+        )
+    return tuple(merged)
+
+
+def _task(entry: Entry, line: Entry | None, known: set[str]) -> Task:
+    status = entry.mark if line is None else line.mark
+    given = entry.fields
+    # What is neither a task nor looks like one is prose ("plan.md, section 2"), and a task waits for no prose.
+    # Nor for planning: that is over before any task begins.
+    forerunners = [one for one in given.get("inherits_from", ()) if one in known or _TASK_ID.fullmatch(one)]
+    return Task(
+        id=entry.id,
+        title=entry.title,
+        marker=status or Marker.OPEN,
+        planning=entry.planning or (line is not None and line.planning),
+        type="Parallelizable" if _first(given.get("type")).lower().startswith("parallel") else "Sequential",
+        files=tuple(given.get("files", ())),
+        objective=" ".join(given.get("objective", ())),
+        criteria=tuple(given.get("criteria", ())),
+        inherits_from=tuple(one for one in forerunners if one != entry.id),
+    )
+
+
+def _first(values: tuple[str, ...] | None) -> str:
+    return values[0] if values else ""
+
+
+def _circle(tasks: list[Task]) -> list[str]:
+    """Return tasks that wait for each other, so that none of them could ever begin; nothing where there are none."""
+    waiting = {task.id: set(task.inherits_from) for task in tasks}
+    while free := [name for name, others in waiting.items() if not others & waiting.keys()]:
+        for name in free:
+            del waiting[name]
+    return sorted(_in_circle(waiting))
+
+
+def _in_circle(waiting: dict[str, set[str]]) -> Iterator[str]:
+    """Give those that another one waits for: the rest only waits for the circle."""
+    for name in waiting:
+        if any(name in others for others in waiting.values()):
+            yield name
