@@ -32,6 +32,7 @@ SPELLINGS: Mapping[str, Marker] = {marker.value: marker for marker in Marker} | 
 _ALLOWED = ", ".join(f"[{marker.value}]" for marker in Marker)
 _ID = r"[A-Za-z][A-Za-z0-9_]*(?:[-.][A-Za-z0-9_]+)+|[A-Z]{1,6}\d[\w.]*"
 _NAMED = re.compile(rf"(?P<q>\*\*|`|)(?P<id>{_ID})(?P=q)\s*(?:(?P<sep>:|[—–]|-\s)\s*|(?=\()|$)(?P<rest>.*)")
+_NAMED_PLAIN = re.compile(r"(?P<id>(?:task|plan|qa)-\d[\w.]*)\s+(?P<rest>.*)")
 _NAMED_BOLD = re.compile(rf"\*\*(?P<id>{_ID})\s*(?P<sep>:|[—–])\s*(?P<rest>.*)")
 _TASK_HEADING = re.compile(
     r"(?:\[(?P<mark>.)\]\s+)?[Tt]ask\s+(?P<number>\d[\w.]*)\s*(?:[:—–.]|-\s)\s*(?P<rest>.*)"
@@ -157,7 +158,7 @@ def split(text: str) -> tuple[str, str]:
     """Return the id that a task's text begins with, or nothing, and the rest."""
     if found := _NAMED_BOLD.fullmatch(text):
         return found["id"], _plain(found["rest"])
-    found = _NAMED.fullmatch(text)
+    found = _NAMED.fullmatch(text) or _NAMED_PLAIN.fullmatch(text)
     if found is None or not SAFE_ID.fullmatch(found["id"]):
         return "", _plain(text)
     return found["id"], _plain(found["rest"])
