@@ -8,8 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
+import inspect
 import threading
 from collections.abc import Callable
+from typing import Any
+
+from orchestrator.errors import RunError
 
 
 async def in_thread(function: Callable[[], object], name: str) -> tuple[object, BaseException | None]:
@@ -36,3 +41,19 @@ async def in_thread(function: Callable[[], object], name: str) -> tuple[object, 
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return await ended
+
+
+async def called(port: Callable[[Any], Any], request: object, name: str) -> Any:
+    """Call what somebody plugged in: a coroutine function here, anything else in a thread, so that it holds up nothing.
+
+    Raises what it raises; what is no Exception (a SystemExit of the host's code) as RunError.
+    """
+    own = getattr(type(port), "__call__", None)  # noqa: B004 - the method itself
+    if inspect.iscoroutinefunction(port) or inspect.iscoroutinefunction(own):
+        return await port(request)
+    said, error = await in_thread(functools.partial(port, request), name)
+    if error is not None:
+        if isinstance(error, Exception):
+            raise error
+        raise RunError(f"{name} raised {type(error).__name__}") from error
+    return await said if inspect.isawaitable(said) else said

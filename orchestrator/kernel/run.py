@@ -134,6 +134,11 @@ class Mailbox:
         return self._messages.pop(0) if self._messages else None
 
     @property
+    def unread(self) -> bool:
+        """There are messages that no hook has read."""
+        return bool(self._messages)
+
+    @property
     def decided(self) -> tuple[Signal, ...]:
         """The answers that nobody has read yet."""
         return tuple(self._decisions)
@@ -306,6 +311,11 @@ class Run(Generic[Ctx, Deps]):
         """
         if self.keeper is not None:
             await self.keeper.wait(self, reason, detail, lambda: bool(self.mailbox.decided))
+
+    async def await_message(self, reason: str, **detail: Any) -> None:
+        """Park here as `await_decision` does, until the mailbox holds a message. For hooks."""
+        if self.keeper is not None:
+            await self.keeper.wait(self, reason, detail, lambda: self.mailbox.unread)
 
     def elapsed(self, now: float) -> float:
         """Seconds the run has been active at monotonic time `now`; waiting for people is not counted."""

@@ -92,16 +92,18 @@ class Control:
                 decided[key] = {"by": signal.by, "decision": signal.payload["decision"]}
         return judge_answer(asked.values(), decided, answer, now=now)
 
-    def say(self, run_id: str, says: str, text: str, by: str) -> Awaitable[None]:
+    def say(
+        self, run_id: str, says: str, text: str, by: str, about: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
         """Leave a message for a run; its hooks read those in order. Raises RunUnknown, RunOver."""
         run = self._live.find(run_id)
         if self._journal.shared and (
             run is None or run.lease is not None
         ):  # durable, and one order for everybody
-            return self._sent(run_id, says, lambda: self._post(run_id, says, by, text, {}))
+            return self._sent(run_id, says, lambda: self._post(run_id, says, by, text, about or {}))
         if run is None:
             return self._sent(run_id, says, lambda: self._nobody(run_id))
-        payload = {"says": says}
+        payload = {**(about or {}), "says": says}
         run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, payload, "message"))
         return _Done()
 

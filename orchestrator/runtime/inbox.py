@@ -22,7 +22,7 @@ _EVERY = 10
 DECISIONS = ("approve", "reject", "respond")
 """Kinds of requests that answer a question."""
 
-MESSAGES = ("stop", "steer", "inform")
+MESSAGES = ("stop", "steer", "inform", "answer")
 """Kinds of requests that a run's hooks read one after the other, when they come to it."""
 
 _KINDS: dict[str, Kind] = {
@@ -144,7 +144,7 @@ def signal_of(posted: Posted) -> Signal | None:
     why = str(posted.body.get("why") or "")
     payload: dict[str, Any] = {**posted.body, "decision": posted.kind} if posted.kind in DECISIONS else {}
     if posted.kind in MESSAGES:
-        payload = {"says": posted.kind}
+        payload = {**posted.body, "says": posted.kind}
     kind = _KINDS.get(posted.kind)
     if kind is None:
         return None

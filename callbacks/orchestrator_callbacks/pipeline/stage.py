@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
-from orchestrator.errors import RunError
 from orchestrator.kernel.record import BudgetChecked
 from orchestrator.machines.pipeline import feedback, progress
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import Done, Event, PipelineContext, State
-from orchestrator.machines.pipeline.ports import Port, StageRequest
+from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.progress import Made
-from orchestrator.thread import in_thread
+from orchestrator.thread import called
 from orchestrator_callbacks.pipeline import result
 from orchestrator_callbacks.pipeline.deps import PipelineRun
 from orchestrator_guards import (
@@ -117,7 +114,7 @@ async def _carry_out(run: PipelineRun) -> None:
     ctx, state = run.ctx, State(run.state)
     request = _request(run, state)
     try:
-        made = result.read(state, await _called(run.deps.ports[state], request), ctx.rubric)
+        made = result.read(state, await called(run.deps.ports[state], request, state.value), ctx.rubric)
     except Exception as error:
         ctx.fault = "stage_error"
         _take(run, None, Done(run.seq, sum(request.used), type(error).__name__))
@@ -135,19 +132,6 @@ def _take(run: PipelineRun, made: Made | None, done: Done) -> None:
     progress.take(run.ctx, done, made)
     body = progress.record(State(run.state), run.ctx, made)
     run.note("stage", body | {"at": run.deps.clock.time()})
-
-
-async def _called(port: Port, request: StageRequest) -> Any:
-    """Call a port: a coroutine function here, anything else in a thread, so that it holds up nothing."""
-    own = getattr(type(port), "__call__", None)  # noqa: B004 - the method itself
-    if inspect.iscoroutinefunction(port) or inspect.iscoroutinefunction(own):
-        return await port(request)
-    said, error = await in_thread(functools.partial(port, request), f"stage-{request.stage.value}")
-    if error is not None:
-        if isinstance(error, Exception):
-            raise error
-        raise RunError(f"{request.stage.value} raised {type(error).__name__}") from error
-    return await said if inspect.isawaitable(said) else said
 
 
 def _request(run: PipelineRun, state: State) -> StageRequest:
