@@ -21,12 +21,8 @@ error as the reason: so a validator that crashes approves nothing. A program tha
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from orchestrator.errors import RunError
@@ -41,10 +37,9 @@ from orchestrator.machines.pipeline.model import (
 )
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.runtime.program import last_words, run_program
 
 _MAKERS = {State.PLANNING: Plan, State.IMPLEMENTING: Implementation}
-_TAIL = 500
-"""Characters of standard error that a failure quotes."""
 
 
 class StageFailed(RunError):
@@ -123,30 +118,14 @@ class CommandStage:
         return text
 
     async def _run(self, request: bytes) -> tuple[int, bytes, bytes]:
-        pipe = asyncio.subprocess.PIPE
-        running = await asyncio.create_subprocess_exec(
-            *self.argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-        )
         try:
-            async with asyncio.timeout(self._timeout):
-                out, err = await running.communicate(request)
-        except BaseException as error:
-            await _killed(running)
-            if isinstance(error, TimeoutError):
-                raise self._failed(f"took longer than {self._timeout:g} s", b"") from None
-            raise
-        return running.returncode or 0, out, err
+            return await run_program(self.argv, request, seconds=self._timeout)
+        except TimeoutError:
+            raise self._failed(f"took longer than {self._timeout:g} s", b"") from None
 
     def _failed(self, how: str, err: bytes) -> StageFailed:
-        said = " ".join(err.decode(errors="replace").split())[-_TAIL:]
+        said = last_words(err)
         return StageFailed(f"{self.stage.value}: {self.argv[0]} {how}" + (f": {said}" if said else ""))
-
-
-async def _killed(running: asyncio.subprocess.Process) -> None:
-    """Kill a program with all that it started: it leads a group of its own."""
-    with suppress(ProcessLookupError):
-        os.killpg(running.pid, signal.SIGKILL)
-    await running.wait()
 
 
 def plain(request: StageRequest) -> dict[str, Any]:
