@@ -1,0 +1,129 @@
+"""Agents that are programs. Every program here is a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.machines.ralph.contract import ExecutorOutput, ExecutorStatus, Role, read
+from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
+from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.runtime.ralph_command import CommandAgent
+
+REQUEST = AgentRequest(
+    role=Role.EXECUTOR,
+    input={"SESSION_PATH": ".ralph-sessions/s", "TASK_ID": "task-1", "ATTEMPT_NUMBER": 2},
+    key="r:3",
+    run_id="r",
+    again=1,
+    fault="no report",
+    notes=("be quick",),
+)
+
+
+def asked(script: str, **options: Any) -> str:
+    return asyncio.run(CommandAgent([sys.executable, "-c", script], **options)(REQUEST))
+
+
+def test_a_program_reads_one_object_and_what_it_prints_is_its_answer(tmp_path: Path) -> None:
+    script = (
+        "import json, os, sys; print(json.dumps([json.load(sys.stdin), os.getcwd(), os.environ['WORD']]))"
+    )
+    said = asked(script, folder=tmp_path, environment={"WORD": "hello"})
+    given = {
+        "role": "executor",
+        "SESSION_PATH": ".ralph-sessions/s",
+        "TASK_ID": "task-1",
+        "ATTEMPT_NUMBER": 2,
+        "key": "r:3",
+        "run_id": "r",
+        "again": 1,
+        "fault": "no report",
+        "notes": ["be quick"],
+    }
+    import json
+
+    assert json.loads(said) == [given, str(tmp_path), "hello"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"status": "completed", "new_field": 1}',
+        'I did it.\n\n```json\n{"status": "completed"}\n```\n',
+        'First\n```\n{"a": 1}\n```\nthen\n```\n{"status": "completed"}\n```',
+    ],
+)
+def test_an_answer_is_json_alone_or_in_the_last_fenced_block_of_prose(said: str) -> None:
+    assert read(Role.EXECUTOR, said) == ExecutorOutput(status=ExecutorStatus.COMPLETED)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("", "the answer is not JSON: it is empty"),
+        ("\x00\x1bgarbage {", "the answer is not JSON: it begins"),
+        ("[1]", "valid dictionary"),
+        ("{}", "status: Field required"),
+        ('{"status": "great"}', "status: Input should be 'completed', 'failed' or 'blocked'"),
+        (
+            '{"status": "completed", "discovered_tasks": [{"id": "../x", "description": "d"}]}',
+            "discovered_tasks.0.id",
+        ),
+        ("[" * 100_000, "the answer is not JSON"),
+    ],
+)
+def test_garbage_is_refused_in_a_sentence(said: str, why: str) -> None:
+    with pytest.raises(AgentOutputInvalid) as raised:
+        read(Role.EXECUTOR, said)
+    assert why in str(raised.value)
+    assert len(str(raised.value)) < 600
+
+
+def test_a_program_that_ends_badly_fails_with_what_it_said_last() -> None:
+    with pytest.raises(AgentFailed, match=r"ended with exit code 1: no such model$") as raised:
+        asked("import sys; print('{}'); sys.exit('no such model')")
+    assert raised.value.retryable is False
+    with pytest.raises(AgentFailed, match="was ended by signal 9"):
+        asked("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+
+
+def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    script = (
+        "import os, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE)\n"
+        f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "child.wait()\n"
+    )
+    with pytest.raises(AgentFailed, match=r"took longer than 1\.5 s and was killed"):
+        asked(script, timeout=1.5)
+    for pid in (tmp_path / "pids").read_text().split():
+        stat = Path(f"/proc/{pid}/stat")
+        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+async def test_a_program_whose_call_is_given_up_is_killed(tmp_path: Path) -> None:
+    fifo = tmp_path / "alive"
+    os.mkfifo(fifo)
+    agent = CommandAgent([sys.executable, "-c", f"open({str(fifo)!r}, 'w'); input()"])
+    work = asyncio.ensure_future(agent(REQUEST))
+    await asyncio.to_thread(lambda: fifo.open().close())  # returns once the program is there
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+
+
+def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
+    with pytest.raises(AgentFailed, match="cannot be started"):
+        asyncio.run(CommandAgent([str(tmp_path / "nothing")])(REQUEST))
+    for wrong in ("python agent.py", [], [1]):
+        with pytest.raises(ConfigError, match="give its words"):
+            CommandAgent(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="timeout is -1"):
+        CommandAgent(["x"], timeout=-1)
