@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
-from orchestrator.machines.ralph.contract import PlannerMode, Role
+from orchestrator.machines.ralph.contract import PlannerMode, QuestionerMode, Role
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.marker import SETTLED, Marker
 from orchestrator_guards import Verdict
@@ -164,12 +164,18 @@ class RalphContext:
     """What the planner is asked to do next."""
     asking: bool = False
     """A round of questions comes before that."""
+    qa_modes: tuple[QuestionerMode, ...] = ()
+    """What the questioner is to do in that round."""
+    cycle: int = 0
+    """Number of that round among all of the session, from 1."""
     feedback: str = ""
     """What was wrong with the last attempt at the current task."""
     found: tuple[Found, ...] = ()
     """Tasks found that are not in the files yet."""
     requirements: tuple[str, ...] = ()
-    """What people asked for since, and no planner has heard."""
+    """What people asked for since, and no plan has in it."""
+    told: int = 0
+    """How many of these the planner of this stay was told."""
     notes: tuple[str, ...] = ()
     """What people said for everybody to know, oldest first."""
     answers: tuple[Answer, ...] = ()

@@ -13,9 +13,11 @@ from orchestrator.machines.ralph.contract import (
     DiscoveredTask,
     ExecutorOutput,
     ExecutorStatus,
+    NextAction,
     PlannerMode,
     PlannerOutput,
     PlannerStatus,
+    QuestionerMode,
     ReviewerOutput,
     ReviewVerdict,
 )
@@ -44,11 +46,14 @@ def resolved(ctx: RalphContext, stands: Standing) -> Event:
 
 
 def planned(ctx: RalphContext, output: PlannerOutput) -> Event | None:
-    """Return what follows a planner's answer; None: it asks, may not any more, and is to plan all the same (R8)."""
+    """Return what follows a planner's answer; what people asked for meanwhile is planned first.
+
+    None: it asks, may not any more, and is to plan all the same (R8).
+    """
     if output.status is PlannerStatus.BLOCKED:
         return E.PLANNER_BLOCKED
     if output.status is PlannerStatus.COMPLETED:
-        return E.PLANNER_COMPLETED
+        return E.NEW_REQUIREMENTS if len(ctx.requirements) > ctx.told else E.PLANNER_COMPLETED
     if should_continue_qa(ctx).ok or ctx.fail_on_open_questions:
         return E.QA_NEEDED  # the guard on its edge says no where the rounds are used up
     return None
@@ -79,7 +84,9 @@ def reviewed(ctx: RalphContext, output: ReviewerOutput) -> Event:
 
 def checked(ctx: RalphContext, output: CheckerOutput) -> Event:
     """Return what follows the holistic check. What people asked for since is not part of what passed."""
-    return E.HOLISTIC_CHECK_PASSED if output.passed and not ctx.requirements else E.HOLISTIC_CHECK_FAILED
+    if ctx.requirements:
+        return E.NEW_REQUIREMENTS
+    return E.HOLISTIC_CHECK_PASSED if output.passed else E.HOLISTIC_CHECK_FAILED
 
 
 # ---- what it changes ----
@@ -102,9 +109,11 @@ def select(ctx: RalphContext, task_id: str, reports: int) -> None:
     ctx.current_task_id, ctx.attempt = task_id, max(1, kept, reports + 1)
 
 
-def _qa(ctx: RalphContext, _: AgentOutput | None) -> None:
+def _qa(ctx: RalphContext, output: AgentOutput | None) -> None:
     ctx.qa_cycle_count += 1
     ctx.asking, ctx.mode = True, PlannerMode.DISCOVERY
+    wished = (_QA_MODES.get(action) for action in getattr(output, "next_actions", ()))
+    ctx.qa_modes = tuple(mode for mode in wished if mode is not None) or (QuestionerMode.BRAINSTORM,)
 
 
 def _resolved(ctx: RalphContext, _: AgentOutput | None) -> None:
@@ -112,7 +121,8 @@ def _resolved(ctx: RalphContext, _: AgentOutput | None) -> None:
 
 
 def _planned(ctx: RalphContext, _: AgentOutput | None) -> None:
-    ctx.blockers, ctx.summary = (), ""
+    ctx.blockers, ctx.summary, ctx.found, ctx.asking = (), "", (), False
+    ctx.requirements, ctx.told = ctx.requirements[ctx.told :], 0
     _put_down(ctx)
 
 
@@ -164,6 +174,7 @@ def _exhausted(ctx: RalphContext, output: AgentOutput | None) -> None:
 
 def _unfinished(ctx: RalphContext, output: AgentOutput | None) -> None:
     ctx.summary = getattr(output, "summary", "")
+    ctx.found = _with((), getattr(output, "missing_tasks", ()))
     _replan(ctx)
 
 
@@ -172,7 +183,7 @@ def _finished(ctx: RalphContext, output: AgentOutput | None) -> None:
 
 
 def _asked(ctx: RalphContext, _: AgentOutput | None) -> None:
-    ctx.mode = PlannerMode.UPDATE
+    ctx.mode, ctx.told = PlannerMode.UPDATE, 0
     _put_down(ctx)
 
 
@@ -210,6 +221,11 @@ def _complaint(output: AgentOutput | None) -> str:
 def _with(found: tuple[Found, ...], more: Sequence[DiscoveredTask]) -> tuple[Found, ...]:
     return (*found, *((one.id, one.description, one.rationale) for one in more))
 
+
+_QA_MODES: Mapping[NextAction, QuestionerMode] = {
+    NextAction.QA_BRAINSTORM: QuestionerMode.BRAINSTORM,
+    NextAction.QA_RESEARCH: QuestionerMode.RESEARCH,
+}
 
 _CHANGES: Mapping[Event, Callable[[RalphContext, AgentOutput | None], None]] = {
     E.SESSION_RESOLVED: _resolved,

@@ -1,0 +1,119 @@
+"""Calling an agent: the answer checked, asked for again where it is no use, durable before anything follows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from orchestrator.machines.ralph import contract
+from orchestrator.machines.ralph.contract import AgentInput, AgentOutput, Role
+from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
+from orchestrator.machines.ralph.model import Answer
+from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.thread import called
+from orchestrator_callbacks.ralph.deps import RalphRun
+from orchestrator_guards import planning_retries, structured_retries
+
+T = TypeVar("T", bound=AgentOutput)
+
+
+class Stay:
+    """The calls of one stay in a state. What was answered before a crash is not asked again."""
+
+    def __init__(self, run: RalphRun) -> None:
+        self._run = run
+        self._given = 0
+
+    async def ask(
+        self,
+        kind: type[T],
+        role: Role,
+        asked: AgentInput,
+        *,
+        usable: Callable[[T], str | None] = lambda _: None,
+        before: Callable[[], object] | None = None,
+        heard: Callable[[T], None] = lambda _: None,
+    ) -> T:
+        """Return the output of an agent, of class `kind`.
+
+        `before` prepares each call (in a thread), `usable` says what is wrong with an
+        output that keeps its contract, `heard` changes the context in the same record as the answer. Raises
+        AgentOutputInvalid when it was asked often enough, and what the agent raises.
+        """
+        run = self._run
+        given = [answer for answer in run.ctx.answers if answer.seq == run.seq]
+        if self._given < len(given):
+            answer = given[self._given]
+            self._given += 1
+            return _as(kind, contract.read(role, answer.body))
+        key = f"{run.run_id}:{run.cursor}:{run.seq}:{self._given}"
+        found = await self._usable(kind, role, asked, key, usable, before)
+        run.ctx.answers = (*given, Answer(run.seq, role, found.as_json()))
+        heard(found)
+        await run.keep()
+        self._given += 1
+        return found
+
+    async def _usable(  # noqa: PLR0917 - the parts of one question
+        self,
+        kind: type[T],
+        role: Role,
+        asked: AgentInput,
+        key: str,
+        usable: Callable[[T], str | None],
+        before: Callable[[], object] | None,
+    ) -> T:
+        again, fault = 0, ""
+        while True:
+            if before is not None:
+                await asyncio.to_thread(before)
+            try:
+                found = _as(kind, await self._once(role, asked, key, again, fault))
+                wrong = usable(found)
+            except AgentOutputInvalid as error:
+                wrong = error.why
+            else:
+                if wrong is None:
+                    return found
+            if not self._may_repeat(role, again):
+                raise AgentOutputInvalid(role.value, f"{wrong} (asked {again + 1} times)")
+            again, fault = again + 1, wrong
+
+    async def _once(self, role: Role, asked: AgentInput, key: str, again: int, fault: str) -> AgentOutput:
+        run = self._run
+        request = AgentRequest(
+            role=role,
+            input=asked.as_json(),
+            key=key,
+            run_id=run.run_id,
+            again=again,
+            fault=fault,
+            notes=run.ctx.notes,
+            deps=run.deps.host,
+        )
+
+        async def call() -> AgentOutput:
+            try:
+                return contract.read(role, await called(run.deps.agents[role], request, role.value))
+            except (AgentOutputInvalid, AgentFailed):
+                raise
+            except Exception as error:
+                run.ctx.fault = "stage_error"
+                error.add_note(f"the {role.value} raised it")
+                raise
+
+        found = await run.deps.retry.call(call, clock=run.deps.clock)
+        run.ctx.fault = None
+        return found
+
+    def _may_repeat(self, role: Role, again: int) -> bool:
+        limits = self._run.ctx.limits
+        if role is Role.PLANNER:
+            return planning_retries(again, limits.max_planning_retries).ok
+        return structured_retries(again, limits.max_agent_retries).ok
+
+
+def _as(kind: type[T], found: AgentOutput) -> T:
+    assert isinstance(found, kind)  # noqa: S101 - by the table of contract.OUTPUTS
+    return found

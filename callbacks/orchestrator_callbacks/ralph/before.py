@@ -1,0 +1,121 @@
+"""`before_event`: what an event changes, in the files of the session first, then in what the run knows.
+
+Markers move here and nowhere else (R9). A crash between the files and the record repeats it: what stands there already
+is left as it is. Durable together with the transition, so a count can never differ from the history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.machines.ralph import contract, ending, step
+from orchestrator.machines.ralph.contract import AgentOutput, CheckerOutput, DiscoveredTask, ReviewerOutput
+from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph.model import Event
+from orchestrator_callbacks.ralph.deps import RalphRun
+
+
+async def before_event(run: RalphRun) -> None:
+    """Carry out what the event in flight means."""
+    if run.step is None or run.step.event not in _OURS:  # a host's own
+        return
+    event = Event(run.step.event)
+    if event is Event.ERROR:
+        run.ctx.verdict = ending.limit_of(run.error)
+    output = _output(run)
+    effect = _EFFECTS.get(event)
+    if effect is not None:
+        await asyncio.to_thread(effect, run, output)
+    step.take(run.ctx, event, output)
+
+
+def _output(run: RalphRun) -> AgentOutput | None:
+    """Return what the last agent of this stay gave, if one did."""
+    given = [answer for answer in run.ctx.answers if answer.seq == run.seq]
+    return contract.read(given[-1].role, given[-1].body) if given else None
+
+
+# ---- files ----
+
+
+def _began(run: RalphRun, _: AgentOutput | None) -> None:
+    _mark(run, Marker.ACTIVE)
+
+
+def _to_review(run: RalphRun, _: AgentOutput | None) -> None:
+    _mark(run, Marker.REVIEW)
+
+
+def _again(run: RalphRun, output: AgentOutput | None) -> None:
+    """A task that is to be executed once more, or is put down: open, with what was found added."""
+    _reviewed(run, output)
+    _mark(run, Marker.OPEN)
+    _add(run, output)
+
+
+def _done(run: RalphRun, output: AgentOutput | None) -> None:
+    _reviewed(run, output)
+    _mark(run, Marker.DONE)
+    _add(run, output)
+
+
+def _gave_up(run: RalphRun, output: AgentOutput | None) -> None:
+    _reviewed(run, output)
+    _mark(run, Marker.FAILED)
+
+
+def _planned(run: RalphRun, _: AgentOutput | None) -> None:
+    run.deps.session.close_planning()
+
+
+def _next_cycle(run: RalphRun, _: AgentOutput | None) -> None:
+    run.ctx.cycle = run.deps.session.cycles() + 1
+
+
+def _checked(run: RalphRun, output: AgentOutput | None) -> None:
+    if isinstance(output, CheckerOutput):
+        run.deps.session.write_check(output.as_json())
+        run.deps.session.add_tasks(_plain(output.missing_tasks))
+
+
+def _mark(run: RalphRun, to: Marker) -> None:
+    if run.ctx.current_task_id is not None:
+        run.deps.session.mark(run.ctx.current_task_id, to)
+
+
+def _reviewed(run: RalphRun, output: AgentOutput | None) -> None:
+    if isinstance(output, ReviewerOutput) and run.ctx.current_task_id is not None:
+        run.deps.session.append_review(run.ctx.current_task_id, run.ctx.attempt, output.as_json())
+
+
+def _add(run: RalphRun, output: AgentOutput | None) -> None:
+    """Add what executor and reviewer found: what they were sure of stands in the files at once."""
+    named = [{"id": one, "description": what, "rationale": why} for one, what, why in run.ctx.found]
+    found = [*named, *_plain(getattr(output, "discovered_tasks", ()))]
+    if found:
+        run.deps.session.add_tasks(found)
+
+
+def _plain(found: Sequence[DiscoveredTask]) -> list[Mapping[str, str]]:
+    return [{"id": one.id, "description": one.description, "rationale": one.rationale} for one in found]
+
+
+_OURS = frozenset(Event)
+
+_EFFECTS: Mapping[Event, Callable[[RalphRun, AgentOutput | None], Any]] = {
+    Event.QA_NEEDED: _next_cycle,
+    Event.PLANNER_COMPLETED: _planned,
+    Event.NEW_REQUIREMENTS: _checked,
+    Event.TASK_SELECTED: _began,
+    Event.EXECUTOR_COMPLETED: _to_review,
+    Event.EXECUTOR_FAILED: _again,
+    Event.EXECUTOR_BLOCKED: _again,
+    Event.QUALIFIED: _done,
+    Event.REWORK: _again,
+    Event.ATTEMPTS_EXHAUSTED: _gave_up,
+    Event.HOLISTIC_CHECK_PASSED: _checked,
+    Event.HOLISTIC_CHECK_FAILED: _checked,
+}
+"""Event -> what it writes."""

@@ -1,0 +1,170 @@
+"""The work of each state: signals read, files read again, agents called, the event that leaves it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from orchestrator.machines.ralph import step
+from orchestrator.machines.ralph.contract import (
+    CheckerInput,
+    CheckerOutput,
+    ExecutorInput,
+    ExecutorOutput,
+    ExecutorStatus,
+    ReviewerInput,
+    ReviewerOutput,
+    ReviewerStatus,
+    Role,
+)
+from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph.model import Event, RalphContext, Task, next_task, standing
+from orchestrator_callbacks.ralph import planning, signals
+from orchestrator_callbacks.ralph.agent import Stay
+from orchestrator_callbacks.ralph.deps import RalphRun
+
+
+async def enter_initializing(run: RalphRun) -> Event:
+    """See where the session stands. What had failed is tried again: somebody asks for another run of it (R13)."""
+    await signals.poll(run)
+    ctx, session = run.ctx, run.deps.session
+    tasks = await _read(run)
+    for task in tasks:
+        if task.marker is Marker.FAILED:
+            await asyncio.to_thread(session.mark, task.id, Marker.OPEN)
+    tasks = await asyncio.to_thread(session.tasks)
+    ctx.is_new = ctx.is_new or not tasks  # nothing was planned yet, so planning begins anew
+    event = step.resolved(ctx, standing(tasks))
+    if event is Event.REVIEW_RESUMED:
+        await _review_first(run, tasks)
+    return event
+
+
+async def enter_planning(run: RalphRun) -> Event:
+    """Hold a round of questions where one was asked for, and have the plan made or changed."""
+    await signals.poll(run)
+    return await planning.plan(run)
+
+
+async def enter_executing(run: RalphRun) -> Event:
+    """Select a task, or execute the one that was selected."""
+    await signals.poll(run)
+    tasks = await _read(run)
+    if run.ctx.selected:
+        return await _execute(run)
+    return Event.NEW_REQUIREMENTS if run.ctx.requirements else await _select(run, tasks)
+
+
+async def enter_reviewing(run: RalphRun) -> Event:
+    """Have the work of the current task reviewed."""
+    await signals.poll(run)
+    await _read(run)
+    ctx, session = run.ctx, run.deps.session
+    task, attempt = _current(ctx)
+    report = await asyncio.to_thread(session.report_path, task, attempt)
+    request = ReviewerInput(
+        session_path=ctx.session_path,
+        task_id=task,
+        report_path=str(report),
+        context={"notes": ctx.notes, "attempt_number": attempt},
+    )
+    output = await Stay(run).ask(ReviewerOutput, Role.REVIEWER, request, usable=_reviewable)
+    return step.reviewed(ctx, output)
+
+
+async def enter_complete(run: RalphRun) -> Event:
+    """Hold all that was done against the goal. Without a checker that is: every task is settled."""
+    await signals.poll(run)
+    ctx = run.ctx
+    tasks = await _read(run)
+    if ctx.requirements:
+        return Event.NEW_REQUIREMENTS
+    if not standing(tasks).complete:  # somebody changed the files since
+        output = CheckerOutput(passed=False, summary="not every task is settled")
+    elif Role.CHECKER in run.deps.agents:
+        request = CheckerInput(
+            session_path=ctx.session_path, user_request=ctx.request, context={"notes": ctx.notes}
+        )
+        output = await Stay(run).ask(CheckerOutput, Role.CHECKER, request)
+        await signals.poll(run)
+    else:
+        output = CheckerOutput(passed=True, summary="every task is settled")
+    return step.checked(ctx, output)
+
+
+# ---- tasks ----
+
+
+async def _read(run: RalphRun) -> tuple[Task, ...]:
+    await asyncio.to_thread(run.deps.session.refresh)
+    return await asyncio.to_thread(run.deps.session.tasks)
+
+
+async def _select(run: RalphRun, tasks: tuple[Task, ...]) -> Event:
+    """Choose the current task again after rework, else the next one. Durable with the event, before it is begun."""
+    ctx, session = run.ctx, run.deps.session
+    kept = next((task for task in tasks if task.id == ctx.current_task_id), None)
+    again = kept is not None and kept.marker in {Marker.OPEN, Marker.ACTIVE}
+    task = kept if again else next_task(tasks)
+    if task is not None:
+        step.select(ctx, task.id, await asyncio.to_thread(session.attempts, task.id))
+        return Event.TASK_SELECTED
+    event = step.next_work(standing(tasks))
+    if event is Event.REVIEW_PENDING:
+        await _review_first(run, tasks)
+    elif event is Event.EXECUTOR_BLOCKED:
+        ctx.current_task_id = None
+        ctx.blockers = tuple(map(_waits, (task for task in tasks if task.marker is Marker.OPEN))) or (
+            "no task is left to be done, and none is done",
+        )
+    return event
+
+
+def _waits(task: Task) -> str:
+    return f"{task.id} waits for {', '.join(task.inherits_from) or 'planning'}"
+
+
+async def _review_first(run: RalphRun, tasks: tuple[Task, ...]) -> None:
+    """Make the first task that waits for a review the current one."""
+    task = next(task for task in tasks if task.marker is Marker.REVIEW)
+    run.ctx.current_task_id = task.id
+    run.ctx.attempt = max(1, await asyncio.to_thread(run.deps.session.attempts, task.id))
+
+
+async def _execute(run: RalphRun) -> Event:
+    """Have the current task done. What a try that was cut short left as its report is set aside, not overwritten."""
+    ctx, session = run.ctx, run.deps.session
+    task, attempt = _current(ctx)
+    report = await asyncio.to_thread(session.report_path, task, attempt)
+    request = ExecutorInput(
+        session_path=ctx.session_path,
+        task_id=task,
+        attempt_number=attempt,
+        context={"report_path": str(report), "feedback": ctx.feedback, "notes": ctx.notes},
+    )
+
+    def usable(output: ExecutorOutput) -> str | None:
+        done = output.status is ExecutorStatus.COMPLETED
+        if done and session.report(task, attempt) is None:
+            return f"it says completed, and there is no report {report}"
+        return None
+
+    output = await Stay(run).ask(
+        ExecutorOutput,
+        Role.EXECUTOR,
+        request,
+        usable=usable,
+        before=lambda: session.set_aside(task, attempt),
+    )
+    return step.executed(ctx, output)
+
+
+def _current(ctx: RalphContext) -> tuple[str, int]:
+    """Return the current task and its attempt; states in which there is none do not ask."""
+    return ctx.current_task_id or "", ctx.attempt
+
+
+def _reviewable(output: ReviewerOutput) -> str | None:
+    """Say why a review counts as not made (R7), or None."""
+    if output.status is ReviewerStatus.COMPLETED:
+        return None
+    return f"no review could be made: {'; '.join(output.issues) or output.feedback or 'it does not say why'}"

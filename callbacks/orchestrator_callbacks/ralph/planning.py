@@ -1,0 +1,137 @@
+"""A stay in Planning: a round of questions where one was asked for, answers of people, then the planner."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from orchestrator.errors import Refused
+from orchestrator.machines.ralph import step
+from orchestrator.machines.ralph.contract import (
+    PlannerInput,
+    PlannerOutput,
+    PlannerStatus,
+    QuestionerInput,
+    QuestionerOutput,
+    QuestionerStatus,
+    Role,
+)
+from orchestrator.machines.ralph.fault import SessionFileError
+from orchestrator.machines.ralph.graph import should_continue_qa
+from orchestrator.machines.ralph.model import Event, standing
+from orchestrator.machines.ralph.ports import Question
+from orchestrator.thread import called
+from orchestrator_callbacks.ralph import signals
+from orchestrator_callbacks.ralph.agent import Stay
+from orchestrator_callbacks.ralph.deps import RalphRun
+from orchestrator_guards import planning_retries
+
+NO_MORE_QUESTIONS = (
+    "the rounds of questions are used up: plan with what is known, and write down what you assume"
+)
+
+
+async def plan(run: RalphRun) -> Event:
+    """Have the plan made, and return what follows. Raises Refused where the planner asks on and may not (R8)."""
+    ctx, session = run.ctx, run.deps.session
+    await asyncio.to_thread(session.refresh)
+    await asyncio.to_thread(session.open_planning, ctx.mode.value)
+    stay = Stay(run)
+    if ctx.asking:
+        await _ask_around(run, stay)
+    insisted = 0
+    while True:
+        output = await _planned(run, stay, insist=insisted > 0)
+        await signals.poll(run)
+        event = step.planned(ctx, output)
+        if event is not None:
+            return event
+        if not planning_retries(insisted, ctx.limits.max_planning_retries):
+            verdict = should_continue_qa(ctx)
+            raise Refused(f"the planner asks on: {verdict.explain()}", verdict=verdict)
+        insisted += 1
+
+
+async def _planned(run: RalphRun, stay: Stay, *, insist: bool) -> PlannerOutput:
+    """Ask the planner, who is told everything that is not in the files."""
+    ctx, session = run.ctx, run.deps.session
+    told = len(ctx.requirements)
+    context: dict[str, Any] = {
+        "requirements": ctx.requirements,
+        "notes": ctx.notes,
+        "blockers": ctx.blockers,
+        "summary": ctx.summary,
+        "missing_tasks": [{"id": one, "description": what, "rationale": why} for one, what, why in ctx.found],
+        "open_questions": [{"id": one.id, "text": one.text} for one in _open(session.questions())],
+    }
+    if insist:
+        context["instruction"] = NO_MORE_QUESTIONS
+    request = PlannerInput(
+        session_path=ctx.session_path, mode=ctx.mode, user_request=ctx.request, context=context
+    )
+
+    def usable(output: PlannerOutput) -> str | None:
+        try:
+            session.refresh()  # the planner is the one who may write tasks.md
+        except SessionFileError as error:
+            return str(error)
+        stands = standing(session.tasks())
+        work = stands.open + stands.active + stands.review + stands.done
+        if output.status is PlannerStatus.COMPLETED and not work:
+            return "it says completed, and there is no task in tasks.md"
+        return None
+
+    def heard(_: PlannerOutput) -> None:
+        ctx.told = told
+
+    return await stay.ask(PlannerOutput, Role.PLANNER, request, usable=usable, heard=heard)
+
+
+# ---- questions ----
+
+
+async def _ask_around(run: RalphRun, stay: Stay) -> None:
+    """Let the questioner ask or look for answers, then people answer what is open."""
+    ctx, session = run.ctx, run.deps.session
+    if Role.QUESTIONER in run.deps.agents:
+        for mode in ctx.qa_modes:
+            request = QuestionerInput(
+                session_path=ctx.session_path,
+                mode=mode,
+                cycle_number=max(1, ctx.cycle),
+                context={"user_request": ctx.request, "notes": ctx.notes},
+            )
+            await stay.ask(QuestionerOutput, Role.QUESTIONER, request, usable=_answerable)
+    await asyncio.to_thread(session.refresh)
+    await _ask_people(run)
+
+
+def _answerable(output: QuestionerOutput) -> str | None:
+    if output.status is QuestionerStatus.COMPLETED:
+        return None
+    return f"no questions could be asked: {'; '.join(output.recommendations) or 'it does not say why'}"
+
+
+async def _ask_people(run: RalphRun) -> None:
+    """Have people answer what is open. Nobody to ask: planning goes on with it open."""
+    asks, session = run.deps.answer, run.deps.session
+    asked = _open(await asyncio.to_thread(session.questions))
+    if asks is None or not asked:
+        return
+    if callable(asks):
+        answers = await called(asks, asked, "answer")
+        known = {one.id for one in asked}
+        told = {str(one): str(text) for one, text in dict(answers or {}).items() if str(one) in known}
+        await asyncio.to_thread(session.answer, told)
+        return
+    while asked:
+        if not run.mailbox.unread:
+            run.stays = run.stays and asks == "wait"
+            await run.await_message("questions", questions=[one.id for one in asked])
+        await signals.poll(run)
+        await asyncio.to_thread(session.refresh)
+        asked = _open(await asyncio.to_thread(session.questions))
+
+
+def _open(questions: tuple[Question, ...]) -> tuple[Question, ...]:
+    return tuple(one for one in questions if one.answer is None)
