@@ -4,11 +4,8 @@ Such a stage is a run of its own below the run of the pipeline: in the same jour
 after a crash it goes on where it stood; stopped with it; and what it used counts for the stage that it is.
 """
 
-# ruff: noqa: SLF001 - what is below the pipeline is driven as runs below an agent are
-
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -22,9 +19,8 @@ from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.messages import Usage
 from orchestrator.ports import LLM, Price
 from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.leash import Leash, joined
+from orchestrator.runtime.below import agent_below, run_below
 from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.underway import Watch, here
 
 if TYPE_CHECKING:
     from orchestrator.runtime.pipeline import Pipeline
@@ -103,15 +99,8 @@ class PromptStage:
 
     def bound(self, pipeline: Pipeline, stage: State) -> Callable[[StageRequest], Awaitable[Any]]:
         """Return the port that this is in a pipeline: its runs live there, in its journal, told to its observers."""
-        agent = Orchestrator(
-            journal=pipeline._journal,
-            observers=pipeline._observers,
-            clock=pipeline._clock,
-            output_type=OUTPUTS.get(stage) if self._output_type is None else self._output_type,
-            **self._options,  # type: ignore[arg-type]
-        )
-        agent._live, agent._control = pipeline._live, pipeline._control
-        agent._driver, agent._recovery = agent._wired(Watch())
+        output = OUTPUTS.get(stage) if self._output_type is None else self._output_type
+        agent = agent_below(pipeline, output, self._options)
         return _BoundStage(agent, self._prompt)
 
 
@@ -126,19 +115,15 @@ class _BoundStage:
 
     async def __call__(self, request: StageRequest) -> Any:
         """Run the model, or go on with its run. Raises the RunStopped of one that did not complete."""
-        above = here()
-        if above is None or above.run.run_id != request.run_id:
-            raise ConfigError("a PromptStage works inside a run of its pipeline only")
         prompt = self._prompt(request) if callable(self._prompt) else rendered(self._prompt, request)
-        leash = Leash(request.run_id)
-        limits = functools.partial(lent, remaining=request.remaining_tokens)
-        carried = self._agent._run_below(above.run, request.key, prompt, limits, leash.hold)
-        work = asyncio.ensure_future(carried)
-        try:
-            result = await joined(work, leash, above)
-        finally:
-            if work.done() and not work.cancelled() and work.exception() is None:
-                request.spend(_total(work.result().usage))
+        result = await run_below(
+            self._agent,
+            request.run_id,
+            request.key,
+            prompt,
+            lent=functools.partial(lent, remaining=request.remaining_tokens),
+            heard=lambda found: request.spend(_total(found.usage)),
+        )
         return result.raise_for_outcome().output
 
 
