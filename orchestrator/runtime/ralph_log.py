@@ -1,0 +1,90 @@
+"""transitions.jsonl of a session: one line a transition, exactly in seed 002's shape, beside the ordinary facts.
+
+A line is written when the transition is durable. A crash between the two leaves one out, or cuts it short: it is put in
+when the run is taken up again, from the journal, which knows them all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.kernel.journal import Record
+from orchestrator.kernel.record import Fact, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.machines.ralph.model import Event, State, trigger
+from orchestrator_callbacks.ralph.deps import RalphRun
+
+NAME = "transitions.jsonl"
+
+
+class SessionLog:
+    """An observer that writes the transitions of runs into their sessions. `find` gives a run that lives here."""
+
+    def __init__(self, find: Callable[[str], Run[Any, Any] | None]) -> None:
+        self._find = find
+
+    def observe(self, fact: Fact) -> None:
+        """Write a line for a transition."""
+        if type(fact) is Transition and (run := self._find(fact.run_id)) is not None:
+            ctx = run.ctx
+            run.deps.session.log(
+                line(ctx.session_id, fact.at, (fact.source, fact.event, fact.dest), ctx.about)
+            )
+
+
+def line(session_id: str, at: float, move: tuple[str, str, str], about: tuple[str | None, int]) -> str:
+    """Return a line of the log, without its end. `move` is from, event, to; `about` the task and its attempt."""
+    source, event, dest = move
+    known = event in set(Event) and source in set(State)
+    return json.dumps(
+        {
+            "timestamp": datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "sessionId": session_id,
+            "transition": {
+                "from": source,
+                "to": dest,
+                "trigger": trigger(Event(event), State(source)) if known else event,
+                "taskId": about[0],
+                "attemptNumber": about[1],
+            },
+        },
+        ensure_ascii=False,
+    )
+
+
+def mend(run: RalphRun, records: Iterable[Record]) -> None:
+    """Let the log of a run that was taken up have all its transitions. Raises OSError."""
+    path = Path(run.ctx.session_path) / NAME
+    written = path.read_bytes() if path.exists() else b""
+    whole = written[: written.rfind(b"\n") + 1]
+    if len(whole) < len(written):
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    count = whole[run.ctx.log_offset :].count(b"\n")
+    for move in list(_lines(run.ctx.session_id, records))[count:]:
+        run.deps.session.log(move)
+
+
+def _lines(session_id: str, records: Iterable[Record]) -> Iterable[str]:
+    """Yield the lines of a run. What a transition is about stands in the context that was written with it."""
+    about: tuple[str | None, int] = (None, 0)
+    pending: Record | None = None
+
+    def told(record: Record) -> str:
+        body = record.body
+        return line(session_id, body["at"], (body["source"], body["event"], body["dest"]), about)
+
+    for record in records:
+        if record.kind == "transition":
+            if pending is not None:
+                yield told(pending)
+            pending = record
+        elif record.kind == "context" and "about" in record.body:
+            task, attempt = record.body["about"]
+            about = (task, attempt)
+    if pending is not None:
+        yield told(pending)
