@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.machines.ralph import amend
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.outline import decoded, encoded, outline
-from orchestrator.machines.ralph.tasklist import TaskList, read_progress, read_tasks
+from orchestrator.machines.ralph.tasklist import SAFE_ID, TaskList, read_progress, read_tasks
 
 REAL = Path(__file__).parents[1] / "data" / "task_lists"
 TASKS_IN = {
@@ -120,3 +120,32 @@ def test_a_task_that_is_added_is_there_and_the_others_are_as_they_were(text: str
 
 def _others(found: TaskList, line: int) -> list[str]:
     return [text for index, text in enumerate(found.outline.lines) if index != line]
+
+
+_LISTS = {
+    "as the template": "# Task List\n\n## Implementation Tasks\n- task-1: a\n    - **Type**: Sequential\n",
+    "with boxes": "# Fix\n\n- [ ] task-1: a\n- [x] Something else\n",
+    "with headings": "# Tasks\n\n### Task 1: a\n\n- [ ] not a task\n",
+    "with a place for it": "# Fix\n\n- [ ] task-1: a\n\n## Discovered\n<!-- here -->\n",
+    "empty": "",
+    "without an end": "# Tasks\n- [ ] task-1: a",
+}
+
+
+@pytest.mark.parametrize("text", _LISTS.values(), ids=_LISTS)
+@given(task_id=st.from_regex(SAFE_ID, fullmatch=True), description=st.text(min_size=1, max_size=40))
+@example(task_id="cleanup", description="tidy up")
+@example(task_id="US-1", description="- [x] task-1: not this")
+@example(task_id="9", description="``` # <!--")
+@example(task_id="task-9", description="<!-- open")
+def test_whatever_an_agent_calls_a_task_it_is_found_again(text: str, task_id: str, description: str) -> None:
+    before = read_tasks(outline(text))
+    if before.get(task_id) is not None:
+        return
+    after = read_tasks(outline(amend.with_task(before, task_id, description, "because")))
+    assert [one.id for one in after.entries] == [*(one.id for one in before.entries), task_id]
+    assert after.problems == ()
+    status = read_progress(
+        outline(amend.with_status(read_progress(outline("")), task_id, description, Marker.DONE))
+    )
+    assert [(one.id, one.mark) for one in status.entries] == [(task_id, Marker.DONE)]

@@ -79,6 +79,13 @@ class SessionDirectory:
         found.refresh()
         return found
 
+    def fill(self, files: Mapping[str, str]) -> None:
+        """Write the first content of a session that has no tasks yet, and read it."""
+        for name, text in files.items():
+            self._shelf.read(name)
+            self._shelf.write(name, text)
+        self.refresh()
+
     # ---- tasks ----
 
     def refresh(self) -> None:

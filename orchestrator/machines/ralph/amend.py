@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.outline import Node, Outline, outline
-from orchestrator.machines.ralph.tasklist import Entry, TaskList
+from orchestrator.machines.ralph.tasklist import Entry, TaskList, shown_id
 
 PLANNING = "## Planning Progress"
 IMPLEMENTATION = "## Implementation Progress"
@@ -43,7 +43,7 @@ def moved(there: TaskList, entry: Entry, to: Marker) -> str:
 
 def with_status(there: TaskList, task_id: str, title: str, marker: Marker, *, planning: bool = False) -> str:
     """Return a progress.md with a line for a task that has none."""
-    text = f"- [{marker.value}] {task_id}: {one_line(title)}" if title else f"- [{marker.value}] {task_id}"
+    text = f"- [{marker.value}] {shown_id(task_id)}: {one_line(title) or task_id}"
     siblings = [entry for entry in there.entries if entry.planning == planning]
     found = there.outline
     if siblings:
@@ -73,6 +73,7 @@ def with_task(there: TaskList, task_id: str, description: str, rationale: str) -
 
 
 def _written(like: Entry | None, task_id: str, description: str, rationale: str) -> list[str]:
+    task_id = shown_id(task_id, heading=like is not None and like.node.heading > 0)
     if like is not None and like.node.heading:
         lines = [f"{'#' * like.node.heading} {task_id}: {description}", "", "- **Type**: Sequential"]
         return [*lines, f"- **Objective**: {rationale or description}"]
@@ -92,5 +93,5 @@ def _section(found: Outline, begins: str) -> Node | None:
 
 
 def one_line(text: str) -> str:
-    """Return text on one line, so that it can end no item and begin no other."""
-    return " ".join(text.split())
+    """Return text on one line, so that it can end no item, begin no other, and open no comment."""
+    return " ".join(text.split()).replace("<!--", "<! --")

@@ -33,6 +33,7 @@ _ALLOWED = ", ".join(f"[{marker.value}]" for marker in Marker)
 _ID = r"[A-Za-z][A-Za-z0-9_]*(?:[-.][A-Za-z0-9_]+)+|[A-Z]{1,6}\d[\w.]*"
 _NAMED = re.compile(rf"(?P<q>\*\*|`|)(?P<id>{_ID})(?P=q)\s*(?:(?P<sep>:|[—–]|-\s)\s*|(?=\()|$)(?P<rest>.*)")
 _NAMED_PLAIN = re.compile(r"(?P<id>(?:task|plan|qa)-\d[\w.]*)\s+(?P<rest>.*)")
+_NAMED_CODE = re.compile(r"`(?P<id>[A-Za-z0-9][A-Za-z0-9_.-]{0,79})`\s*(?P<sep>:)\s*(?P<rest>.*)")
 _NAMED_BOLD = re.compile(rf"\*\*(?P<id>{_ID})\s*(?P<sep>:|[—–])\s*(?P<rest>.*)")
 _TASK_HEADING = re.compile(
     r"(?:\[(?P<mark>.)\]\s+)?[Tt]ask\s+(?P<number>\d[\w.]*)\s*(?:[:—–.]|-\s)\s*(?P<rest>.*)"
@@ -114,7 +115,7 @@ def _tasks_of(found: Outline) -> Iterator[Node]:
 
 
 def _is_named(text: str) -> bool:
-    name = _NAMED.fullmatch(text) or _NAMED_BOLD.fullmatch(text)
+    name = _NAMED.fullmatch(text) or _NAMED_BOLD.fullmatch(text) or _NAMED_CODE.fullmatch(text)
     return name is not None and name["sep"] is not None
 
 
@@ -156,7 +157,7 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
 
 def split(text: str) -> tuple[str, str]:
     """Return the id that a task's text begins with, or nothing, and the rest."""
-    if found := _NAMED_BOLD.fullmatch(text):
+    if found := _NAMED_BOLD.fullmatch(text) or _NAMED_CODE.fullmatch(text):
         return found["id"], _plain(found["rest"])
     found = _NAMED.fullmatch(text) or _NAMED_PLAIN.fullmatch(text)
     if found is None or not SAFE_ID.fullmatch(found["id"]):
@@ -164,9 +165,18 @@ def split(text: str) -> tuple[str, str]:
     return found["id"], _plain(found["rest"])
 
 
+def shown_id(task_id: str, *, heading: bool = False) -> str:
+    """Return an id as it is written before a text, so that it is read as one: in a code span where it need be."""
+    plain = f"{task_id}: x"
+    read = (_heading_id(plain) or ("",)) if heading else split(plain)
+    return task_id if read[0] == task_id else f"`{task_id}`"
+
+
 def _heading_id(text: str) -> tuple[str, str] | None:
     if found := _TASK_HEADING.fullmatch(text):
         return f"task-{found['number'].rstrip('.')}", _plain(found["rest"])
+    if found := _NAMED_CODE.fullmatch(text):
+        return found["id"], _plain(found["rest"])
     found = _NAMED.fullmatch(text)
     if found is None or found["sep"] is None or not any(one.isdigit() for one in found["id"]):
         return None
