@@ -1,0 +1,428 @@
+"""Where seed 002 contradicts itself: each resolution R1–R14 (systems 6.5) by name, mostly in whole runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigError, RunExists
+from orchestrator.journal.session.directory import SessionDirectory
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.machines.ralph.contract import PlannerInput, PlannerMode, Role
+from orchestrator.machines.ralph.fault import AgentOutputInvalid, IllegalMove
+from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.machines.ralph.marker import MOVES, Marker, check_move
+from orchestrator.machines.ralph.model import Event, RalphContext, Standing, State
+from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.machines.ralph.step import next_work, resolved
+from orchestrator_guards import Verdict
+from tests.runtime.ralph_stage import (
+    NOT_QUALIFIED,
+    World,
+    log_of,
+    markers,
+    moves_of,
+    report_name,
+    tasks_md,
+)
+
+ONE = ("task-1: one",)
+
+
+def session(root: Path, *tasks: tuple[str, str]) -> Path:
+    """An old session with these tasks, each with its marker."""
+    files = SessionDirectory.create(root, "an old one", "260131-144400")
+    if not tasks:
+        return files.path
+    (files.path / "tasks.md").write_text(tasks_md(*(f"{name}: do {name}" for name, _ in tasks)))
+    progress = files.path / "progress.md"
+    lines = "".join(f"- [{mark}] {name}: do {name}\n" for name, mark in tasks)
+    progress.write_text(progress.read_text() + "\n" + lines)
+    return files.path
+
+
+def reported(path: Path, task: str, *attempts: int) -> None:
+    for attempt in attempts:
+        (path / report_name(task, attempt)).write_text(f"# Task Report\n\nattempt {attempt}\n")
+
+
+async def test_r1_complete_is_no_end_the_check_runs_there_and_done_is_the_exit(tmp_path: Path) -> None:
+    world = World(tmp_path, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert State.COMPLETE not in RALPH.terminal
+    assert RALPH.terminal == {State.DONE, State.FAILED}
+    assert world.called[-1] == "checker"
+    assert result.state is State.DONE
+
+
+async def test_r2_the_check_happens_in_complete_whose_condition_is_that_all_tasks_are_done(
+    tmp_path: Path,
+) -> None:
+    stood: list[str] = []
+
+    def check(request: AgentRequest) -> Any:
+        stood.append(log_of(request.input["SESSION_PATH"])[-1]["transition"]["to"])
+        assert set(markers(request.input["SESSION_PATH"]).values()) == {"x"}
+        return {"passed": True}
+
+    result = await World(tmp_path, {Role.CHECKER: [check]}).ralph().run_async("x")
+    assert (result.outcome, stood) == (Outcome.COMPLETED, ["Complete"])
+
+
+async def test_r3_the_tables_win_over_the_diagram(tmp_path: Path) -> None:
+    edges = {(source, event, dest) for source, event, dest, _ in RALPH.rows}
+    assert (State.COMPLETE, Event.HOLISTIC_CHECK_FAILED, State.PLANNING) in edges
+    assert (State.EXECUTING, Event.EXECUTOR_BLOCKED, State.PLANNING) in edges
+
+    found = {"id": "task-7", "description": "new", "rationale": ""}
+    says = {
+        (Role.EXECUTOR, "task-1"): [{"status": "blocked", "blockers": ["no compiler"]}],
+        Role.REVIEWER: [{"discovered_tasks": [found]}],
+    }
+    world = World(tmp_path, says, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert ("Executing", "executor_completed", "Planning") in moves_of(result.session_path)
+    assert world.of(Role.PLANNER)[1].input["CONTEXT"]["blockers"] == ["no compiler"]
+    assert markers(result.session_path) == {"task-1": "x", "task-7": "x"}, "found while reviewing"
+    assert (result.replans, result.blockers) == (1, ())
+
+
+async def test_r4_a_task_whose_third_review_fails_fails_the_run(tmp_path: Path) -> None:
+    world = World(tmp_path, {Role.REVIEWER: [NOT_QUALIFIED] * 3}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert (result.state, result.outcome, result.reason) == (State.FAILED, Outcome.FAILED, "max_iterations")
+    assert moves_of(result.session_path)[-1] == ("Reviewing", "reviewer_completed", "Failed")
+    assert result.verdict == Verdict(False, "task_attempts", 3, 3)
+    assert result.blockers == ("task-1 failed 3 times: no test",)
+    assert markers(result.session_path) == {"task-1": "F"}
+    assert [one.input["ATTEMPT_NUMBER"] for one in world.of(Role.EXECUTOR)] == [1, 2, 3]
+
+
+async def test_r4_an_executor_that_fails_three_times_fails_the_run_without_a_review(tmp_path: Path) -> None:
+    fails = {"status": "failed", "blockers": ["it does not compile"]}
+    world = World(tmp_path, {Role.EXECUTOR: [fails] * 3}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert (result.state, result.reason) == (State.FAILED, "max_iterations")
+    assert moves_of(result.session_path)[-1] == ("Executing", "executor_completed", "Failed")
+    assert world.of(Role.REVIEWER) == []
+    assert result.blockers == ("task-1 failed 3 times: it does not compile",)
+
+
+STANDINGS = [
+    # tasks of the session, what the first state after Initializing is, which task is in hand
+    ([("task-1", "P"), ("task-2", " ")], "Reviewing", "task-1"),
+    ([("task-1", "x"), ("task-2", "P"), ("plan-1", " ")], "Reviewing", "task-2"),
+    ([("task-1", "x"), ("task-2", "/")], "Executing", None),
+    ([("task-1", "x"), ("task-2", " ")], "Executing", None),
+    ([("task-1", " "), ("plan-1", " ")], "Planning", None),
+    ([("task-1", "x"), ("task-2", "C")], "Complete", None),
+    ([], "Planning", None),
+]
+
+
+@pytest.mark.parametrize(("tasks", "to", "hand"), STANDINGS, ids=[str(one[0]) for one in STANDINGS])
+async def test_r5_a_session_goes_on_where_its_files_say(
+    tasks: list[tuple[str, str]], to: str, hand: str | None, tmp_path: Path
+) -> None:
+    path = session(tmp_path, *tasks)
+    for name, mark in tasks:
+        if mark in "Px":
+            reported(path, name, 1)
+    world = World(tmp_path)
+    result = await world.ralph().run_async(session=path)
+
+    first = log_of(path)[0]["transition"]
+    assert (first["from"], first["trigger"], first["to"]) == ("Initializing", "session_resolved", to)
+    assert result.outcome is Outcome.COMPLETED
+    assert {mark for name, mark in markers(path).items()} <= {"x", "C"}
+    if hand is not None:
+        assert world.of(Role.REVIEWER)[0].input["TASK_ID"] == hand
+    if not tasks:
+        assert world.called[0] == "planner INITIALIZE"
+
+
+def test_r5_the_inference_in_all_its_orders() -> None:
+    old = RalphContext(is_new=False)
+    asked = RalphContext(is_new=False, requirements=("more",))
+    e = Event
+    assert resolved(old, Standing(review=1, active=1, planning=1, open=1)) is e.REVIEW_RESUMED
+    assert resolved(old, Standing(active=1, planning=1, open=1)) is e.EXECUTION_RESUMED
+    assert resolved(old, Standing(planning=1, open=1)) is e.SESSION_RESOLVED
+    assert resolved(old, Standing(open=1, done=1)) is e.EXECUTION_RESUMED
+    assert resolved(old, Standing(done=1, cancelled=1)) is e.COMPLETION_RESUMED
+    assert resolved(old, Standing()) is e.SESSION_RESOLVED
+    assert resolved(old, Standing(cancelled=2)) is e.SESSION_RESOLVED, "nothing was done: that is no end"
+    assert resolved(asked, Standing(done=1)) is e.SESSION_RESOLVED
+    assert resolved(asked, Standing(review=1)) is e.REVIEW_RESUMED, "a review under way is ended first"
+
+
+def test_r6_qa_coordinate_is_read_as_discovery() -> None:
+    given = {"SESSION_PATH": "s", "MODE": "QA_COORDINATE", "USER_REQUEST": "x"}
+    assert PlannerInput.model_validate(given).mode is PlannerMode.DISCOVERY
+
+
+async def test_r7_a_failed_execution_is_rework_without_a_review(tmp_path: Path) -> None:
+    says = {Role.EXECUTOR: [{"status": "failed", "blockers": ["a typo"]}]}
+    world = World(tmp_path, says, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert world.called == [
+        "planner INITIALIZE",
+        "executor task-1 1",
+        "executor task-1 2",
+        "reviewer task-1",
+        "checker",
+    ]
+    assert world.of(Role.EXECUTOR)[1].input["CONTEXT"]["feedback"] == "a typo"
+    assert (result.outcome, result.reworks) == (Outcome.COMPLETED, 1)
+
+
+async def test_r7_a_review_that_could_not_be_made_is_asked_for_again(tmp_path: Path) -> None:
+    says = {Role.REVIEWER: [{"status": "error", "verdict": None, "issues": ["no disk"]}]}
+    world = World(tmp_path, says, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    asked = world.of(Role.REVIEWER)
+    assert [(one.again, one.fault) for one in asked] == [(0, ""), (1, "no review could be made: no disk")]
+    assert asked[0].key == asked[1].key
+    assert (result.outcome, result.reworks) == (Outcome.COMPLETED, 0)
+
+
+async def test_r7_a_planner_that_needs_clarification_gets_a_round_of_questions(tmp_path: Path) -> None:
+    world = World(tmp_path, {Role.PLANNER: [{"status": "needs_clarification"}]}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert world.called[:3] == ["planner INITIALIZE", "questioner BRAINSTORM 1", "planner DISCOVERY"]
+    assert (result.outcome, result.qa_cycles) == (Outcome.COMPLETED, 1)
+    open_questions = world.of(Role.PLANNER)[1].input["CONTEXT"]["open_questions"]
+    assert open_questions == [{"id": "1.1", "text": "Which shell, 1?"}]
+
+
+async def test_r8_after_three_rounds_planning_goes_on_with_open_questions(tmp_path: Path) -> None:
+    asks = {"status": "needs_qa_cycle"}
+    world = World(tmp_path, {Role.PLANNER: [asks] * 4}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    cycles = [one.input["CYCLE_NUMBER"] for one in world.of(Role.QUESTIONER)]
+    assert (cycles, result.qa_cycles, result.outcome) == ([1, 2, 3], 3, Outcome.COMPLETED)
+    told = [one.input["CONTEXT"].get("instruction") for one in world.of(Role.PLANNER)]
+    assert told[:4] == [None] * 4
+    assert "plan with what is known" in str(told[4])
+
+
+async def test_r8_or_fails_where_it_is_to(tmp_path: Path) -> None:
+    asks = {"status": "needs_qa_cycle"}
+    world = World(tmp_path, {Role.PLANNER: [asks] * 4}, tasks=ONE)
+    result = await world.ralph(open_questions="fail").run_async("x")
+
+    assert (result.state, result.reason, result.qa_cycles) == (State.FAILED, "max_iterations", 3)
+    assert result.verdict == Verdict(False, "qa_cycles", 3, 3)
+
+
+async def test_r8_a_planner_that_only_asks_is_told_so_thrice_and_then_fails_the_run(tmp_path: Path) -> None:
+    world = World(tmp_path, {Role.PLANNER: [{"status": "needs_qa_cycle"}] * 20}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert (result.state, result.reason) == (State.FAILED, "max_iterations")
+    assert len(world.of(Role.PLANNER)) == 1 + 3 + 2, (
+        "asked, after each round, and as often as it may be repeated"
+    )
+
+
+async def test_r8_an_answer_that_cannot_be_used_is_asked_for_again_twice(tmp_path: Path) -> None:
+    world = World(tmp_path, {Role.PLANNER: ["no JSON at all"] * 2}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    asked = world.of(Role.PLANNER)
+    assert [one.again for one in asked] == [0, 1, 2]
+    assert "not JSON" in asked[1].fault
+    assert result.outcome is Outcome.COMPLETED
+
+    world = World(tmp_path, {Role.PLANNER: ["no JSON at all"] * 3}, tasks=ONE)
+    result = await world.ralph().run_async("y")
+    assert (result.state, result.reason) == (State.FAILED, "completion_invalid")
+    assert isinstance(result.error, AgentOutputInvalid)
+    assert "asked 3 times" in str(result.error)
+
+
+def test_r9_one_function_moves_markers_and_it_knows_the_ways() -> None:
+    allowed = {(before, after) for before in Marker for after in MOVES[before]}
+    for before in Marker:
+        for after in Marker:
+            if before is after:
+                assert check_move("t", before, after) is False
+            elif (before, after) in allowed:
+                assert check_move("t", before, after) is True
+            else:
+                with pytest.raises(IllegalMove, match=r"task 't' cannot go from"):
+                    check_move("t", before, after)
+    m = Marker
+    assert {(m.REVIEW, m.DONE), (m.REVIEW, m.OPEN)} <= allowed, "the seed's two moves"
+    assert (m.OPEN, m.DONE) not in allowed
+
+
+async def test_r9_the_reviewer_moves_nothing_the_orchestrator_does(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def review(request: AgentRequest) -> Any:
+        seen.append(markers(request.input["SESSION_PATH"])["task-1"])
+        return {"status": "completed", "verdict": "Qualified"}
+
+    result = await World(tmp_path, {Role.REVIEWER: [review]}, tasks=ONE).ralph().run_async("x")
+    assert (seen, markers(result.session_path)) == (["P"], {"task-1": "x"})
+
+
+async def test_r10_the_attempt_follows_from_the_reports_there_are(tmp_path: Path) -> None:
+    path = session(tmp_path, ("task-1", " "), ("task-2", " "))
+    reported(path, "task-1", 1)
+    world = World(tmp_path)
+    await world.ralph().run_async(session=path)
+
+    assert world.called[0] == "executor task-1 2", "one report is there"
+    assert "executor task-2 1" in world.called, "another task begins anew"
+
+
+async def test_r11_a_network_error_is_tried_again_and_the_state_stays(tmp_path: Path) -> None:
+    world = World(tmp_path, {Role.EXECUTOR: [ConnectionError("reset"), TimeoutError("slow")]}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert [one.again for one in world.of(Role.EXECUTOR)] == [0, 0, 0]
+    assert "Retry" not in {state.value for state in State}
+    assert (result.outcome, result.reworks) == (Outcome.COMPLETED, 0)
+    assert moves_of(result.session_path).count(("Executing", "executor_completed", "Reviewing")) == 1
+
+
+async def test_r12_a_task_in_review_keeps_the_session_from_being_complete(tmp_path: Path) -> None:
+    assert next_work(Standing(done=3, review=1)) is Event.REVIEW_PENDING
+    assert next_work(Standing(done=3)) is Event.NO_TASKS_REMAINING
+
+    def also_marks(request: AgentRequest) -> Any:
+        path = Path(request.input["SESSION_PATH"])
+        (path / "tasks.md").write_text(tasks_md("task-1: one", "task-2: two"))
+        progress = path / "progress.md"
+        progress.write_text(progress.read_text() + "\n- [ ] task-1: one\n- [P] task-2: two\n")
+        reported(path, "task-2", 1)
+        return {"status": "completed"}
+
+    world = World(tmp_path, {Role.PLANNER: [also_marks]})
+    result = await world.ralph().run_async("x")
+
+    assert ("Executing", "no_tasks_remaining", "Reviewing") in moves_of(result.session_path)
+    assert markers(result.session_path) == {"task-1": "x", "task-2": "x"}
+    assert result.outcome is Outcome.COMPLETED
+
+
+async def test_r13_a_blocked_planner_fails_the_run_and_another_run_goes_on_with_the_session(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, {Role.PLANNER: [{"status": "blocked", "blockers": ["no goal"]}]}, tasks=ONE)
+    ralph = world.ralph()
+    failed = await ralph.run_async("x")
+    assert (failed.state, failed.reason, failed.blockers) == (State.FAILED, "policy_stop", ("no goal",))
+
+    done = await ralph.run_async("the goal is a shell", session=failed.session_path)
+
+    assert (done.run_id, done.session_id) == (f"{failed.run_id}-2", failed.session_id)
+    assert world.of(Role.PLANNER)[1].input["CONTEXT"]["requirements"] == ["the goal is a shell"]
+    assert done.outcome is Outcome.COMPLETED
+    assert len(log_of(done.session_path)) == len(failed.transitions) + len(done.transitions)
+
+
+async def test_r13_a_task_that_had_failed_gets_one_more_attempt_in_the_next_run(tmp_path: Path) -> None:
+    world = World(tmp_path, {Role.REVIEWER: [NOT_QUALIFIED] * 3}, tasks=ONE)
+    ralph = world.ralph()
+    failed = await ralph.run_async("x")
+    assert markers(failed.session_path) == {"task-1": "F"}
+
+    done = await ralph.run_async(session=failed.session_path)
+    assert (done.outcome, markers(done.session_path)) == (Outcome.COMPLETED, {"task-1": "x"})
+    assert world.called[-3] == "executor task-1 4"
+
+
+async def test_r14_new_requirements_are_queued_and_planned_at_the_next_boundary(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    ralph = world.ralph()
+
+    async def steer(request: AgentRequest) -> Any:
+        await ralph.steer(request.run_id, "and a manual")
+        await ralph.steer(request.run_id, "in French")
+        return world.usual(request)
+
+    world.says[Role.EXECUTOR, "task-1"] = [steer]
+    result = await ralph.run_async("x")
+
+    assert world.called[:5] == [
+        "planner INITIALIZE",
+        "executor task-1 1",
+        "reviewer task-1",
+        "planner UPDATE",
+        "executor task-2 1",
+    ], "the review under way is ended first"
+    assert world.of(Role.PLANNER)[1].input["CONTEXT"]["requirements"] == ["and a manual", "in French"]
+    assert ("Executing", "new_requirements", "Planning") in moves_of(result.session_path)
+    assert (result.outcome, result.replans) == (Outcome.COMPLETED, 0), "what people ask is not counted"
+
+
+@pytest.mark.parametrize(("role", "path"), [(Role.PLANNER, "Planning"), (Role.CHECKER, "Complete")])
+async def test_r14_also_while_planning_and_while_the_whole_is_checked(
+    role: Role, path: str, tmp_path: Path
+) -> None:
+    world = World(tmp_path, tasks=ONE)
+    ralph = world.ralph()
+
+    async def steer(request: AgentRequest) -> Any:
+        await ralph.steer(request.run_id, "and a manual")
+        return world.usual(request)
+
+    world.says[role] = [steer]
+    result = await ralph.run_async("x")
+
+    assert (path, "new_requirements", "Planning") in moves_of(result.session_path)
+    told = [one.input["CONTEXT"]["requirements"] for one in world.of(Role.PLANNER)]
+    assert told == [[], ["and a manual"]], "told once"
+    assert result.outcome is Outcome.COMPLETED
+
+
+# ---- limits that are ours ----
+
+
+async def test_a_fourth_return_to_planning_is_one_too_many(tmp_path: Path) -> None:
+    fails = {"passed": False, "summary": "still no manual"}
+    world = World(tmp_path, {Role.CHECKER: [fails] * 4}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert (result.state, result.reason, result.replans) == (State.FAILED, "max_iterations", 3)
+    assert result.verdict == Verdict(False, "replans", 3, 3)
+    assert len(world.of(Role.PLANNER)) == 4
+
+
+async def test_the_executions_of_a_run_are_counted_over_all_tasks(tmp_path: Path) -> None:
+    def finds(request: AgentRequest) -> Any:
+        number = int(request.input["TASK_ID"].removeprefix("task-")) + 1
+        more = {"id": f"task-{number}", "description": "and on", "rationale": ""}
+        return world.usual(request) | {"discovered_tasks": [more]}
+
+    world = World(tmp_path, {Role.EXECUTOR: [finds] * 50}, tasks=ONE)
+    result = await world.ralph(limits=RalphLimits(max_executions=5)).run_async("x")
+
+    assert (result.state, result.reason, result.executions) == (State.FAILED, "max_iterations", 5)
+    assert list(markers(result.session_path).values()) == ["x"] * 5 + [" "]
+
+
+async def test_a_session_has_one_run_at_a_time_and_a_new_one_needs_a_request(tmp_path: Path) -> None:
+    world = World(tmp_path, {Role.PLANNER: [{"status": "needs_qa_cycle"}]}, tasks=ONE)
+    ralph = world.ralph(answer="park")
+    with pytest.raises(ConfigError, match="the request is empty"):
+        await ralph.run_async("  ")
+    with pytest.raises(Exception, match="suspended"):
+        await ralph.run_async("x")
+    (path,) = tmp_path.iterdir()
+    with pytest.raises(RunExists):
+        await ralph.run_async(session=path)
