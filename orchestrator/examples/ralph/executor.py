@@ -1,0 +1,83 @@
+"""The executor: writes one function with its tests, runs them, and reports. Its first try forgets to round."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CODE = {
+    "task-1": "def fahrenheit(celsius):\n    return {rounded}(celsius * 9 / 5 + 32{digits})\n",
+    "task-2": "def celsius(fahrenheit):\n    return round((fahrenheit - 32) * 5 / 9, 2)\n",
+    "task-3": 'def checked(celsius):\n    if celsius < -273.15:\n        raise ValueError("colder than it can be")\n'
+    "    return celsius\n",
+    "task-4": '"""Temperatures: fahrenheit(celsius), celsius(fahrenheit), checked(celsius)."""\n',
+}
+TESTS = {
+    "task-1": "self.assertEqual(temperature.fahrenheit(100), 212.0)",
+    "task-2": "self.assertEqual(temperature.celsius(212), 100.0)",
+    "task-3": "self.assertRaises(ValueError, temperature.checked, -300)",
+    "task-4": 'self.assertIn("fahrenheit", temperature.__doc__)',
+}
+"""Task -> its code, its test. Each stands in a part of the file that is marked with the task's name."""
+
+HEAD = "import unittest\n\nimport temperature\n"
+
+
+def written(file: Path, task: str, text: str, *, first: bool = False) -> None:
+    """Put the part of a task into a file, in the place of the one that is there."""
+    mark = f"# {task}"
+    parts = file.read_text(encoding="utf-8").split("\n\n\n") if file.exists() else []
+    parts = [part.strip() for part in parts if not part.strip().endswith(mark)]
+    parts.insert(0 if first else len(parts), f"{text}{mark}")
+    file.write_text("\n\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def executed(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the executor's output; code, tests and report are written on the way."""
+    task, attempt, session = request["TASK_ID"], request["ATTEMPT_NUMBER"], Path(request["SESSION_PATH"])
+    careful = attempt > 1
+    code = (
+        CODE[task]
+        .replace("{rounded}", "round" if careful else "")
+        .replace("{digits}", ", 2" if careful else "")
+    )
+    written(Path("temperature.py"), task, code, first=task == "task-4")
+    tests = Path("test_temperature.py")
+    if not tests.exists():
+        written(tests, "head", HEAD)
+    name = task.replace("-", "_")
+    written(
+        tests, task, f"class {name.title()}(unittest.TestCase):\n    def test(self):\n        {TESTS[task]}\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-B", "-m", "unittest", "test_temperature"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = ran.stderr.strip().splitlines()[-1]
+    report = f"tasks.{task}-report{f'-r{attempt}' if careful else ''}.md"
+    (session / report).write_text(
+        f"# Task Report: {task}\n\n---\n## PART 1: IMPLEMENTATION REPORT\n\n### Summary of Changes\n"
+        f"temperature.py, test_temperature.py\n\n### Verification Results\nunittest: {said}\n",
+        encoding="utf-8",
+    )
+    found = {
+        "id": "task-3",
+        "description": "Refuse what is colder than it can be",
+        "rationale": "seen on the way",
+    }
+    return {
+        "status": "completed" if ran.returncode == 0 else "failed",
+        "report_path": report,
+        "success_criteria_met": ran.returncode == 0,
+        "discovered_tasks": [found] if task == "task-2" else [],
+        "blockers": [] if ran.returncode == 0 else [said],
+    }
+
+
+if __name__ == "__main__":
+    json.dump(executed(json.load(sys.stdin)), sys.stdout)

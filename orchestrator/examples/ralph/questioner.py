@@ -1,0 +1,37 @@
+"""The questioner: asks the one thing that only a person knows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+PAPER = """# Q&A Discovery: temperatures
+
+## Q&A Cycles
+
+### Cycle {number}
+**Objective**: what the request leaves open
+
+#### Generated Questions
+1. **[High Priority]** To how many decimals are results rounded?
+    - **Category**: Requirements
+    - **Priority**: High
+    - **Status**: Unanswered
+    - **Impact**: Every success criterion
+    - **Answer**: [To be filled]
+    - **Source**: [To be filled]
+"""
+
+
+def asked(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the questioner's output; the questions are written on the way."""
+    paper = Path(request["SESSION_PATH"]) / "plan.questions.md"
+    if not paper.exists():
+        paper.write_text(PAPER.format(number=request["CYCLE_NUMBER"]), encoding="utf-8")
+    return {"status": "completed", "questions_generated": 1, "priority_breakdown": {"high": 1}}
+
+
+if __name__ == "__main__":
+    json.dump(asked(json.load(sys.stdin)), sys.stdout)
