@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class World:
     def __init__(
         self,
         root: Path,
-        says: dict[Any, Iterable[Any]] | None = None,
+        says: Mapping[Any, Any] | None = None,
         tasks: tuple[str, ...] = ("task-1: one", "task-2: two"),
     ) -> None:
         self.root = root

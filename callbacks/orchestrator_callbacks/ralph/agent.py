@@ -25,6 +25,11 @@ class Stay:
         self._run = run
         self._given = 0
 
+    @property
+    def known(self) -> bool:
+        """An agent has answered in this stay, in this process or before."""
+        return any(answer.seq == self._run.seq for answer in self._run.ctx.answers)
+
     async def ask(
         self,
         kind: type[T],

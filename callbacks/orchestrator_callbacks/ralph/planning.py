@@ -35,8 +35,9 @@ async def plan(run: RalphRun) -> Event:
     """Have the plan made, and return what follows. Raises Refused where the planner asks on and may not (R8)."""
     ctx, session = run.ctx, run.deps.session
     await asyncio.to_thread(session.refresh)
-    await asyncio.to_thread(session.open_planning, ctx.mode.value)
     stay = Stay(run)
+    if not stay.known:  # else it was opened before a crash, and may be closed by now
+        await asyncio.to_thread(session.open_planning, ctx.mode.value)
     if ctx.asking:
         await _ask_around(run, stay)
     insisted = 0

@@ -1,0 +1,171 @@
+"""kill -9 in each state of the ralph loop, at each write of its journal, each change of its files: one same end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import RunUnknown
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import Record
+from orchestrator.kernel.outcome import Outcome
+from tests.crash.ralph_worker import RUN
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLED = -signal.SIGKILL
+Line = dict[str, Any]
+Begin = Callable[[Path], "Life"]
+
+
+class Life:
+    """A run in `folder`, and the nursery that forks the processes which drive it."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process = process
+        self.folder = folder
+        folder.mkdir()
+
+    def live(self, do: str = "resume", **order: Any) -> int:
+        """Let one process drive the run; its exit status."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"folder": str(self.folder), "do": do, **order}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def said(self, what: str) -> list[Line]:
+        world = self.folder / "world"
+        lines = map(json.loads, world.read_text().splitlines()) if world.exists() else ()
+        return [line for line in lines if line["what"] == what]
+
+    def errors(self) -> str:
+        return (self.folder / "errors").read_text(errors="replace")
+
+    def records(self) -> list[Record]:
+        """What the journal has of the run, its chain verified."""
+
+        async def inside() -> list[Record]:
+            async with SqliteJournal(self.folder / "journal.db") as journal:
+                try:
+                    return await journal.load(RUN)
+                except RunUnknown:
+                    return []
+
+        return asyncio.run(inside())
+
+    def to_the_end(self) -> Line:
+        """Go on with it until it has ended; return how it ended.
+
+        What was durable stands, and no agent whose answer was durable is called again.
+        """
+        before = self.records()
+        durable = answered(before)
+        began = len(self.said("began"))
+        status = self.live("resume" if before else "run")
+        assert status == 0, self.errors()
+        assert self.records()[: len(before)] == before
+        assert not durable & {line["key"] for line in self.said("began")[began:]}
+        return self.said("result")[-1]
+
+
+def answered(records: list[Record]) -> set[str]:
+    """Keys of the calls whose answers are in the journal."""
+    keys: set[str] = set()
+    moves: list[Any] = [record.body for record in records if record.kind == "transition"]
+    state = {0: "Initializing"} | {body["seq"]: body["dest"] for body in moves}
+    for record in records:
+        for at, answer in enumerate(record.body.get("answers") or [] if record.kind == "context" else []):
+            keys.add(f"{RUN}:{state[answer['seq']]}:{answer['seq']}:{at}")
+    return keys
+
+
+@pytest.fixture(scope="module")
+def begin(environment: dict[str, str]) -> Iterator[Begin]:
+    """`begin(folder)` is a run of the loop that processes drive, one after the other."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.ralph_worker"],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield lambda folder: Life(process, folder)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def whole(begin: Begin, folder: Path, **order: Any) -> tuple[Line, Line]:
+    """How an undisturbed run ends, and how many writes, changes and boundaries it has."""
+    life = begin(folder)
+    assert life.live("run", **order) == 0, life.errors()
+    return life.said("result")[0], life.said("counted")[0]
+
+
+def test_undisturbed_it_asks_reworks_finds_a_task_fails_its_check_once_and_completes(
+    begin: Begin, quick: Path
+) -> None:
+    result, counted = whole(begin, quick / "whole")
+
+    assert (result["outcome"], result["reason"]) == (Outcome.COMPLETED.value, "none")
+    assert result["counts"] == [5, 4, 1, 1, 1], "executions, qualified, reworks, replans, rounds of questions"
+    assert {state for one in result["log"] for state in (one["from"], one["to"])} == {
+        "Initializing",
+        "Planning",
+        "Executing",
+        "Reviewing",
+        "Complete",
+        "Done",
+    }
+    progress = result["files"]["progress.md"]
+    assert all(f"- [x] {task}" in progress for task in ("task-1", "task-2", "task-9", "task-5"))
+    assert counted["points"] == 3 * 16, "sixteen calls of agents, three places to die in each"
+
+
+STATES = ("Planning", "Executing", "Reviewing", "Complete")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_kill_in_the_work_of_each_state(
+    state: str, begin: Begin, quick: Path, campaign: Callable[[int, int], int]
+) -> None:
+    expected, counted = whole(begin, quick / "whole", kill="agent", state=state)
+
+    for at in range(1, counted["points"] + 1, campaign(2, 1) if counted["points"] > 6 else 1):
+        life = begin(quick / f"at-{at}")
+        assert life.live("run", kill="agent", state=state, at=at) == KILLED, life.errors()
+        if at % 3 == 0:  # a second kill, in the recovery
+            assert life.live("resume", kill="agent", at=2) == KILLED
+        assert life.to_the_end() == expected, at
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_every_write_of_the_journal(
+    when: str, begin: Begin, quick: Path, campaign: Callable[[int, int], int]
+) -> None:
+    expected, counted = whole(begin, quick / "whole")
+
+    for at in range(1, counted["writes"] + 1, campaign(2, 1)):
+        life = begin(quick / f"at-{at}")
+        assert life.live("run", kill=when, at=at) == KILLED, life.errors()
+        assert life.to_the_end() == expected, at
+
+
+def test_a_kill_before_and_after_every_change_of_the_files(
+    begin: Begin, quick: Path, campaign: Callable[[int, int], int]
+) -> None:
+    expected, counted = whole(begin, quick / "whole")
+
+    for at in range(1, counted["changes"] + 1, campaign(3, 1)):
+        life = begin(quick / f"at-{at}")
+        assert life.live("run", kill="files", at=at) == KILLED, life.errors()
+        assert life.to_the_end() == expected, at
