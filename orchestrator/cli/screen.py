@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -174,11 +174,20 @@ def _standing(fact: Fact) -> str:
 class Screen:
     """Shows runs of one graph as they go. `lost` is called when whoever reads our output is gone.
 
-    With `quiet` it only adds up, and shows notices: the answer is shown in its place.
+    With `quiet` it only adds up, and shows notices: the answer is shown in its place. `board` makes another picture
+    than the table of states.
     """
 
-    def __init__(self, graph: Graph, lost: Callable[[], None], *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        lost: Callable[[], None],
+        *,
+        quiet: bool = False,
+        board: Callable[[Graph, Tally], RenderableType] | None = None,
+    ) -> None:
         self.graph = graph
+        self._board = board or Board
         self.tally = Tally()
         self._quiet = quiet
         self._lines = None if is_terminal() and not quiet else Lines(lost)
@@ -197,7 +206,8 @@ class Screen:
             yield
             return
         self.tally.state, self.tally.entered = self.graph.initial.value, time.perf_counter()
-        with Live(Board(self.graph, self.tally), console=console(), refresh_per_second=10) as self._live:
+        board = self._board(self.graph, self.tally)
+        with Live(board, console=console(), refresh_per_second=10) as self._live:
             yield
         self._live = None
 
