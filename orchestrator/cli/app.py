@@ -14,6 +14,7 @@ from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
 from orchestrator.cli.ops_group import group as ops
 from orchestrator.cli.pipeline_group import group as pipeline
+from orchestrator.cli.ralph_group import group as ralph
 from orchestrator.cli.runs_group import group as runs
 from orchestrator.cli.spread import spread
 
@@ -178,6 +179,7 @@ def doctor(at: given.Place) -> None:
 
 
 app.add_typer(pipeline, name="pipeline")
+app.add_typer(ralph, name="ralph")
 app.add_typer(runs, name="runs")
 app.add_typer(operate, name="operate")
 app.add_typer(ops, name="ops")

@@ -63,7 +63,7 @@ def resume_run(wanted: Wanted) -> int:
         "by": who(wanted.by),
         "again": wanted.again,
     }
-    with _at_home(launch):
+    with at_home(launch):
         return conducted(view, spec, launch, most, lambda pipeline: pipeline.resume(head.run_id, **options))
 
 
@@ -109,7 +109,7 @@ def _absolute(path: Path | None) -> Path | None:
     return None if path is None else path.absolute()
 
 
-def _at_home(launch: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+def at_home(launch: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
     """Be in the folder that the run was started in. Raises ConfigError when it is gone."""
     folder = launch.get("cwd")
     if not folder:

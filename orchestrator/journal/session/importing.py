@@ -17,6 +17,7 @@ from orchestrator.journal.session.directory import PROGRESS, TASKS, SessionDirec
 from orchestrator.machines.ralph import amend, prd, tasklist
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph.model import Task
 from orchestrator.machines.ralph.outline import decoded, outline
 from orchestrator.machines.ralph.paper import quoted
 from orchestrator.machines.ralph.tasklist import read_progress, read_tasks
@@ -47,6 +48,11 @@ class Taken:
             known = [story.id for story in found.stories]
             log = prd.read_log(decoded(logs[0].read_bytes()), str(logs[0]), known) if logs else None
             self.request, self._files = found.description or found.title, _of_prd(found, log)
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the tasks that they come to."""
+        lists = (read_tasks(outline(self._files[TASKS])), read_progress(outline(self._files[PROGRESS])))
+        return together(*lists, str(self.file))
 
     def into(self, root: Path, request: str, session_id: str) -> SessionDirectory:
         """Make a session of them. Raises SessionFileError where another one has that id."""

@@ -1,0 +1,1 @@
+"""The commands of the group `ralph`, a module each."""

@@ -1,0 +1,144 @@
+"""The agents of a ralph loop in a TOML file: who plans, asks, executes, reviews and checks.
+
+    open_questions = "proceed"              # or "fail": what happens when the rounds of questions are used up
+
+    [limits]                                # members of RalphLimits
+
+    [agents.planner]                        # planner, executor, reviewer; questioner and checker may be left out
+    command = ["{python}", "{folder}/x.py"] # a program, started without a shell in the working directory
+    timeout = 600                           #   seconds; 0 is any time
+
+    [agents.executor]
+    python = "module:function"              # a callable that takes the request
+
+    [agents.reviewer]
+    model = "openai:NAME"                   # a model with tools for the files of the working directory
+    tools = ["module:function"]             #   further tools
+    instructions = "Be strict."             #   said after those of its role
+
+What the file says is kept with the run, so that `resume` does not need it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.load import imported
+from orchestrator.cli.model import Form, model_of
+from orchestrator.cli.servers import bare
+from orchestrator.errors import ConfigError
+from orchestrator.machines.ralph.contract import Role
+from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.retry import RetryPolicy
+from orchestrator.runtime.ralph_command import CommandAgent
+from orchestrator.settings import Settings, build
+
+OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))
+_WAYS = ("python", "command", "model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """Who does the work of a role: exactly one of python, command and model."""
+
+    python: str | None = None
+    command: tuple[str, ...] = ()
+    timeout: float = 0.0
+    model: str | None = None
+    base_url: str | None = None
+    instructions: str = ""
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agents:
+    """A file of agents, read. Nothing of it was imported or started yet."""
+
+    agents: Mapping[str, Agent]
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    open_questions: str = "proceed"
+    folder: str = ""
+    """Of the file, absolute."""
+
+    @classmethod
+    def read(cls, file: Path) -> Agents:
+        """Read a file of agents. Raises ConfigError or OSError."""
+        with file.open("rb") as text:
+            try:
+                members = tomllib.load(text)
+            except ValueError as error:  # also what is no UTF-8
+                raise ConfigError(f"{file} is not TOML ({error})") from error
+        return cls.of({**members, "folder": str(file.absolute().parent)}, str(file))
+
+    @classmethod
+    def of(cls, members: Mapping[str, Any], where: str) -> Agents:
+        """Make them of plain data. Raises ConfigError."""
+        given = members.get("agents")
+        if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
+            raise ConfigError(f"{where} has no [agents.planner], [agents.executor], [agents.reviewer]")
+        if strange := sorted(given.keys() - set(Role)):
+            raise ConfigError(f"{where}: unknown agent {strange[0]!r}; known: {', '.join(Role)}")
+        if missing := [role for role in Role if role not in OPTIONAL and role.value not in given]:
+            raise ConfigError(f"{where} has no [agents.{missing[0]}]")
+        agents = {name: _agent(one, f"{where}: agents.{name}") for name, one in given.items()}
+        found: Agents = build(cls, {**members, "agents": agents}, where)
+        found.ralph_limits()
+        if found.open_questions not in {"proceed", "fail"}:
+            raise ConfigError(f"{where}: open_questions is {found.open_questions!r}; known: proceed, fail")
+        return found
+
+    def ralph_limits(self, changes: Mapping[str, Any] | None = None) -> RalphLimits:
+        """Return the limits with others put over them. Raises ConfigError."""
+        return build(RalphLimits, {**self.limits, **(changes or {})}, "limits")
+
+    def ports(self) -> dict[str, Any]:
+        """Import and put together the agents, by role. Raises ConfigError, ImportError or OSError."""
+        return {name: self._port(name, agent) for name, agent in self.agents.items()}
+
+    def _port(self, name: str, agent: Agent) -> Any:
+        if agent.command:
+            places = {"{python}": sys.executable, "{folder}": self.folder}
+            return CommandAgent([_filled(word, places) for word in agent.command], timeout=agent.timeout)
+        if agent.model is not None:
+            return _prompted(agent, agent.model)
+        found = imported(str(agent.python), f"agents.{name}")
+        if not callable(found):
+            raise ConfigError(
+                f"agents.{name}: {agent.python!r} is a {type(found).__name__}, which nobody can call"
+            )
+        return found
+
+
+def _agent(given: Mapping[str, Any], where: str) -> Agent:
+    agent: Agent = build(Agent, given, where)
+    ways = [way for way in _WAYS if getattr(agent, way)]
+    if len(ways) != 1:
+        raise ConfigError(f"{where} takes one of {', '.join(_WAYS)}, not {len(ways)}")
+    if agent.base_url is not None and bare(agent.base_url) != agent.base_url:
+        raise ConfigError(f"{where}: base_url names a user or a password; it would be kept with the run")
+    return agent
+
+
+def _prompted(agent: Agent, model: str) -> Any:
+    from orchestrator.runtime.ralph_agent import PromptAgent
+
+    settings = Settings.load()
+    form = Form(agent.base_url or settings.base_url, settings.structured)
+    return PromptAgent(
+        model_of(model, form).llm,
+        tools=[imported(one, "tool") for one in agent.tools],
+        instructions=agent.instructions,
+        params=settings.params,
+        retry=build(RetryPolicy, settings.retry, "retry"),
+    )
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for place, value in places.items():
+        word = word.replace(place, value)
+    return word

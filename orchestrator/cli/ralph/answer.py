@@ -1,0 +1,90 @@
+"""`orchestrator ralph answer`: answer the questions of a session, from here or from a file."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.ralph.find import Found, opened, run_named
+from orchestrator.cli.ralph.people import ALL, read_answers
+from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.who import who
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import Posted
+from orchestrator.machines.ralph.ports import Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The command line of `ralph answer`."""
+
+    run: str | None
+    question: str | None = None
+    text: str | None = None
+    file: Path | None = None
+    by: str | None = None
+    json: bool = False
+    journal: Path | None = None
+
+
+def answer_questions(given: Given) -> int:
+    """Answer questions, or list those that wait. Raises ConfigError for a question that there is not."""
+    if given.question is not None and (given.text is None) == (given.file is None):
+        raise ConfigError("give the answer as TEXT, or a --file of answers instead of a question")
+
+    async def work(store: Store) -> tuple[Found, tuple[Question, ...], Mapping[str, str]]:
+        found = await run_named(store, given.run)
+        questions = opened(found.session).questions()
+        answers = _answers(given, questions)
+        if answers:
+            await _give(store, found, answers, who(given.by))
+        return found, questions, answers
+
+    found, questions, answers = at_journal(given.journal, work)
+    waiting = [one for one in questions if one.answer is None and one.id not in answers]
+    if given.json:
+        asked = [{"id": one.id, "text": one.text, "category": one.category} for one in waiting]
+        say_json({"run_id": found.head.run_id, "answered": sorted(answers), "questions": asked})
+        return Exit.COMPLETED
+    for name, text in answers.items():
+        say(f"{name}  {shown(text)}")
+    for one in waiting:
+        say(f"{one.id}  {shown(one.text)}  (waits)")
+    if not waiting and not answers:
+        say("no question waits")
+    return Exit.COMPLETED
+
+
+def _answers(given: Given, questions: tuple[Question, ...]) -> Mapping[str, str]:
+    """Return the answers to questions that wait. Raises ConfigError for others."""
+    open_ones = [one.id for one in questions if one.answer is None]
+    said: Mapping[str, str] = {}
+    if given.file is not None:
+        said = read_answers(given.file)
+    elif given.question is not None:
+        said = {given.question: given.text or ""}
+    for name, text in said.items():
+        if name not in {ALL, *open_ones}:
+            answered = any(one.id == name for one in questions)
+            why = "is answered already" if answered else "is no question"
+            raise ConfigError(f"{shown(name, 80)!r} {why}; waiting: {', '.join(open_ones) or 'none'}")
+        if not text.strip():
+            raise ConfigError(f"the answer to {shown(name, 80)} is empty")
+    every = said.get(ALL, "")
+    return {name: text for name in open_ones if (text := said.get(name, every))}
+
+
+async def _give(store: Store, found: Found, answers: Mapping[str, str], by: str) -> None:
+    """Let the run hear of it that waits for it; where it has ended, its session's file is all there is."""
+    run_id = found.head.run_id
+    if found.head.status == "ended":
+        opened(found.session).answer(answers, by or "a person")
+        return
+    posted = Posted(
+        secrets.token_hex(8), "message", {"says": "answer", "answers": dict(answers), "why": ""}, by
+    )
+    await store.journal.post(run_id, posted)

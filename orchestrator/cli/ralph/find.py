@@ -1,0 +1,78 @@
+"""What a command of the group is about: a run of the journal, a session's directory, or a list of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.output import shown
+from orchestrator.cli.runs.store import Store
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.journal.session.directory import SessionDirectory
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import RunHead
+from orchestrator.machines.ralph.graph import RALPH
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A run with its session."""
+
+    head: RunHead
+    stored: StoredRun
+
+    @property
+    def session(self) -> Path:
+        """The session's directory."""
+        return Path(str(self.stored.context.get("session_path") or ""))
+
+    @property
+    def launch(self) -> Mapping[str, Any]:
+        """How it was started."""
+        return self.stored.created.get("launch") or {}
+
+
+async def run_named(store: Store, name: str | None) -> Found:
+    """Return a run by its id, by its session's directory, or without either the newest. Raises ConfigError."""
+    heads, _ = await store.heads()
+    ours = [head for head in heads if head.graph == RALPH.name]
+    if name is None:
+        if not ours:
+            raise ConfigError(
+                f"no run of the loop in {store.journal.path}: `orchestrator ralph run --example` makes one"
+            )
+        return await _read(store, ours[-1])
+    if (session := _folder(name)) is not None:
+        return await _of_session(store, session, ours)
+    head = await store.run(name)
+    if head.graph != RALPH.name:
+        raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}, not of the loop")
+    return await _read(store, head)
+
+
+def _folder(name: str) -> Path | None:
+    return Path(name).absolute() if Path(name).is_dir() else None
+
+
+async def _of_session(store: Store, session: Path, ours: list[RunHead]) -> Found:
+    """Return the newest run of a session."""
+    for head in reversed(ours):
+        if head.run_id.startswith(session.name):
+            found = await _read(store, head)
+            if found.session == session:
+                return found
+    raise ConfigError(f"no run of session {shown(str(session))} in {store.journal.path}")
+
+
+async def _read(store: Store, head: RunHead) -> Found:
+    return Found(head, StoredRun.of(head.run_id, await store.journal.load(head.run_id)))
+
+
+def opened(session: Path) -> SessionDirectory:
+    """Open a session. Raises ConfigError with file and line where it cannot be read."""
+    try:
+        return SessionDirectory.open(session)
+    except RunError as error:
+        raise ConfigError(shown(str(error), 4_000)) from error

@@ -1,0 +1,89 @@
+"""Who answers the questions of a session: a file, then whoever sits at the terminal.
+
+A file is a JSON object or a TOML table of number and answer, or lines of `1.1: answer`; the name `*` stands for every
+question that is not named. Without a file and a terminal the run is left where it is until somebody answers.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.cli import keyboard
+from orchestrator.cli.output import say, shown
+from orchestrator.cli.screen import Screen
+from orchestrator.errors import ConfigError
+from orchestrator.machines.ralph.ports import Question
+
+ALL = "*"
+
+
+def read_answers(file: Path) -> Mapping[str, str]:
+    """Read a file of answers. Raises ConfigError with the line that is none, or OSError."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        if file.suffix == ".json":
+            return _texts(json.loads(text), file)
+        if file.suffix == ".toml":
+            return _texts(tomllib.loads(text), file)
+    except ValueError as error:
+        raise ConfigError(f"{file} cannot be read ({error})") from error
+    answers = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        question, colon, answer = line.partition(": ")
+        if not colon or not answer.strip():
+            raise ConfigError(f"{file}:{number} is no answer; `1.1: the answer` would be one")
+        answers[question.strip()] = answer.strip()
+    return answers
+
+
+def _texts(found: Any, file: Path) -> Mapping[str, str]:
+    if not isinstance(found, Mapping) or not all(isinstance(one, str) for one in found.values()):
+        raise ConfigError(
+            f'{file} holds no answers: an object of number and text, as {{"1.1": "the answer"}}'
+        )
+    return found
+
+
+class Desk:
+    """Answers from a file and from the terminal. `answers` None: there is no file."""
+
+    def __init__(self, answers: Mapping[str, str] | None) -> None:
+        self._answers = answers
+        self.screen: Screen | None = None
+        """Held still while somebody types."""
+
+    @property
+    def port(self) -> Any:
+        """What a RalphOrchestrator takes as `answer`."""
+        park: Literal["park"] = "park"
+        return self if self._answers is not None or (self.screen is not None and keyboard.present()) else park
+
+    async def __call__(self, questions: Sequence[Question]) -> Mapping[str, str]:
+        """Return the answers that there are."""
+        given = self._answers or {}
+        said = {one.id: given.get(one.id, given.get(ALL, "")) for one in questions}
+        missing = [one for one in questions if not said[one.id].strip()]
+        if missing and self.screen is not None and keyboard.present():
+            with self.screen.still():
+                said.update(await _typed(missing))
+        return {name: text for name, text in said.items() if text.strip()}
+
+
+async def _typed(questions: Sequence[Question]) -> Mapping[str, str]:
+    """Ask at the terminal, one after the other; an empty line leaves a question open."""
+    said: dict[str, str] = {}
+    for one in questions:
+        about = f" ({one.category})" if one.category else ""
+        say(f"\n{one.id}{shown(about)} {shown(one.text)}")
+        say("type the answer, or nothing to leave it open:")
+        line = await keyboard.line()
+        if line is None:
+            break
+        said[one.id] = line
+    return said

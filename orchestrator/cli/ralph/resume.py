@@ -1,0 +1,76 @@
+"""`orchestrator ralph resume`: go on with a run where it stands, as it was started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.load import params_from
+from orchestrator.cli.output import shown
+from orchestrator.cli.pipeline.resume import at_home
+from orchestrator.cli.ralph.agents import Agents
+from orchestrator.cli.ralph.find import run_named
+from orchestrator.cli.ralph.people import Desk, read_answers
+from orchestrator.cli.ralph.run import Staff, View, conducted
+from orchestrator.cli.runs.store import at_journal, journal_file
+from orchestrator.cli.who import who
+from orchestrator.errors import ConfigError
+from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.settings import build
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of `ralph resume`."""
+
+    run: str
+    agents: Path | None = None
+    answers: Path | None = None
+    limits: tuple[str, ...] = ()
+    by: str | None = None
+    log: Path | None = None
+    json: bool = False
+    journal: Path | None = None
+
+
+def resume_run(wanted: Wanted) -> int:
+    """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
+    found = at_journal(wanted.journal, lambda store: run_named(store, wanted.run))
+    run_id, launch = found.head.run_id, found.launch
+    if found.head.owner is not None:
+        raise ConfigError(f"run {run_id} is held by {shown(str(found.head.owner))}: it goes on there")
+    agents = _agents(run_id, launch, wanted.agents)
+    answers = read_answers(wanted.answers) if wanted.answers else None
+    changes = params_from(wanted.limits)
+    limits = build(RalphLimits, {**(found.stored.context.get("limits") or {}), **changes}, "limits")
+    view = View(
+        place=journal_file(wanted.journal),
+        root=Path(launch.get("root") or ".ralph-sessions"),
+        journal=None if wanted.journal is None else wanted.journal.absolute(),
+        run_id=run_id,
+        session=found.session,
+        log=None if wanted.log is None else wanted.log.absolute(),
+        json=wanted.json,
+    )
+    options: dict[str, Any] = {"limits": limits if changes else None, "by": who(wanted.by)}
+    with at_home(launch):
+        staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=launch)
+        return conducted(view, staff, lambda ralph: ralph.resume(run_id, **options))
+
+
+def _agents(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> Agents:
+    """Return the agents that a run was started with, or other ones."""
+    if instead is not None:
+        return Agents.read(instead)
+    kept = launch.get("ralph")
+    if not isinstance(kept, Mapping):
+        raise ConfigError(
+            f"run {run_id} was not started by the command line, so nobody knows its agents: give --agents FILE"
+        )
+    given = {
+        name: {member: value for member, value in agent.items() if value is not None}
+        for name, agent in kept.get("agents", {}).items()
+    }
+    return Agents.of({**kept, "agents": given}, f"run {run_id}")

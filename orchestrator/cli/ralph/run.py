@@ -1,0 +1,233 @@
+"""`orchestrator ralph run`: a request, or a session that is there, in the journal from its first record on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.carried import Carried
+from orchestrator.cli.exit import EXIT_CODES, Exit
+from orchestrator.cli.load import params_from
+from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
+from orchestrator.cli.ralph.agents import Agents
+from orchestrator.cli.ralph.board import Look, TaskBoard, counted, rows, task_json
+from orchestrator.cli.ralph.people import Desk, read_answers
+from orchestrator.cli.run import error_json, logging_to
+from orchestrator.cli.runs.phrase import table, words
+from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.screen import Screen
+from orchestrator.errors import ConfigError, RunError, Suspended
+from orchestrator.examples.ralph import AGENTS, ANSWERS, REQUEST
+from orchestrator.journal.session.directory import SessionDirectory, session_id_for
+from orchestrator.journal.session.importing import Taken
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.runtime.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph_result import RalphResult
+from orchestrator.settings import Settings
+
+DEFAULT = Path("ralph.toml")
+"""The file of agents where none is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The command line of `ralph run`."""
+
+    request: str | None
+    agents: Path | None = None
+    example: bool = False
+    session: Path | None = None
+    taken: tuple[Path, ...] = ()
+    """Lists of tasks of others, to begin a session with."""
+    answers: Path | None = None
+    limits: tuple[str, ...] = ()
+    root: Path = Path(".ralph-sessions")
+    log: Path | None = None
+    json: bool = False
+    journal: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How a run is shown, and where it is kept."""
+
+    place: Path
+    """The file of the journal."""
+    root: Path
+    journal: Path | None = None
+    """As the command line names it: commands that are printed name it again."""
+    run_id: str | None = None
+    session: Path | None = None
+    log: Path | None = None
+    json: bool = False
+
+    def command(self, *parts: str) -> str:
+        """Return a command of the group as it can be typed."""
+        return words("ralph", *parts, *(() if self.journal is None else ("--journal", str(self.journal))))
+
+
+def run_request(asked: Asked) -> int:
+    """Run a request, show it or print it as JSON, and return the exit code of its outcome."""
+    request = (asked.request or "").strip() or (REQUEST if asked.example else "")
+    if not request and asked.session is None and not asked.taken:
+        raise ConfigError("say what is wanted, or give --session, --import or --example")
+    if asked.session is not None and asked.taken:
+        raise ConfigError("--import begins a session and --session goes on with one; give one of them")
+    agents = Agents.read(_file(asked))
+    answers = read_answers(asked.answers) if asked.answers else ANSWERS if asked.example else None
+    limits = agents.ralph_limits(params_from(asked.limits))
+    session = asked.session
+    if session is not None:
+        _sound(lambda: SessionDirectory.open(asked.session or ""))
+    elif asked.taken:
+        now = datetime.now()  # noqa: DTZ005 - people read the name
+        begun = _sound(lambda: Taken(asked.taken).into(asked.root, request, session_id_for(now, asked.root)))
+        session, request = begun.path, ""
+    view = View(
+        place=journal_file(asked.journal),
+        root=asked.root,
+        journal=asked.journal,
+        session=session,
+        log=asked.log,
+        json=asked.json,
+    )
+    launch = {"ralph": asdict(agents), "root": str(asked.root.absolute()), "cwd": str(Path.cwd())}
+    staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=launch)
+    return conducted(view, staff, lambda ralph: ralph.run_async(request, session=session))
+
+
+def _file(asked: Asked) -> Path:
+    if asked.example and asked.agents is None:
+        return AGENTS
+    file = asked.agents or DEFAULT
+    if not file.is_file():
+        raise ConfigError(f"there is no {file}: name a file of agents with --agents, or try --example")
+    return file
+
+
+def _sound(read: Callable[[], SessionDirectory]) -> SessionDirectory:
+    """Read a session. What keeps it from being read is bad input: nothing was run."""
+    try:
+        return read()
+    except RunError as error:
+        raise ConfigError(shown(str(error), 4_000)) from error
+
+
+Going = Callable[[RalphOrchestrator], Awaitable[RalphResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staff:
+    """Who works on a run, within which limits, and what is kept so that it can go on."""
+
+    agents: Agents
+    desk: Desk
+    limits: RalphLimits
+    launch: Mapping[str, Any]
+
+
+def conducted(view: View, staff: Staff, go: Going) -> int:
+    """Let one run go on in front of whoever looks, and return the exit code of its outcome."""
+    ports = staff.agents.ports()
+    journal = SqliteJournal(view.place)
+    look = Look(view.root, view.session)
+    screen = None if view.json else functools.partial(Screen, RALPH, board=functools.partial(TaskBoard, look))
+    watched: Carried[RalphOrchestrator, RalphResult] = Carried(RALPH, view.run_id, view.place, screen)
+    staff.desk.screen = watched.screen
+    with logging_to(view.log, Settings.load().log_level) as logs:
+        ralph = RalphOrchestrator(
+            **ports,
+            limits=staff.limits,
+            root=view.root,
+            answer=staff.desk.port,
+            open_questions="fail" if staff.agents.open_questions == "fail" else "proceed",
+            journal=journal,
+            observers=[look, *watched.observers, *logs],
+            launch=dict(staff.launch),
+        )
+        try:
+            result = asyncio.run(watched.carry(ralph, journal, go))
+        except Suspended:
+            return _left(view, watched.run_id or "", look)
+    if watched.lost:
+        return Exit.PIPE
+    return told(result, view)
+
+
+def _left(view: View, run_id: str, look: Look) -> int:
+    """Say what a run waits for that was left where it is, and how it goes on."""
+    files = look.session
+    questions = [one for one in files.questions() if one.answer is None] if files is not None else []
+    if view.json:
+        asked = [{"id": one.id, "text": one.text, "category": one.category} for one in questions]
+        say_json({"run_id": run_id, "outcome": None, "reason": "questions", "questions": asked})
+    else:
+        for one in questions:
+            say(f"\n{one.id}  {shown(one.text)}")
+            say(f"    {view.command('answer', run_id, one.id, 'TEXT')}")
+    noun = "question waits" if len(questions) == 1 else "questions wait"
+    complain(f"{len(questions)} {noun} for a person; then `{view.command('resume', run_id)}`")
+    return Exit.FAILED
+
+
+# ---- the end ----
+
+
+def told(result: RalphResult, view: View) -> int:
+    """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
+    if view.json:
+        say_json(as_json(result))
+    else:
+        if not is_terminal():  # there the picture above shows it already
+            say()
+            for line in table(("", "task", "title"), rows(result.tasks)):
+                say(line)
+        say(f"\n{counted(result.tasks)}; {_sums(result)}")
+        if result.summary:
+            say(shown(result.summary))
+        reason = "" if result.reason == "none" else f" ({result.reason})"
+        say(f"outcome: {result.outcome}{reason}; session {shown(result.session_path)}")
+    if result.outcome is not Outcome.COMPLETED:
+        complain(sentence(result))
+    return EXIT_CODES[result.outcome]
+
+
+def _sums(result: RalphResult) -> str:
+    return (
+        f"executions {result.executions}, rework {result.reworks}, "
+        f"rounds of questions {result.qa_cycles}, plans made again {result.replans}"
+    )
+
+
+def sentence(result: RalphResult) -> str:
+    """Say in one sentence how a run ended that did not complete, and what to do."""
+    parts = [*result.blockers, str(result.error or "")]
+    if result.verdict is not None:
+        parts.insert(0, result.verdict.explain())
+    why = "; ".join(dict.fromkeys(part for part in parts if part))
+    said = f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
+    again = words("ralph", "run", "--session", result.session_path)
+    return shown(f"{said}; `{again}` goes on with its session", 4_000)
+
+
+def as_json(result: RalphResult) -> dict[str, Any]:
+    """Return the whole result as plain data."""
+    names = ("run_id", "reason", "session_id", "session_path", "qa_cycles", "executions", "qualified")
+    more = ("reworks", "replans", "current_task_id", "attempt", "summary")
+    return {
+        **{name: getattr(result, name) for name in (*names, *more)},
+        "outcome": result.outcome.value,
+        "state": result.state.value,
+        "blockers": list(result.blockers),
+        "tasks": [task_json(task) for task in result.tasks],
+        "verdict": None if result.verdict is None else result.verdict._asdict(),
+        "error": error_json(result.error),
+    }
