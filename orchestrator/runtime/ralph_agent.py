@@ -99,15 +99,3 @@ def _barred(path: str, there: bool) -> str | None:  # noqa: FBT001 - as file_too
     if there and report_of(name):
         return "a report is never written over; each attempt has one of its own"
     return None
-
-
-def port(owner: Carrier[Any], role: Role, given: object) -> AgentPort:
-    """Return what does the work of a role: a PromptAgent in its place, or any callable. Raises ConfigError."""
-    if isinstance(given, PromptAgent):
-        return given.bound(owner, role)
-    if not callable(given) or isinstance(given, type):
-        shown = given.__name__ if isinstance(given, type) else type(given).__name__
-        raise ConfigError(
-            f"the {role.value} is {shown}; give a function of one request, a CommandAgent or a PromptAgent"
-        )
-    return given

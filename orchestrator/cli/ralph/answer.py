@@ -84,7 +84,5 @@ async def _give(store: Store, found: Found, answers: Mapping[str, str], by: str)
     if found.head.status == "ended":
         opened(found.session).answer(answers, by or "a person")
         return
-    posted = Posted(
-        secrets.token_hex(8), "message", {"says": "answer", "answers": dict(answers), "why": ""}, by
-    )
+    posted = Posted(secrets.token_hex(8), "answer", {"answers": dict(answers), "why": ""}, by)
     await store.journal.post(run_id, posted)

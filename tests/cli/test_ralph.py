@@ -1,0 +1,251 @@
+"""`orchestrator ralph`: whole runs with agents that are programs, in this process and as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.examples.ralph import AGENTS, REQUEST
+from tests.cli.test_terminal import Terminal
+
+Cli = Callable[..., Any]
+Start = Callable[..., subprocess.Popen[str]]
+
+PATH = [
+    ("Initializing", "Planning", "session_resolved", None, 0),
+    ("Planning", "Planning", "planner_completed", None, 0),
+    ("Planning", "Executing", "planner_completed", None, 0),
+    ("Executing", "Executing", "task_selected", "task-1", 1),
+    ("Executing", "Reviewing", "executor_completed", "task-1", 1),
+    ("Reviewing", "Executing", "reviewer_completed", "task-1", 1),
+    ("Executing", "Executing", "task_selected", "task-1", 2),
+    ("Executing", "Reviewing", "executor_completed", "task-1", 2),
+    ("Reviewing", "Executing", "reviewer_completed", "task-1", 2),
+    ("Executing", "Executing", "task_selected", "task-2", 1),
+    ("Executing", "Reviewing", "executor_completed", "task-2", 1),
+    ("Reviewing", "Executing", "reviewer_completed", "task-2", 1),
+    ("Executing", "Executing", "task_selected", "task-3", 1),
+    ("Executing", "Reviewing", "executor_completed", "task-3", 1),
+    ("Reviewing", "Executing", "reviewer_completed", "task-3", 1),
+    ("Executing", "Complete", "no_tasks_remaining", None, 0),
+    ("Complete", "Planning", "holistic_check_failed", None, 0),
+    ("Planning", "Executing", "planner_completed", None, 0),
+    ("Executing", "Executing", "task_selected", "task-4", 1),
+    ("Executing", "Reviewing", "executor_completed", "task-4", 1),
+    ("Reviewing", "Executing", "reviewer_completed", "task-4", 1),
+    ("Executing", "Complete", "no_tasks_remaining", None, 0),
+    ("Complete", "Done", "holistic_check_passed", None, 0),
+]
+"""The whole run of the example: (from, to, trigger, task, attempt)."""
+
+MADE = [
+    "plan.md",
+    "plan.questions.md",
+    "progress.md",
+    "progress.review1.md",
+    "progress.review2.md",
+    "tasks.md",
+    "tasks.task-1-report-r2.md",
+    "tasks.task-1-report.md",
+    "tasks.task-2-report.md",
+    "tasks.task-3-report.md",
+    "tasks.task-4-report.md",
+    "transitions.jsonl",
+]
+
+# Hangs in its first call where there is a pipe of that name, once it has said who it is; is the example's agent else.
+HANGING = """
+import os, runpy, sys, threading
+name = sys.argv[1]
+if os.path.exists(f"hang-{name}"):
+    pipe = open(f"hang-{name}", "w")
+    os.unlink(f"hang-{name}")
+    pipe.write(str(os.getpid()))
+    pipe.close()
+    threading.Event().wait(600)
+runpy.run_path(os.path.join(sys.argv[2], f"{name}.py"), run_name="__main__")
+"""
+
+
+def session(folder: Path) -> Path:
+    (found,) = (folder / ".ralph-sessions").iterdir()
+    return found
+
+
+def walked(folder: Path) -> list[tuple[Any, ...]]:
+    lines = (session(folder) / "transitions.jsonl").read_text(encoding="utf-8").splitlines()
+    return [tuple(json.loads(line)["transition"].values()) for line in lines]
+
+
+def end_of(folder: Path) -> dict[str, bytes]:
+    """What a whole run leaves behind, without what is named after its time."""
+    files = [
+        file for file in session(folder).iterdir() if file.name in MADE and file.name != "transitions.jsonl"
+    ]
+    made = {file.name: file.read_bytes().replace(session(folder).name.encode(), b"SESSION") for file in files}
+    return made | {file.name: file.read_bytes() for file in folder.glob("*temperature.py")}
+
+
+def agents(folder: Path, **scripts: str) -> str:
+    """Write a file of agents: the example's, those that `scripts` name in their place; return its name."""
+    text = ""
+    for role in ("planner", "questioner", "executor", "reviewer", "checker"):
+        (folder / f"{role}_agent.py").write_text(scripts.get(role, ""))
+        words = ["{python}", f"{{folder}}/{role}_agent.py"]
+        if role not in scripts:
+            words = ["{python}", "{folder}/hanging.py", role, str(AGENTS.parent)]
+        text += f"[agents.{role}]\ncommand = {json.dumps(words)}\ntimeout = 60\n"
+    (folder / "hanging.py").write_text(HANGING)
+    (folder / "ralph.toml").write_text(text)
+    return "ralph.toml"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the example leaves behind that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("whole")
+    command = [sys.executable, "-m", "orchestrator", "ralph", "run", "--example", "--json"]
+    root = Path(__file__).parents[2]
+    roots = os.pathsep.join(str(root / one) for one in ("", "callbacks", "guards"))
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": roots},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert walked(folder) == PATH
+    return end_of(folder)
+
+
+# ---- whole runs ----
+
+
+def test_a_whole_run_plans_asks_reworks_finds_a_task_and_checks_twice(
+    folder: Path, process: Cli, whole: dict[str, bytes]
+) -> None:
+    done = process("ralph", "run", "--example")
+    assert done.code == 0, done.err
+    assert done.err == ""
+    assert "4 of 4 tasks done; executions 5, rework 1, rounds of questions 1, plans made again 1" in done.out
+    assert "outcome: completed" in done.out
+    assert walked(folder) == PATH
+    made = sorted(file.name for file in session(folder).iterdir())
+    assert made == sorted([*MADE, f"{session(folder).name}.instructions.md"])
+    assert end_of(folder) == whole
+    tests = subprocess.run(
+        [sys.executable, "-m", "unittest", "test_temperature"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tests.returncode == 0
+    assert "Ran 4 tests" in tests.stderr
+    first = (session(folder) / "tasks.task-1-report.md").read_text(encoding="utf-8")
+    assert first.index("## PART 1") < first.index("## PART 2") < first.index("**Status**: Failed")
+
+
+@pytest.mark.parametrize("role", ["planner", "questioner", "executor", "reviewer", "checker"])
+def test_a_run_that_is_killed_while_an_agent_works_goes_on_to_the_same_end(
+    folder: Path, start: Start, process: Cli, whole: dict[str, bytes], role: str
+) -> None:
+    agents(folder)
+    (folder / "answers.json").write_text('{"*": "two"}')
+    os.mkfifo(folder / f"hang-{role}")
+    running = start("ralph", "run", REQUEST, "--answers", "answers.json")
+    agent = int((folder / f"hang-{role}").read_text())  # returns when the agent is there
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    os.kill(agent, signal.SIGKILL)  # nobody is left who could
+    done = process("ralph", "resume", session(folder).name, "--answers", "answers.json")
+    assert done.code == 0, done.err
+    assert walked(folder) == PATH
+    assert end_of(folder) == whole
+
+
+# ---- people ----
+
+
+def test_questions_that_nobody_can_answer_here_are_answered_elsewhere(
+    folder: Path, cli: Cli, whole: dict[str, bytes]
+) -> None:
+    agents(folder)
+    done = cli("ralph", "run", REQUEST)
+    run_id = session(folder).name
+    assert done.code == 1
+    assert f"orchestrator ralph answer {run_id} 1.1 TEXT" in done.out
+    assert (
+        done.err
+        == f"orchestrator: 1 question waits for a person; then `orchestrator ralph resume {run_id}`\n"
+    )
+    shown = json.loads(cli("ralph", "status", "--json").out)
+    assert (shown["status"], shown["next_action"]) == ("blocked", "answer its questions")
+    assert shown["questions"] == [
+        {"id": "1.1", "text": "To how many decimals are results rounded?", "category": "Requirements"}
+    ]
+    wrong = cli("ralph", "answer", run_id, "1.9", "two")
+    assert (wrong.code, wrong.err) == (2, "orchestrator: '1.9' is no question; waiting: 1.1\n")
+    assert cli("ralph", "answer", run_id).out == "1.1  To how many decimals are results rounded?  (waits)\n"
+    assert cli("ralph", "answer", run_id, "1.1", "two", "--by", "a person").out == "1.1  two\n"
+    assert cli("ralph", "resume", run_id).code == 0
+    assert walked(folder) == PATH
+    assert end_of(folder) == whole
+    assert cli("ralph", "answer").out == "no question waits\n"
+    again = cli("ralph", "answer", run_id, "1.1", "three")
+    assert (again.code, again.err) == (2, "orchestrator: '1.1' is answered already; waiting: none\n")
+
+
+def test_on_a_terminal_tasks_move_in_a_table_and_questions_are_typed(
+    folder: Path, start: Start, whole: dict[str, bytes]
+) -> None:
+    agents(folder)
+    terminal = Terminal(start, "ralph", "run", REQUEST)
+    terminal.until("or nothing to leave it open:")
+    os.write(terminal.ours, b"two\n")
+    assert terminal.end() == (0, "")
+    shown = terminal.text
+    assert "1.1 (Requirements) To how many decimals are results rounded?" in shown
+    assert "0 of 2 tasks done" in shown
+    assert "3 of 4 tasks done" in shown
+    assert "[P]  task-1" in shown
+    final = shown[shown.rindex("reports") :]
+    assert "[x]  task-1  Convert Celsius to Fahrenheit" in final
+    assert "4 of 4 tasks done" in final
+    assert "━" in final
+    assert "outcome: completed" in final
+    answer = (session(folder) / "plan.questions.md").read_text(encoding="utf-8")
+    assert "**Answer**: two\n" in answer
+    assert set(end_of(folder)) == set(whole)
+
+
+def test_answers_come_from_files_of_three_kinds(folder: Path, cli: Cli) -> None:
+    from orchestrator.cli.ralph.people import read_answers
+
+    for name, text in {
+        "a.json": '{"1.1": "two"}',
+        "a.toml": '"1.1" = "two"\n',
+        "a.txt": "# mine\n\n1.1: two\n",
+    }.items():
+        (folder / name).write_text(text)
+        assert read_answers(folder / name) == {"1.1": "two"}
+    agents(folder)
+    for name, text, why in (
+        ("b.txt", "1.1 two\n", "b.txt:1 is no answer; `1.1: the answer` would be one"),
+        ("b.json", "[1]", "b.json holds no answers"),
+        ("b.toml", "1.1 two", "b.toml cannot be read"),
+    ):
+        (folder / name).write_text(text)
+        done = cli("ralph", "run", "x", "--answers", name)
+        assert (done.code, why in done.err) == (2, True)
+    assert not (folder / ".ralph-sessions").exists()
