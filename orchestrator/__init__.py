@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.pipeline.ports import StageRequest as StageRequest
     from orchestrator.machines.pipeline.ports import Validator as Validator
     from orchestrator.machines.pipeline.rubric import Rubric as Rubric
+    from orchestrator.machines.ralph.ports import AgentRequest as AgentRequest
     from orchestrator.messages import Message as Message
     from orchestrator.messages import Request as Request
     from orchestrator.messages import Response as Response
@@ -85,6 +86,8 @@ if TYPE_CHECKING:
     from orchestrator.runtime.pipeline import Pipeline as Pipeline
     from orchestrator.runtime.pipeline_result import PipelineResult as PipelineResult
     from orchestrator.runtime.prompt_stage import PromptStage as PromptStage
+    from orchestrator.runtime.ralph_agent import PromptAgent as PromptAgent
+    from orchestrator.runtime.ralph_command import CommandAgent as CommandAgent
     from orchestrator.runtime.recovery import Migration as Migration
     from orchestrator.runtime.recovery import OpenRun as OpenRun
     from orchestrator.runtime.result import Result as Result
@@ -104,10 +107,12 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AgentOrchestrator": "runtime.orchestration.agent",
+    "AgentRequest": "machines.ralph.ports",
     "AnswerRefused": "errors",
     "Attempt": "machines.pipeline.model",
     "BudgetManager": "machines.pipeline.ports",
     "CheckpointManager": "runtime.orchestration.checkpoint",
+    "CommandAgent": "runtime.ralph_command",
     "ConfigError": "errors",
     "CrashingJournal": "journal.crashing",
     "Driver": "kernel.driver",
@@ -152,6 +157,7 @@ _HOME = {
     "PipelineResult": "runtime.pipeline_result",
     "Plan": "machines.pipeline.model",
     "Planner": "machines.pipeline.ports",
+    "PromptAgent": "runtime.ralph_agent",
     "PromptStage": "runtime.prompt_stage",
     "Question": "machines.llm_loop.model",
     "Refused": "errors",

@@ -36,6 +36,8 @@ PUBLIC = {
     # what its stages are given and give
     "StageRequest", "Plan", "Validation", "Issue", "Severity", "Implementation", "Evaluation", "Feedback", "Attempt",
     "Planner", "Validator", "Implementer", "Judge", "BudgetManager",
+    # the agents of the ralph loop
+    "AgentRequest", "CommandAgent", "PromptAgent",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",

@@ -16,8 +16,11 @@ import pytest
 from orchestrator import LLM_LOOP, Limits
 from orchestrator.cli.exit import EXIT_CODES
 from orchestrator.cli.pipeline.spec import Spec
+from orchestrator.cli.ralph.agents import Agents
 from orchestrator.kernel.diagram import mermaid
 from orchestrator.kernel.outcome import REASONS, Outcome
+from orchestrator.machines.ralph.contract import Role
+from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.settings import Settings, build
 from tests.providers.loopback import Loopback, in_a_thread
 from tests.providers.talker import ANSWER, talker
@@ -121,7 +124,8 @@ def test_the_diagram_is_the_one_the_command_prints() -> None:
 
 
 def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [block] = [one for one in of_language("toml") if one.heading != "Plan, validate, implement, judge"]
+    others = ("Plan, validate, implement, judge", "Plan, execute, review")
+    [block] = [one for one in of_language("toml") if one.heading not in others]
     (tmp_path / "orchestrator.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
 
@@ -144,6 +148,26 @@ def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
 
     assert spec.ports().keys() == {"planner", "validator", "implementer", "judge"}
     assert (spec.pipeline_limits().max_iterations, spec.pipeline_limits().token_budget) == (3, 75_000)
+
+
+def test_the_agents_of_a_ralph_loop_are_ones_that_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [block] = [one for one in of_language("toml") if one.heading == "Plan, execute, review"]
+    (tmp_path / "ralph.toml").write_text(block.text)
+    (tmp_path / "my_module.py").write_text(_HOST_MODULE)
+    roles = ("ask", "review", "check")
+    (tmp_path / "my_agents.py").write_text(
+        "".join(f"def {one}(request):\n    return {{}}\n" for one in roles)
+    )
+    monkeypatch.chdir(tmp_path)
+
+    agents = Agents.read(tmp_path / "ralph.toml")
+
+    assert agents.ports().keys() == set(Role)
+    assert agents.ralph_limits() == RalphLimits()
+    text = README.read_text()
+    assert [name for name in RalphLimits.__dataclass_fields__ if name not in text] == []
 
 
 def test_the_traces_are_those_of_real_runs() -> None:

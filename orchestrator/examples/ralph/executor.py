@@ -23,6 +23,18 @@ TESTS = {
 }
 """Task -> its code, its test. Each stands in a part of the file that is marked with the task's name."""
 
+REPORT = """# Task Report: {task}
+
+---
+## PART 1: IMPLEMENTATION REPORT
+
+### Summary of Changes
+temperature.py, test_temperature.py
+
+### Verification Results
+unittest: {said}
+"""
+
 HEAD = "import unittest\n\nimport temperature\n"
 
 
@@ -33,6 +45,17 @@ def written(file: Path, task: str, text: str, *, first: bool = False) -> None:
     parts = [part.strip() for part in parts if not part.strip().endswith(mark)]
     parts.insert(0 if first else len(parts), f"{text}{mark}")
     file.write_text("\n\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def tested() -> tuple[bool, str]:
+    """Run the tests, in a process of their own; return whether they pass, and the last line of what they say."""
+    ran = subprocess.run(
+        [sys.executable, "-B", "-m", "unittest", "test_temperature"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.returncode == 0, ran.stderr.strip().splitlines()[-1]
 
 
 def executed(request: dict[str, Any]) -> dict[str, Any]:
@@ -48,34 +71,22 @@ def executed(request: dict[str, Any]) -> dict[str, Any]:
     tests = Path("test_temperature.py")
     if not tests.exists():
         written(tests, "head", HEAD)
-    name = task.replace("-", "_")
-    written(
-        tests, task, f"class {name.title()}(unittest.TestCase):\n    def test(self):\n        {TESTS[task]}\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-B", "-m", "unittest", "test_temperature"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = ran.stderr.strip().splitlines()[-1]
+    name = task.replace("-", "_").title()
+    written(tests, task, f"class {name}(unittest.TestCase):\n    def test(self):\n        {TESTS[task]}\n")
+    good, said = tested()
     report = f"tasks.{task}-report{f'-r{attempt}' if careful else ''}.md"
-    (session / report).write_text(
-        f"# Task Report: {task}\n\n---\n## PART 1: IMPLEMENTATION REPORT\n\n### Summary of Changes\n"
-        f"temperature.py, test_temperature.py\n\n### Verification Results\nunittest: {said}\n",
-        encoding="utf-8",
-    )
+    (session / report).write_text(REPORT.format(task=task, said=said), encoding="utf-8")
     found = {
         "id": "task-3",
         "description": "Refuse what is colder than it can be",
         "rationale": "seen on the way",
     }
     return {
-        "status": "completed" if ran.returncode == 0 else "failed",
+        "status": "completed" if good else "failed",
         "report_path": report,
-        "success_criteria_met": ran.returncode == 0,
+        "success_criteria_met": good,
         "discovered_tasks": [found] if task == "task-2" else [],
-        "blockers": [] if ran.returncode == 0 else [said],
+        "blockers": [] if good else [said],
     }
 
 
