@@ -9,8 +9,9 @@ from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.ports import AgentRequest
 
 _COMMON = """You are the {role} of a loop that plans, executes and reviews. You work with files: those of the project,
-and those of the session in the folder SESSION_PATH. Read what you need before you decide. progress.md is read by you
-and written by nobody but the loop. Your answer is the JSON object that is asked for, and nothing else."""
+and those of the session in the folder SESSION_PATH. Read what you need before you decide. What the
+file in it that ends in .instructions.md says holds for all you do. progress.md is read by you and written by nobody but
+the loop. Your answer is the JSON object that is asked for, and nothing else."""
 
 _ROLES: Mapping[Role, str] = {
     Role.PLANNER: """Make the plan and the list of tasks, or change them, as MODE says (INITIALIZE: begin; UPDATE:

@@ -19,6 +19,7 @@ COMMANDS = (
     "report",
     "doctor",
     "pipeline",
+    "ralph",
     "runs",
     "operate",
     "ops",

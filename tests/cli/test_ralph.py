@@ -194,6 +194,9 @@ def test_questions_that_nobody_can_answer_here_are_answered_elsewhere(
     assert shown["questions"] == [
         {"id": "1.1", "text": "To how many decimals are results rounded?", "category": "Requirements"}
     ]
+    again = cli("ralph", "run", "--session", str(session(folder)))
+    assert again.code == 2
+    assert f"run {run_id} of this session has not ended: `orchestrator ralph resume {run_id}`" in again.err
     wrong = cli("ralph", "answer", run_id, "1.9", "two")
     assert (wrong.code, wrong.err) == (2, "orchestrator: '1.9' is no question; waiting: 1.1\n")
     assert cli("ralph", "answer", run_id).out == "1.1  To how many decimals are results rounded?  (waits)\n"

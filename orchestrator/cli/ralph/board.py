@@ -17,7 +17,8 @@ from orchestrator.cli.screen import Tally
 from orchestrator.errors import RunError
 from orchestrator.journal.session.directory import SessionDirectory
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.record import Fact
+from orchestrator.kernel.record import Fact, RunParked, RunStarted, Transition
+from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.marker import SETTLED, Marker
 from orchestrator.machines.ralph.model import Task
 
@@ -46,11 +47,10 @@ class Look:
 
     def observe(self, fact: Fact) -> None:
         """Read again. What cannot be read is for the run to say; here the last picture stays."""
-        graph, run_id = getattr(fact, "graph", ""), getattr(fact, "run_id", "")
-        if graph != "ralph":
+        if not isinstance(fact, RunStarted | Transition | RunParked) or fact.graph != RALPH.name:
             return
         if self._path is None:
-            self._path = self._root / run_id
+            self._path = self._root / fact.run_id  # a session's first run is named like it
         try:
             files = SessionDirectory.open(self._path)
         except (RunError, OSError):

@@ -21,7 +21,7 @@ from orchestrator.cli.run import error_json, logging_to
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
-from orchestrator.errors import ConfigError, RunError, Suspended
+from orchestrator.errors import ConfigError, RunError, RunExists, Suspended
 from orchestrator.examples.ralph import AGENTS, ANSWERS, REQUEST
 from orchestrator.journal.session.directory import SessionDirectory, session_id_for
 from orchestrator.journal.session.importing import Taken
@@ -154,12 +154,22 @@ def conducted(view: View, staff: Staff, go: Going) -> int:
             launch=dict(staff.launch),
         )
         try:
-            result = asyncio.run(watched.carry(ralph, journal, go))
+            result = asyncio.run(watched.carry(ralph, journal, functools.partial(_going, view, go)))
         except Suspended:
             return _left(view, watched.run_id or "", look)
     if watched.lost:
         return Exit.PIPE
     return told(result, view)
+
+
+async def _going(view: View, go: Going, ralph: RalphOrchestrator) -> RalphResult:
+    try:
+        return await go(ralph)
+    except RunExists as error:
+        resume = view.command("resume", error.run_id)
+        raise ConfigError(
+            f"run {error.run_id} of this session has not ended: `{resume}` goes on with it"
+        ) from error
 
 
 def _left(view: View, run_id: str, look: Look) -> int:
