@@ -44,9 +44,9 @@ class RalphEvent:
     progress: Standing = field(default_factory=Standing)
     """What progress.md says; of session_resolved and no_tasks_remaining."""
     task_id: str | None = None
-    """Of task_selected."""
+    """Of task_selected; of session_resolved and no_tasks_remaining, the task in review where there is one."""
     reports: int = 0
-    """Of task_selected: how many reports the task has."""
+    """How many reports that task has."""
     text: str = ""
     """Of new_requirements and error."""
 
@@ -91,11 +91,11 @@ def next_state(
 def _chosen(ctx: RalphContext, state: State, told: RalphEvent) -> Event | None:
     match told.type, told.output:
         case "session_resolved", _:
-            return step.resolved(ctx, told.progress)
+            return _in_review(ctx, told, step.resolved(ctx, told.progress))
         case "planner_completed", PlannerOutput() as output:
             return step.planned(ctx, output) or Event.PLANNER_COMPLETED
         case "no_tasks_remaining", _:
-            return step.next_work(told.progress)
+            return _in_review(ctx, told, step.next_work(told.progress))
         case "task_selected", _:
             step.select(ctx, told.task_id or "", told.reports)
         case "executor_completed", ExecutorOutput() as output:
@@ -108,6 +108,13 @@ def _chosen(ctx: RalphContext, state: State, told: RalphEvent) -> Event | None:
         raise UnknownEvent(
             graph=RALPH.name, state=state.value, event=told.type, known=sorted({*TRIGGERS.values()})
         ) from None
+
+
+def _in_review(ctx: RalphContext, told: RalphEvent, event: Event) -> Event:
+    """Take the task that waits for its review into the hand, where one does."""
+    if event in {Event.REVIEW_RESUMED, Event.REVIEW_PENDING} and told.task_id is not None:
+        ctx.current_task_id, ctx.attempt = told.task_id, max(1, told.reports)
+    return event
 
 
 def _refusal(edge: Edge, ctx: RalphContext) -> str | None:

@@ -190,7 +190,7 @@ def _asked(ctx: RalphContext, _: AgentOutput | None) -> None:
 def _again(ctx: RalphContext, feedback: str) -> None:
     """Let the current task be executed once more: kept, with the attempt counted on (R10)."""
     ctx.reworks += 1
-    ctx.attempt += 1
+    ctx.attempt += ctx.current_task_id is not None
     ctx.selected, ctx.feedback, ctx.found = False, feedback, ()
 
 
