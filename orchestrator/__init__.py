@@ -62,6 +62,11 @@ if TYPE_CHECKING:
     from orchestrator.machines.pipeline.ports import StageRequest as StageRequest
     from orchestrator.machines.pipeline.ports import Validator as Validator
     from orchestrator.machines.pipeline.rubric import Rubric as Rubric
+    from orchestrator.machines.ralph.graph import RALPH as RALPH
+    from orchestrator.machines.ralph.limits import RalphLimits as RalphLimits
+    from orchestrator.machines.ralph.model import OrchestratorState as OrchestratorState
+    from orchestrator.machines.ralph.next_state import RalphEvent as RalphEvent
+    from orchestrator.machines.ralph.next_state import next_state as next_state
     from orchestrator.machines.ralph.ports import AgentRequest as AgentRequest
     from orchestrator.messages import Message as Message
     from orchestrator.messages import Request as Request
@@ -86,8 +91,10 @@ if TYPE_CHECKING:
     from orchestrator.runtime.pipeline import Pipeline as Pipeline
     from orchestrator.runtime.pipeline_result import PipelineResult as PipelineResult
     from orchestrator.runtime.prompt_stage import PromptStage as PromptStage
+    from orchestrator.runtime.ralph import RalphOrchestrator as RalphOrchestrator
     from orchestrator.runtime.ralph_agent import PromptAgent as PromptAgent
     from orchestrator.runtime.ralph_command import CommandAgent as CommandAgent
+    from orchestrator.runtime.ralph_result import RalphResult as RalphResult
     from orchestrator.runtime.recovery import Migration as Migration
     from orchestrator.runtime.recovery import OpenRun as OpenRun
     from orchestrator.runtime.result import Result as Result
@@ -147,6 +154,7 @@ _HOME = {
     "OrchestrationStateMachine": "runtime.orchestration.machine",
     "Orchestrator": "runtime.llm_loop",
     "OrchestratorError": "errors",
+    "OrchestratorState": "machines.ralph.model",
     "OtherGraph": "errors",
     "Outcome": "kernel.outcome",
     "Overloaded": "errors",
@@ -160,6 +168,11 @@ _HOME = {
     "PromptAgent": "runtime.ralph_agent",
     "PromptStage": "runtime.prompt_stage",
     "Question": "machines.llm_loop.model",
+    "RALPH": "machines.ralph.graph",
+    "RalphEvent": "machines.ralph.next_state",
+    "RalphLimits": "machines.ralph.limits",
+    "RalphOrchestrator": "runtime.ralph",
+    "RalphResult": "runtime.ralph_result",
     "Refused": "errors",
     "ReplayLLM": "providers.replay",
     "ReplayTools": "providers.replay_tool",
@@ -198,6 +211,7 @@ _HOME = {
     "bounding": "kernel.graph",
     "config_from_context": "scope",
     "logger_from_context": "scope",
+    "next_state": "machines.ralph.next_state",
     "tool": "toolspec",
 }
 """Public name -> the module it lives in; empty for the guards' own package."""

@@ -10,8 +10,9 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
+from orchestrator.machines.ralph.graph import RALPH
 
-SHIPPED: Mapping[str, Graph] = {graph.name: graph for graph in (LLM_LOOP, PIPELINE)}
+SHIPPED: Mapping[str, Graph] = {graph.name: graph for graph in (LLM_LOOP, PIPELINE, RALPH)}
 
 
 def named(name: str) -> Graph:
@@ -39,5 +40,11 @@ def _pipeline() -> Hooks:
     return collect(PIPELINE, enter, leave, before)
 
 
-HOOKS: Mapping[str, Callable[[], Hooks]] = {"llm_loop": _llm_loop, "pipeline": _pipeline}
+def _ralph() -> Hooks:
+    from orchestrator_callbacks.ralph import before, enter
+
+    return collect(RALPH, enter, before)
+
+
+HOOKS: Mapping[str, Callable[[], Hooks]] = {"llm_loop": _llm_loop, "pipeline": _pipeline, "ralph": _ralph}
 """Graph name -> binds its hooks. Raises GraphError with every problem."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from orchestrator.kernel.graph import Graph
+from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.ops.flow import returns, waits
+from orchestrator.ops.ralph import RALPH_RECORDINGS
 from orchestrator.ops.rule import Recording
 
 BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
@@ -84,7 +86,11 @@ def of_graph(graph: Graph) -> tuple[Recording, ...]:
                 f"{finished}",
             )
         )
-    return tuple(found)
+    return (*found, *_OWN.get(graph.name, ()))
+
+
+_OWN: Mapping[str, tuple[Recording, ...]] = {RALPH.name: RALPH_RECORDINGS}
+"""Graph -> what its seed asks beside."""
 
 
 def of_graphs(graphs: Iterable[Graph]) -> tuple[Recording, ...]:

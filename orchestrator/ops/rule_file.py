@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.kernel.graph import Graph
+from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.ops.alert import GROUPS
 from orchestrator.ops.document import yaml
 from orchestrator.ops.recording import SHARED, SLO, of_graphs
 from orchestrator.ops.rule import Profile, alert_data, group, recording_data
 from orchestrator.ops.trial import CASES
 from orchestrator.ops.trial.case import unit_tests
+from orchestrator.ops.trial.recorded import RECORDED_CASES, recorded_tests
 
 NOTE = "Written by `orchestrator ops export`: change the tables in orchestrator/ops, not this file."
 
@@ -53,4 +55,7 @@ def trial_files(graphs: Iterable[Graph], profile: Profile) -> dict[str, str]:
     for step, name in {"1m": "tests.yml", "5m": "tests-hours.yml", "15m": "tests-days.yml"}.items():
         chosen = (case for case in CASES if case.step == step)
         found[name] = yaml(unit_tests(chosen, groups, profile), note=NOTE)
+    recorded = {name: file for name, file in groups.items() if file == "rules.yml"}
+    if RALPH.name in {graph.name for graph in graphs}:
+        found["tests-recorded.yml"] = yaml(recorded_tests(RECORDED_CASES, recorded), note=NOTE)
     return found

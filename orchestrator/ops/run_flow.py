@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from orchestrator.kernel.graph import Graph, guard_name
+from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.ops.flow import in_order, returns, waits
 from orchestrator.ops.panel import Dashboard, Kind, Panel, Query, Row, Unit, text
 from orchestrator.ops.promql import increase, lately, quantile, rate, ratio
+from orchestrator.ops.ralph import ralph_panels
 
 
 def run_flow(graphs: Iterable[Graph]) -> Dashboard:
@@ -32,6 +34,7 @@ def _row(graph: Graph) -> Row:
             *_returns(graph),
             *_waits(graph),
             _success(graph),
+            *(ralph_panels() if graph.name == RALPH.name else ()),
             _dwell(here),
             _tokens(here),
             _budgets(here),

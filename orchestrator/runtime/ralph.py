@@ -85,12 +85,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
         self._live = LiveRuns()
         self._control = Control(self._live, self._journal, self._clock)
         self._codec = ralph_record.codec(launch)
-        given = dict(zip(Role, (planner, questioner, executor, reviewer, checker), strict=True))
-        self._agents = {
-            role: self._port(role, agent)
-            for role, agent in given.items()
-            if agent is not None or role not in _OPTIONAL
-        }
+        self._agents = self._ports(planner, questioner, executor, reviewer, checker)
         self._host = deps
         self._driver, self._recovery = self._wired(tuple(migrations))
 
@@ -187,6 +182,12 @@ class RalphOrchestrator(Carrier[RalphResult]):
         return ralph_record.status(stored, self._codec.decoded(stored.context))
 
     # ---- inside ----
+
+    def _ports(self, *given: object) -> Mapping[Role, AgentPort]:
+        """Return who does the work of which role; given in the order of Role."""
+        agents = dict(zip(Role, given, strict=True))
+        wanted = {role: agent for role, agent in agents.items() if agent is not None or role not in _OPTIONAL}
+        return {role: self._port(role, agent) for role, agent in wanted.items()}
 
     def _port(self, role: Role, given: object) -> AgentPort:
         """Return who does the work of a role. Raises ConfigError for what cannot."""

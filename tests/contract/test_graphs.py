@@ -17,6 +17,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
 from orchestrator.machines.pipeline.model import State
+from orchestrator.machines.ralph.graph import RALPH
 
 # Seed 003, with `failure` from init and finalize too (P3) and `restart_loop` as the eleventh event (P10).
 LLM_LOOP_TABLE = """
@@ -60,10 +61,43 @@ validating    budget_exhausted  budget_exhausted
 judging       budget_exhausted  budget_exhausted
 """
 
+# Seed 002 with the resolutions R1, R3–R5, R7, R12 and R14 (systems 6.5). The events are ours where one trigger
+# of the seed leads to several states; `tests/machines/test_ralph_seed.py` has the seed's own names, row by row.
+RALPH_TABLE = """
+Initializing  session_resolved       Planning
+Initializing  execution_resumed      Executing
+Initializing  review_resumed         Reviewing
+Initializing  completion_resumed     Complete
+Initializing  error                  Failed
+Planning      qa_needed              Planning
+Planning      new_requirements       Planning
+Planning      planner_completed      Executing
+Planning      planner_blocked        Failed
+Planning      error                  Failed
+Executing     new_requirements       Planning
+Executing     task_selected          Executing
+Executing     executor_completed     Reviewing
+Executing     executor_failed        Executing
+Executing     executor_blocked       Planning
+Executing     review_pending         Reviewing
+Executing     no_tasks_remaining     Complete
+Executing     attempts_exhausted     Failed
+Executing     error                  Failed
+Reviewing     qualified              Executing
+Reviewing     rework                 Executing
+Reviewing     attempts_exhausted     Failed
+Reviewing     error                  Failed
+Complete      new_requirements       Planning
+Complete      holistic_check_passed  Done
+Complete      holistic_check_failed  Planning
+Complete      error                  Failed
+"""
+
 # One line a graph: the graph, the seed's table, how many states and events the seed has.
 GRAPHS = [
     (LLM_LOOP, LLM_LOOP_TABLE, 8, 11),
     (PIPELINE, PIPELINE_TABLE, 8, 10),
+    (RALPH, RALPH_TABLE, 7, 20),
 ]
 
 IDS = [graph.name for graph, *_ in GRAPHS]

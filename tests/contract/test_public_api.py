@@ -38,6 +38,8 @@ PUBLIC = {
     "Planner", "Validator", "Implementer", "Judge", "BudgetManager",
     # the agents of the ralph loop
     "AgentRequest", "CommandAgent", "PromptAgent",
+    # the loop itself, and seed 002's pure function
+    "RalphOrchestrator", "RalphLimits", "RalphResult", "RALPH", "OrchestratorState", "RalphEvent", "next_state",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",

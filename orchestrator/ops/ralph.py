@@ -1,0 +1,65 @@
+"""What seed 002 asks to be tracked of a ralph loop, read off its transitions: each outcome of a task is an event there.
+
+Time in each state and the duration of a session end to end are the same for every graph: see `recording.SHARED`.
+"""
+
+from __future__ import annotations
+
+from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.machines.ralph.model import Event
+from orchestrator.ops.panel import Panel, Query, Unit
+from orchestrator.ops.rule import Recording
+
+
+def _rate(*events: Event) -> str:
+    """Return how often one of these events is taken, over all states."""
+    named = "|".join(event.value for event in events)
+    return (
+        "sum without (instance, from_state, event, to_state) "
+        f'(rate(orchestrator_transitions_total{{machine="{RALPH.name}", event=~"{named}"}}[1h]))'
+    )
+
+
+_RUNS = (
+    "sum without (instance, outcome, reason) "
+    f'(rate(orchestrator_runs_completed_total{{machine="{RALPH.name}"}}[1h]))'
+)
+_ENDED = _rate(Event.QUALIFIED, Event.ATTEMPTS_EXHAUSTED)
+
+TASKS_QUALIFIED = "machine:orchestrator_ralph_tasks_qualified_per_tasks:ratio_rate1h"
+TASKS_FAILED = "machine:orchestrator_ralph_tasks_failed_per_tasks:ratio_rate1h"
+REWORKS = "machine:orchestrator_ralph_reworks_per_tasks:ratio_rate1h"
+QA_CYCLES = "machine:orchestrator_ralph_qa_cycles_per_runs:ratio_rate1h"
+
+RALPH_RECORDINGS = (
+    Recording(TASKS_QUALIFIED, f"{_rate(Event.QUALIFIED)}\n/\n{_ENDED}"),
+    Recording(TASKS_FAILED, f"{_rate(Event.ATTEMPTS_EXHAUSTED)}\n/\n{_ENDED}"),
+    Recording(REWORKS, f"{_rate(Event.REWORK, Event.EXECUTOR_FAILED)}\n/\n{_ENDED}"),
+    Recording(QA_CYCLES, f"{_rate(Event.QA_NEEDED)}\n/\n{_RUNS}"),
+)
+"""Of the tasks that ended, the share that qualified and the share that failed too often; how often a task is done
+again; rounds of questions per finished run."""
+
+
+def ralph_panels() -> tuple[Panel, ...]:
+    """Return the panels about tasks."""
+    where = f'{{job=~"$job", machine="{RALPH.name}"}}'
+    return (
+        Panel(
+            title="Tasks that qualified, and that failed",
+            description="Share of tasks that ended. A falling share: read the reviews of the tasks that failed.",
+            queries=(
+                Query(f"{TASKS_QUALIFIED}{where}", "qualified"),
+                Query(f"{TASKS_FAILED}{where}", "failed"),
+            ),
+            unit=Unit.SHARE,
+        ),
+        Panel(
+            title="Rework per task, questions per run",
+            description="Rework rises with unclear criteria or a weak executor, questions with unclear requests.",
+            queries=(
+                Query(f"{REWORKS}{where}", "rework per task"),
+                Query(f"{QA_CYCLES}{where}", "rounds of questions per run"),
+            ),
+        ),
+    )
