@@ -75,6 +75,10 @@ AnswerFile = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="A file of answers, as for `run --answers`.")
 ]
 
+Message = Annotated[str, typer.Argument(metavar="TEXT", help="What to say.")]
+Steer = Annotated[bool, typer.Option("--steer", help="It is a new requirement: plan it.")]
+Stop = Annotated[bool, typer.Option("--stop", help="End the run at its next boundary; TEXT says why.")]
+
 
 @group.callback()
 def ralph_group() -> None:
@@ -161,6 +165,24 @@ def answer(
 
     said = Given(run=run, question=question, text=text, file=file, by=by, json=at.json, journal=at.journal)
     raise typer.Exit(answer_questions(said))
+
+
+@group.command()
+@spread
+def tell(
+    run: RunOrSession,
+    text: Message,
+    *,
+    steer: Steer = False,
+    stop: Stop = False,
+    by: given.By = None,
+    at: given.Place,
+) -> None:
+    """Say something to a run for all its agents to know; with --steer, ask for something new; with --stop, end it."""
+    from orchestrator.cli.ralph.tell import Said, tell_run
+
+    kind = "stop" if stop else "steer" if steer else "inform"
+    raise typer.Exit(tell_run(Said(run=run, text=text, kind=kind, by=by, json=at.json, journal=at.journal)))
 
 
 @group.command()

@@ -10,7 +10,9 @@ It is started without a shell, once a call, in the folder that the work is done 
     notes     what people said for everybody to know, oldest first
 
 and prints the output of its role as JSON: alone, or after prose in a fenced block. An exit code other than 0, or more
-time than it has, fails the call with the end of its standard error; it is then killed with all that it started.
+time than it has, fails the call with the end of its standard error; it is then killed with all that it started. Exit
+code 75 (EX_TEMPFAIL of sysexits.h) says that another try may well succeed, because of the network for instance: the
+loop then waits and calls it again, as its RetryPolicy says.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.fault import AgentFailed
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.program import last_words, run_program
+
+TRY_AGAIN = 75
+"""Exit code of a program that could not do its work now."""
 
 
 class CommandAgent:
@@ -65,11 +70,12 @@ class CommandAgent:
             raise self._failed(request, f"cannot be started ({error.strerror or error})") from error
         if ended.code:
             said = last_words(ended.err)
-            raise self._failed(request, ended.how + (f": {said}" if said else ""))
+            how = ended.how + (f": {said}" if said else "")
+            raise self._failed(request, how, retriable=ended.code == TRY_AGAIN)
         return ended.out.decode(errors="replace")
 
-    def _failed(self, request: AgentRequest, how: str) -> AgentFailed:
-        return AgentFailed(request.role.value, f"{self.argv[0]} {how}")
+    def _failed(self, request: AgentRequest, how: str, *, retriable: bool = False) -> AgentFailed:
+        return AgentFailed(request.role.value, f"{self.argv[0]} {how}", retriable=retriable)
 
 
 def plain(request: AgentRequest) -> dict[str, object]:

@@ -18,6 +18,7 @@ from tests.cli.test_terminal import Terminal
 
 Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
+Held = tuple[subprocess.Popen[str], Callable[[], object]]
 
 PATH = [
     ("Initializing", "Planning", "session_resolved", None, 0),
@@ -61,7 +62,8 @@ MADE = [
     "transitions.jsonl",
 ]
 
-# Hangs in its first call where there is a pipe of that name, once it has said who it is; is the example's agent else.
+# Where there is a pipe hang-ROLE, its first call says there who it is, and hangs until somebody writes into the pipe
+# go-ROLE, if that is there. Else it is the example's agent.
 HANGING = """
 import os, runpy, sys, threading
 name = sys.argv[1]
@@ -70,7 +72,10 @@ if os.path.exists(f"hang-{name}"):
     os.unlink(f"hang-{name}")
     pipe.write(str(os.getpid()))
     pipe.close()
-    threading.Event().wait(600)
+    if os.path.exists(f"go-{name}"):
+        open(f"go-{name}").read()
+    else:
+        threading.Event().wait(600)
 runpy.run_path(os.path.join(sys.argv[2], f"{name}.py"), run_name="__main__")
 """
 
@@ -252,3 +257,49 @@ def test_answers_come_from_files_of_three_kinds(folder: Path, cli: Cli) -> None:
         done = cli("ralph", "run", "x", "--answers", name)
         assert (done.code, why in done.err) == (2, True)
     assert not (folder / ".ralph-sessions").exists()
+
+
+@pytest.fixture
+def held(folder: Path, start: Start) -> Held:
+    """A run whose reviewer waits, and what lets it go on."""
+    heard = "import json, sys; open('heard', 'a').write(json.dumps(json.load(sys.stdin)['notes']))"
+    agents(folder, checker=f"{heard}; print('{{\"passed\": true}}')")
+    (folder / "answers.txt").write_text("*: two\n")
+    for name in ("hang-reviewer", "go-reviewer"):
+        os.mkfifo(folder / name)
+    running = start("ralph", "run", REQUEST, "--answers", "answers.txt")
+    (folder / "hang-reviewer").read_text()
+    return running, lambda: (folder / "go-reviewer").write_text("")
+
+
+def test_what_a_run_is_told_from_another_terminal_all_agents_know_from_then_on(
+    folder: Path, cli: Cli, held: Held
+) -> None:
+    running, release = held
+    run_id = session(folder).name
+    told = cli("ralph", "tell", str(session(folder)), "temperatures are in degrees", "--by", "Ada")
+    assert told.out == f"run {run_id} was told: all agents called from its next boundary on know it\n"
+    assert json.loads(cli("ralph", "status", "--json").out)["current_state"] == "Reviewing"
+    release()
+    _, err = running.communicate(timeout=90)
+    assert (running.returncode, err) == (0, "")
+    assert (folder / "heard").read_text() == '["temperatures are in degrees"]'
+    late = cli("ralph", "tell", run_id, "too late")
+    assert late.code == 2
+    assert f"run {run_id} has ended" in late.err
+    assert cli("ralph", "tell", run_id, " ").err == "orchestrator: there is nothing to tell: give a text\n"
+
+
+def test_a_run_that_is_told_to_stop_does_so_after_what_is_in_flight(
+    folder: Path, cli: Cli, held: Held
+) -> None:
+    running, release = held
+    assert cli("ralph", "tell", session(folder).name, "enough for today", "--stop").code == 0
+    release()
+    _, err = running.communicate(timeout=90)
+    assert running.returncode == 6
+    assert "the run ended as cancelled (caller)" in err
+    assert walked(folder)[-1][1] == "Failed"
+    report = (session(folder) / "tasks.task-1-report.md").read_text(encoding="utf-8")
+    assert "## PART 2: REVIEW REPORT" in report  # the review that was in flight counts
+    assert "- [ ] task-1" in (session(folder) / "progress.md").read_text(encoding="utf-8")

@@ -94,6 +94,12 @@ def test_a_program_that_ends_badly_fails_with_what_it_said_last() -> None:
         asked("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
 
 
+def test_a_program_that_cannot_work_now_is_worth_another_try() -> None:
+    with pytest.raises(AgentFailed, match="exit code 75: no network") as raised:
+        asked("import sys; print('no network', file=sys.stderr); sys.exit(75)")
+    assert raised.value.retryable is True
+
+
 def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     script = (
         "import os, subprocess, sys\n"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.ralph.find import Found, opened, run_named
+from orchestrator.cli.ralph.find import Found, opened, run_named, send
 from orchestrator.cli.ralph.people import ALL, read_answers
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.journal import Posted
 from orchestrator.machines.ralph.ports import Question
 
 
@@ -84,5 +82,4 @@ async def _give(store: Store, found: Found, answers: Mapping[str, str], by: str)
     if found.head.status == "ended":
         opened(found.session).answer(answers, by or "a person")
         return
-    posted = Posted(secrets.token_hex(8), "answer", {"answers": dict(answers), "why": ""}, by)
-    await store.journal.post(run_id, posted)
+    await send(store, run_id, "answer", {"answers": dict(answers), "why": ""}, by)

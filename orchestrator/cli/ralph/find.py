@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from orchestrator.cli.runs.store import Store
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.session.directory import SessionDirectory
 from orchestrator.journal.stored import StoredRun
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.machines.ralph.graph import RALPH
 
 
@@ -64,6 +65,11 @@ async def _of_session(store: Store, session: Path, ours: list[RunHead]) -> Found
             if found.session == session:
                 return found
     raise ConfigError(f"no run of session {shown(str(session))} in {store.journal.path}")
+
+
+async def send(store: Store, run_id: str, kind: str, body: Mapping[str, Any], by: str) -> None:
+    """Leave a message for a run, which it reads at its next boundary, in whichever process."""
+    await store.journal.post(run_id, Posted(secrets.token_hex(8), kind, body, by))
 
 
 async def _read(store: Store, head: RunHead) -> Found:
