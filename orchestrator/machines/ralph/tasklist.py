@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -216,8 +217,17 @@ def _plain(text: str) -> str:
 # ---- what belongs to a task ----
 
 
+def _line(node: Node) -> int:
+    return node.line
+
+
 def _fields(found: Outline, task: Node) -> Mapping[str, tuple[str, ...]]:
-    below = [node for node in found.nodes if task.line < node.line < task.end and not node.heading]
+    first = bisect_right(found.nodes, task.line, key=_line)
+    below = [
+        node
+        for node in found.nodes[first : bisect_left(found.nodes, task.end, key=_line)]
+        if not node.heading
+    ]
     least = min((node.depth for node in below), default=0)
     fields: dict[str, tuple[str, ...]] = {}
     for number, node in enumerate(below):

@@ -7,7 +7,7 @@ progress.md without a task in tasks.md is a task that only has a title.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.marker import Marker
@@ -21,8 +21,9 @@ def together(tasks: TaskList, progress: TaskList, where: str) -> tuple[Task, ...
     """Return the tasks, in the order of tasks.md. Raises SessionFileError for forerunners that cannot be."""
     described = {entry.id for entry in tasks.entries}
     known = {entry.id for entry in (*tasks.entries, *progress.entries) if not entry.planning}
+    lines_of = {entry.id: entry for entry in progress.entries}
     merged = [
-        *(_task(entry, progress.get(entry.id), known) for entry in tasks.entries),
+        *(_task(entry, lines_of.get(entry.id), known) for entry in tasks.entries),
         *(_task(entry, entry, known) for entry in progress.entries if entry.id not in described),
     ]
     lines = {entry.id: entry.node.line + 1 for entry in tasks.entries}
@@ -64,15 +65,8 @@ def _first(values: tuple[str, ...] | None) -> str:
 
 def _circle(tasks: list[Task]) -> list[str]:
     """Return tasks that wait for each other, so that none of them could ever begin; nothing where there are none."""
-    waiting = {task.id: set(task.inherits_from) for task in tasks}
-    while free := [name for name, others in waiting.items() if not others & waiting.keys()]:
-        for name in free:
-            del waiting[name]
-    return sorted(_in_circle(waiting))
-
-
-def _in_circle(waiting: dict[str, set[str]]) -> Iterator[str]:
-    """Give those that another one waits for: the rest only waits for the circle."""
-    for name in waiting:
-        if any(name in others for others in waiting.values()):
-            yield name
+    try:
+        TopologicalSorter({task.id: task.inherits_from for task in tasks}).prepare()
+    except CycleError as error:
+        return sorted(set(error.args[1]))
+    return []
