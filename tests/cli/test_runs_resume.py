@@ -237,12 +237,16 @@ def test_poison_is_one_sentence_the_first_time(
 def test_another_version_of_the_graph_is_one_sentence_that_names_the_way(
     cli: Cli, one_sentence: Callable[[Any], str], folder: Path
 ) -> None:
-    record(Tape("run-1").begin(), Tape("run-2", graph="pipeline").begin())
+    record(
+        Tape("run-1").begin(), Tape("run-2", graph="pipeline").begin(), Tape("run-3", graph="ralph").begin()
+    )
     done = cli("runs", "resume", "run-1", *AT)
     assert "runs migrate --using MODULE:FUNCTION run-1 --journal journal.db" in one_sentence(done)
     done = cli("runs", "resume", "run-2", *AT)
     assert "run run-2 is one of graph 'pipeline'" in one_sentence(done)
     assert done.code == 2
+    done = cli("runs", "resume", "run-3", *AT)
+    assert "`orchestrator ralph resume run-3 --journal journal.db` goes on with it" in one_sentence(done)
     assert [stored(one)[0].epoch for one in ("run-1", "run-2")] == [1, 1]
 
 

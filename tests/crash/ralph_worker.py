@@ -199,7 +199,7 @@ async def live(folder: Path, *, do: str, kill: str = "", at: int = 0, state: str
     inner = SqliteJournal(folder / "journal.db")
     journal = crashing(inner, kill if kill in {"before", "after"} else "", at)
     kind, changes = deadly_files(at if kill == "files" else 0)
-    ralph.SessionDirectory = kind  # type: ignore[misc]
+    vars(ralph)["SessionDirectory"] = kind
     five = (world.agent,) * 5
     one = RalphOrchestrator(*five, root=folder / "sessions", journal=journal, observers=())
     going = one.run_async("a formatter", run_id=RUN) if do == "run" else one.resume(RUN)

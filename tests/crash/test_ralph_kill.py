@@ -154,7 +154,7 @@ def test_a_kill_at_every_write_of_the_journal(
 ) -> None:
     expected, counted = whole(begin, quick / "whole")
 
-    for at in range(1, counted["writes"] + 1, campaign(2, 1)):
+    for at in range(1, counted["writes"] + 1, campaign(3, 1)):
         life = begin(quick / f"at-{at}")
         assert life.live("run", kill=when, at=at) == KILLED, life.errors()
         assert life.to_the_end() == expected, at
@@ -165,7 +165,7 @@ def test_a_kill_before_and_after_every_change_of_the_files(
 ) -> None:
     expected, counted = whole(begin, quick / "whole")
 
-    for at in range(1, counted["changes"] + 1, campaign(3, 1)):
+    for at in range(1, counted["changes"] + 1, campaign(7, 1)):
         life = begin(quick / f"at-{at}")
         assert life.live("run", kill="files", at=at) == KILLED, life.errors()
         assert life.to_the_end() == expected, at

@@ -33,8 +33,10 @@ found = st.lists(
     max_size=2,
 )
 words = st.lists(st.text(max_size=30), max_size=2)
-garbage = st.sampled_from(("", "no JSON", None, 7, [], {"status": "done"}, "{}", ConnectionError("reset")))
-raised = st.sampled_from((KeyError("k"), RuntimeError("gone"), SystemExit(3)))
+garbage: st.SearchStrategy[Any] = st.sampled_from(
+    ("", "no JSON", None, 7, [], {"status": "done"}, "{}", ConnectionError("reset"))
+)
+raised: st.SearchStrategy[Any] = st.sampled_from((KeyError("k"), RuntimeError("gone"), SystemExit(3)))
 
 
 def mostly(good: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:

@@ -8,8 +8,12 @@ from orchestrator.engines.roster import Seen, engines
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.pipeline.graph import PIPELINE
+from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.runtime.inbox import DECISIONS
 from orchestrator.runtime.outlook import paused
+
+GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph"}
+"""Graph -> the group of commands that resumes its runs; those of the loop need a model, and are `runs resume`'s."""
 
 
 async def carrier(store: Store, head: RunHead, stored: StoredRun) -> Seen | None:
@@ -26,8 +30,9 @@ def lets_go_on(kind: str, stored: StoredRun) -> bool:
 
 def resumption(store: Store, stored: StoredRun) -> str:
     """Return the command that goes on with a run, with what has to be filled in where another program began it."""
-    if stored.created.get("graph") == PIPELINE.name:
-        return store.command("resume", stored.run_id, group="pipeline")
+    group = GROUPS.get(str(stored.created.get("graph")))
+    if group is not None:
+        return store.command("resume", stored.run_id, group=group)
     model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")
     return store.command("resume", stored.run_id, *model)
 
