@@ -13,8 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from orchestrator.errors import RunError
+
 _TAIL = 500
 """Characters of standard error that a failure quotes."""
+_KEPT = 65_536
+"""Bytes of standard error that are kept: the last ones."""
+_MOST = 32 * 1024 * 1024
+"""Bytes of standard output that are an answer; who says more has gone wrong."""
+
+
+class TooMuchSaid(RunError):
+    """A program wrote more than anybody reads."""
+
+    def __init__(self) -> None:
+        super().__init__(f"printed more than {_MOST // 1024 // 1024} MiB and was killed")
 
 
 class Ended(NamedTuple):
@@ -41,7 +54,8 @@ async def run_program(
     """Run a program to its end, which is when it and all that holds its output are gone.
 
     `seconds` is how long it may take, `environment` is added to that of this process. Raises OSError where it cannot be
-    started, TimeoutError where it took longer. Whatever keeps it from its end, it is killed with all that it started.
+    started, TimeoutError where it took longer, TooMuchSaid. Whatever keeps it from its end, it is killed with all that
+    it started.
     """
     pipe = asyncio.subprocess.PIPE
     running = await asyncio.create_subprocess_exec(
@@ -55,16 +69,60 @@ async def run_program(
     )
     try:
         async with asyncio.timeout(seconds):
-            out, err = await running.communicate(given)
+            out, err = await _talk(running, given)
+            await running.wait()
     except BaseException:
         await _killed(running)
         raise
     return Ended(running.returncode or 0, out, err)
 
 
+async def _talk(running: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
+    """Give a program its input and return what it says on both its ends. Raises TooMuchSaid."""
+    ends = (running.stdin, running.stdout, running.stderr)
+    assert ends[0] is not None  # noqa: S101 - all are pipes
+    assert ends[1] is not None  # noqa: S101
+    assert ends[2] is not None  # noqa: S101
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_fed(ends[0], given))
+            out = group.create_task(_heard(ends[1]))
+            err = group.create_task(_last_of(ends[2]))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return out.result(), err.result()
+
+
+async def _fed(stream: asyncio.StreamWriter, given: bytes) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # it need not read all of it
+        stream.write(given)
+        await stream.drain()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        stream.close()
+        await stream.wait_closed()
+
+
+async def _heard(stream: asyncio.StreamReader) -> bytes:
+    said = bytearray()
+    while piece := await stream.read(_KEPT):
+        said += piece
+        if len(said) > _MOST:
+            raise TooMuchSaid
+    return bytes(said)
+
+
+async def _last_of(stream: asyncio.StreamReader) -> bytes:
+    said = b""
+    while piece := await stream.read(_KEPT):
+        said = (said + piece)[-_KEPT:]
+    return said
+
+
 async def _killed(running: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(running.pid, signal.SIGKILL)
+    # Our ends are closed first: `wait` waits for them too, and what the program left behind may hold the others.
+    getattr(running, "_transport").close()  # noqa: B009 - asyncio has no other way to them
     await running.wait()
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.fault import AgentFailed
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.runtime.program import last_words, run_program
+from orchestrator.runtime.program import TooMuchSaid, last_words, run_program
 
 TRY_AGAIN = 75
 """Exit code of a program that could not do its work now."""
@@ -66,6 +66,8 @@ class CommandAgent:
             )
         except TimeoutError:
             raise self._failed(request, f"took longer than {self._timeout:g} s and was killed") from None
+        except TooMuchSaid as error:
+            raise self._failed(request, str(error)) from None
         except OSError as error:
             raise self._failed(request, f"cannot be started ({error.strerror or error})") from error
         if ended.code:

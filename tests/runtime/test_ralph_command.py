@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -101,17 +103,45 @@ def test_a_program_that_cannot_work_now_is_worth_another_try() -> None:
 
 
 def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
-    script = (
-        "import os, subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE)\n"
-        f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        "child.wait()\n"
-    )
+    os.mkfifo(tmp_path / "alive")
+    alive = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    held = f"pipe = open({str(tmp_path / 'alive')!r}, 'w'); print('here', file=pipe, flush=True)"
+    inner = f"import sys, threading; {held}; threading.Event().wait()"
+    script = f"import subprocess, sys\n{held}\nsubprocess.run([sys.executable, '-c', {inner!r}])"
     with pytest.raises(AgentFailed, match=r"took longer than 1\.5 s and was killed"):
         asked(script, timeout=1.5)
-    for pid in (tmp_path / "pids").read_text().split():
-        stat = Path(f"/proc/{pid}/stat")
-        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    os.set_blocking(alive, True)
+    with os.fdopen(alive) as pipe:
+        assert pipe.read() == "here\nhere\n"  # to its end: nobody holds the other one any more
+
+
+def test_a_program_that_never_stops_talking_is_killed_before_it_fills_the_memory() -> None:
+    with pytest.raises(AgentFailed, match="printed more than 32 MiB and was killed"):
+        asked("import sys\nwhile True: sys.stdout.write('garbage' * 10_000)")
+
+
+def test_what_a_program_left_behind_in_a_group_of_its_own_holds_up_nobody(tmp_path: Path) -> None:
+    script = (
+        "import subprocess, sys\n"
+        "daemon = subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait(60)'],"
+        " start_new_session=True)\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(daemon.pid))\n"
+        "print('{}')\n"
+    )
+    began = time.monotonic()
+    try:
+        with pytest.raises(AgentFailed, match="took longer than 1 s"):
+            asked(script, timeout=1)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert time.monotonic() - began < 30
+
+
+def test_much_input_and_many_words_on_standard_error_are_no_trouble() -> None:
+    big = AgentRequest(role=Role.PLANNER, input={"USER_REQUEST": "x" * 3_000_000})
+    script = "import sys; sys.stderr.write('e' * 3_000_000); sys.stdout.write(str(len(sys.stdin.read())))"
+    assert int(asyncio.run(CommandAgent([sys.executable, "-c", script])(big))) > 3_000_000
+    assert asyncio.run(CommandAgent([sys.executable, "-c", "print(1)"])(big)) == "1\n"  # it reads nothing
 
 
 async def test_a_program_whose_call_is_given_up_is_killed(tmp_path: Path) -> None:

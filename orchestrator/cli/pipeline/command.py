@@ -37,7 +37,7 @@ from orchestrator.machines.pipeline.model import (
 )
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.runtime.program import last_words, run_program
+from orchestrator.runtime.program import TooMuchSaid, last_words, run_program
 
 _MAKERS = {State.PLANNING: Plan, State.IMPLEMENTING: Implementation}
 
@@ -122,6 +122,8 @@ class CommandStage:
             return await run_program(self.argv, request, seconds=self._timeout)
         except TimeoutError:
             raise self._failed(f"took longer than {self._timeout:g} s", b"") from None
+        except TooMuchSaid as error:
+            raise self._failed(str(error), b"") from None
 
     def _failed(self, how: str, err: bytes) -> StageFailed:
         said = last_words(err)
