@@ -253,6 +253,26 @@ def test_when_reviewer_qualifies_then_transitions_to_executing() -> None:
     assert after.current_task_id is None, "cleared for the next selection"
 
 
+MODEL = [
+    # field of the seed's record, what it is at first
+    ("current_state", State.INITIALIZING),
+    ("session_id", ""),
+    ("session_path", ""),
+    ("current_task_id", None),
+    ("current_attempt_number", 0),
+    ("blockers", ()),
+    ("qa_cycle_count", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "first"), MODEL)
+def test_each_field_of_the_state_data_model(name: str, first: Any) -> None:
+    state = OrchestratorState()
+    assert getattr(state, name) == first
+    with pytest.raises(AttributeError):
+        setattr(state, name, first)
+
+
 def test_the_limits_are_the_seeds_retry_policy() -> None:
     limits = RalphLimits()
     assert (limits.max_task_attempts, limits.max_qa_cycles, limits.max_planning_retries) == (3, 3, 2)

@@ -106,6 +106,26 @@ async def test_a_file_that_somebody_changed_meanwhile_is_not_written_over(tmp_pa
     assert (Path(result.session_path) / "progress.md").read_text() == mine
 
 
+async def test_what_people_write_into_the_files_while_an_agent_works_is_kept(tmp_path: Path) -> None:
+    def edited(request: AgentRequest) -> Any:
+        path = Path(request.input["SESSION_PATH"])
+        for name in ("progress.md", "tasks.md"):
+            with (path / name).open("a") as file:
+                file.write("\n<!-- I saw this, ada -->\n")
+        more = {"id": "task-8", "description": "more", "rationale": ""}
+        return world.usual(request) | {"discovered_tasks": [more]}
+
+    world = World(tmp_path, {(Role.EXECUTOR, "task-1"): [edited]}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+
+    assert result.outcome is Outcome.COMPLETED
+    for name in ("progress.md", "tasks.md"):
+        text = (Path(result.session_path) / name).read_text()
+        assert "<!-- I saw this, ada -->\n" in text
+        assert "task-8" in text
+    assert markers(result.session_path) == {"task-1": "x", "task-8": "x"}
+
+
 async def test_a_deadline_interrupts_the_agent_and_is_a_budget(tmp_path: Path) -> None:
 
     async def hangs(_: AgentRequest) -> Any:

@@ -12,8 +12,10 @@ from typing import Any
 
 from orchestrator.machines.ralph import contract, ending, step
 from orchestrator.machines.ralph.contract import AgentOutput, CheckerOutput, DiscoveredTask, ReviewerOutput
+from orchestrator.machines.ralph.fault import OutsideEdit
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.model import Event
+from orchestrator.machines.ralph.ports import Session
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 
@@ -77,12 +79,26 @@ def _next_cycle(run: RalphRun, _: AgentOutput | None) -> None:
 def _checked(run: RalphRun, output: AgentOutput | None) -> None:
     if isinstance(output, CheckerOutput):
         run.deps.session.write_check(output.as_json())
-        run.deps.session.add_tasks(_plain(output.missing_tasks))
+        _added(run.deps.session, _plain(output.missing_tasks))
 
 
 def _mark(run: RalphRun, to: Marker) -> None:
-    if run.ctx.current_task_id is not None:
-        run.deps.session.mark(run.ctx.current_task_id, to)
+    """Move the current task's marker. What people changed meanwhile is read, and kept; not where it is this marker."""
+    task, session = run.ctx.current_task_id, run.deps.session
+    if task is None:
+        return
+    stood = _marker(session, task)
+    try:
+        session.mark(task, to)
+    except OutsideEdit:
+        session.refresh()
+        if _marker(session, task) is not stood:
+            raise
+        session.mark(task, to)
+
+
+def _marker(session: Session, task: str) -> Marker | None:
+    return next((one.marker for one in session.tasks() if one.id == task), None)
 
 
 def _reviewed(run: RalphRun, output: AgentOutput | None) -> None:
@@ -95,7 +111,15 @@ def _add(run: RalphRun, output: AgentOutput | None) -> None:
     named = [{"id": one, "description": what, "rationale": why} for one, what, why in run.ctx.found]
     found = [*named, *_plain(getattr(output, "discovered_tasks", ()))]
     if found:
-        run.deps.session.add_tasks(found)
+        _added(run.deps.session, found)
+
+
+def _added(session: Session, found: Sequence[Mapping[str, str]]) -> None:
+    try:
+        session.add_tasks(found)
+    except OutsideEdit:
+        session.refresh()  # what people wrote stays; what is added comes after it
+        session.add_tasks(found)
 
 
 def _plain(found: Sequence[DiscoveredTask]) -> list[Mapping[str, str]]:
