@@ -303,3 +303,25 @@ def test_a_run_that_is_told_to_stop_does_so_after_what_is_in_flight(
     report = (session(folder) / "tasks.task-1-report.md").read_text(encoding="utf-8")
     assert "## PART 2: REVIEW REPORT" in report  # the review that was in flight counts
     assert "- [ ] task-1" in (session(folder) / "progress.md").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_ends_the_run_and_its_session_goes_on_later(
+    folder: Path, start: Start, cli: Cli, whole: dict[str, bytes]
+) -> None:
+    agents(folder)
+    (folder / "answers.toml").write_text('"1.1" = "two"\n')
+    os.mkfifo(folder / "hang-executor")
+    running = start("ralph", "run", REQUEST, "--answers", "answers.toml")
+    (folder / "hang-executor").read_text()
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 6
+    assert err.startswith("orchestrator: the run ended as cancelled (caller)")
+    again = f"`orchestrator ralph run --session {session(folder)}` goes on with its session\n"
+    assert err.endswith(again)
+    assert "- [/] task-1" in (session(folder) / "progress.md").read_text(encoding="utf-8")
+    done = cli("ralph", "run", "--session", str(session(folder)), "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert (result["run_id"], result["executions"]) == (f"{session(folder).name}-2", 5)
+    assert end_of(folder) == whole
