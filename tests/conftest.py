@@ -55,6 +55,7 @@ LONGEST_FIRST = (
     "cli/test_pipeline.py",
     "cli/test_ralph.py",
     "crash/test_pipeline_kill.py",
+    "crash/test_ralph_kill.py",
     "providers/test_http_replay.py",
     "providers/test_anthropic_replay.py",
     "telemetry/test_conservation.py",
