@@ -10,6 +10,7 @@ import pytest
 from orchestrator.errors import ConfigError, RunExists
 from orchestrator.journal.session.directory import SessionDirectory
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import Attempt
 from orchestrator.machines.ralph.contract import PlannerInput, PlannerMode, Role
 from orchestrator.machines.ralph.fault import AgentOutputInvalid, IllegalMove
 from orchestrator.machines.ralph.graph import RALPH
@@ -19,6 +20,7 @@ from orchestrator.machines.ralph.model import Event, RalphContext, Standing, Sta
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.machines.ralph.step import next_work, resolved
 from orchestrator_guards import Verdict
+from tests.kernel.toy import Facts
 from tests.runtime.ralph_stage import (
     NOT_QUALIFIED,
     World,
@@ -297,6 +299,31 @@ async def test_r11_a_network_error_is_tried_again_and_the_state_stays(tmp_path: 
     assert "Retry" not in {state.value for state in State}
     assert (result.outcome, result.reworks) == (Outcome.COMPLETED, 0)
     assert moves_of(result.session_path).count(("Executing", "executor_completed", "Reviewing")) == 1
+
+
+async def test_r8_and_r11_each_repetition_is_told(tmp_path: Path) -> None:
+    facts = Facts()
+    says = {Role.PLANNER: ["no JSON", ConnectionError("reset")], Role.REVIEWER: ["no"] * 3}
+    await World(tmp_path, says, tasks=ONE).ralph(observers=(facts,)).run_async("x")
+
+    told = [(one.operation, one.number, one.outcome, one.reason) for one in facts.of(Attempt)]
+    assert told == [
+        ("completion", 1, "retry", "schema_invalid"),
+        ("completion", 1, "retry", "connection"),
+        ("completion", 1, "retry", "schema_invalid"),
+        ("completion", 2, "retry", "schema_invalid"),
+        ("completion", 3, "exhausted", "schema_invalid"),
+    ]
+
+
+async def test_r11_what_a_try_left_that_the_network_broke_is_set_aside(tmp_path: Path) -> None:
+    def breaks(request: AgentRequest) -> Any:
+        world.usual(request)
+        raise ConnectionError("reset")
+
+    world = World(tmp_path, {Role.EXECUTOR: [breaks]}, tasks=ONE)
+    result = await world.ralph().run_async("x")
+    assert (result.outcome, result.reworks) == (Outcome.COMPLETED, 0)
 
 
 async def test_r12_a_task_in_review_keeps_the_session_from_being_complete(tmp_path: Path) -> None:

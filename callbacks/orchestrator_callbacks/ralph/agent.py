@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from orchestrator.kernel.record import Attempt
 from orchestrator.machines.ralph import contract
 from orchestrator.machines.ralph.contract import AgentInput, AgentOutput, Role
 from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
 from orchestrator.machines.ralph.model import Answer
 from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.retry import Tried
 from orchestrator.thread import called
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import planning_retries, structured_retries
 
 T = TypeVar("T", bound=AgentOutput)
+
+
+class _Question(NamedTuple):
+    """What an agent is asked, however often."""
+
+    role: Role
+    asked: AgentInput
+    key: str
+    before: Callable[[], object] | None
+    """Prepares each call, in a thread."""
 
 
 class Stay:
@@ -53,44 +65,39 @@ class Stay:
             self._given += 1
             return _as(kind, contract.read(role, answer.body))
         key = f"{run.run_id}:{run.cursor}:{run.seq}:{self._given}"
-        found = await self._usable(kind, role, asked, key, usable, before)
+        found = await self._usable(kind, _Question(role, asked, key, before), usable)
         run.ctx.answers = (*given, Answer(run.seq, role, found.as_json()))
         heard(found)
         await run.keep()
         self._given += 1
         return found
 
-    async def _usable(  # noqa: PLR0917 - the parts of one question
-        self,
-        kind: type[T],
-        role: Role,
-        asked: AgentInput,
-        key: str,
-        usable: Callable[[T], str | None],
-        before: Callable[[], object] | None,
-    ) -> T:
+    async def _usable(self, kind: type[T], question: _Question, usable: Callable[[T], str | None]) -> T:
+        """Ask until the answer is of use, as often as may be."""
+        role = question.role
         again, fault = 0, ""
         while True:
-            if before is not None:
-                await asyncio.to_thread(before)
             try:
-                found = _as(kind, await self._once(role, asked, key, again, fault))
+                found = _as(kind, await self._once(question, again, fault))
                 wrong = usable(found)
             except AgentOutputInvalid as error:
                 wrong = error.why
             else:
                 if wrong is None:
                     return found
-            if not self._may_repeat(role, again):
+            repeats = self._may_repeat(role, again)
+            self._tell(again + 1, "retry" if repeats else "exhausted", "schema_invalid")
+            if not repeats:
                 raise AgentOutputInvalid(role.value, f"{wrong} (asked {again + 1} times)")
             again, fault = again + 1, wrong
 
-    async def _once(self, role: Role, asked: AgentInput, key: str, again: int, fault: str) -> AgentOutput:
-        run = self._run
+    async def _once(self, question: _Question, again: int, fault: str) -> AgentOutput:
+        """Call an agent, and again for what the network breaks."""
+        run, role = self._run, question.role
         request = AgentRequest(
             role=role,
-            input=asked.as_json(),
-            key=key,
+            input=question.asked.as_json(),
+            key=question.key,
             run_id=run.run_id,
             again=again,
             fault=fault,
@@ -99,6 +106,8 @@ class Stay:
         )
 
         async def call() -> AgentOutput:
+            if question.before is not None:
+                await asyncio.to_thread(question.before)
             try:
                 return contract.read(role, await called(run.deps.agents[role], request, role.value))
             except (AgentOutputInvalid, AgentFailed):
@@ -108,9 +117,17 @@ class Stay:
                 error.add_note(f"the {role.value} raised it")
                 raise
 
-        found = await run.deps.retry.call(call, clock=run.deps.clock)
+        def tried(one: Tried) -> None:
+            if one.outcome in {"retry", "exhausted"}:
+                self._tell(one.number, one.outcome, one.kind, one.delay)
+
+        found = await run.deps.retry.call(call, on_attempt=tried, clock=run.deps.clock)
         run.ctx.fault = None
         return found
+
+    def _tell(self, number: int, outcome: str, reason: str | None, delay: float = 0.0) -> None:
+        run = self._run
+        run.emit(Attempt(run.graph.name, run.run_id, "completion", number, outcome, reason, delay))
 
     def _may_repeat(self, role: Role, again: int) -> bool:
         limits = self._run.ctx.limits
