@@ -78,7 +78,7 @@ HEALTH = Row(
         ),
         Panel(
             title="Waiting for people",
-            description="Parked runs by why. approval, unknown_effect and undo_failed go on when somebody answers.",
+            description="Parked runs by why. approval, unknown_effect, undo_failed and questions wait for an answer.",
             queries=(Query(total("runs_parked", "machine, reason"), "{{machine}} {{reason}}"),),
             width=8,
         ),

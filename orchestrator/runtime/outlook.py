@@ -23,9 +23,8 @@ _SAID = {"approve": "approved", "reject": "rejected", "respond": "answered for"}
 
 def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) -> Iterator[str]:
     """Yield what `resume` would do with a run, in order. `now` is epoch seconds, `unread` what was posted for it."""
-    cancel = next((one for one in unread if one.kind == "cancel"), None)
-    if cancel is not None:
-        yield f"ends: {cancel.by or 'somebody'} cancelled it"
+    if (first := _stands(stored, unread)) is not None:
+        yield first
         return
     answers = _answers(stored, unread, now)
     moved = False
@@ -46,6 +45,16 @@ def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) ->
         yield f"goes on in {state}"
 
 
+def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
+    """Say what keeps a run from going on at all: somebody cancelled it, or nobody answered its questions."""
+    cancel = next((one for one in unread if one.kind == "cancel"), None)
+    if cancel is not None:
+        return f"ends: {cancel.by or 'somebody'} cancelled it"
+    if _asks(stored) and not any(one.kind == "answer" for one in unread):
+        return f"waits for a person: {_counted(stored)}"
+    return None
+
+
 def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
     """Tell whether a run goes on, or comes to its question, without anybody doing something first.
 
@@ -57,10 +66,22 @@ def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
         return True
     if paused(stored):
         return "resume" in kinds
+    if _asks(stored):
+        return "answer" in kinds
     if stored.parked is None or not stored.ledger.waiting:
         return True
     late = any(_expired(entry, now) for entry in stored.ledger.waiting)
     return late or bool(_answers(stored, unread, now)) or bool(_unclear(stored))
+
+
+def _asks(stored: StoredRun) -> bool:
+    """Tell whether a run waits for answers to questions about its work; of a call the ledger has them."""
+    return stored.parked is not None and stored.parked.get("reason") == "questions"
+
+
+def _counted(stored: StoredRun) -> str:
+    count = len((stored.parked or {}).get("questions") or ())
+    return f"{count} question{'' if count == 1 else 's'}"
 
 
 def paused(stored: StoredRun) -> bool:

@@ -11,6 +11,7 @@ PARKINGS = (
     "approval",
     "unknown_effect",
     "undo_failed",
+    "questions",
     "paused",
     "waiting",
     "interrupted",

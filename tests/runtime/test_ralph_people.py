@@ -82,6 +82,12 @@ async def test_a_run_is_left_parked_and_goes_on_once_the_file_has_answers(tmp_pa
         with pytest.raises(Suspended, match="questions"):
             await ralph.run_async("x", run_id="r")
         assert (await journal.head("r")).status == "parked"
+        (left,) = await ralph.open_runs()
+        assert (left.reason, left.will, left.unattended) == (
+            "questions",
+            "waits for a person: 1 question",
+            False,
+        )
         (path,) = (tmp_path / "s").iterdir()
         calls = len(world.calls)
 

@@ -116,7 +116,7 @@ RUN_ALERTS = (
         severity=Severity.WARNING,
         expr=(
             "time() - min without (instance)"
-            ' (orchestrator_oldest_parked_timestamp_seconds{reason=~"approval|unknown_effect|undo_failed"})\n'
+            ' (orchestrator_oldest_parked_timestamp_seconds{reason=~"approval|unknown_effect|undo_failed|questions"})\n'
             "> <approval_age_s>"
         ),
         wait="5m",

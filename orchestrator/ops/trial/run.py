@@ -209,6 +209,13 @@ RUN_CASES = (
     ),
     Case(
         "ApprovalWaiting",
+        "questions of a planner have been open for two hours",
+        [series(_ASKED, "0x130", machine="ralph", reason="questions")],
+        "2h",
+        [firing("2h 0m 0s", machine="ralph", reason="questions")],
+    ),
+    Case(
+        "ApprovalWaiting",
         "half an hour is no reason to ask",
         [series(_ASKED, "0x130", machine="llm_loop", reason="approval")],
         "30m",
