@@ -104,7 +104,8 @@ def run(
     An agent is a program (`command = [...]`, started without a shell: the request as JSON on standard input, the
     answer as JSON on standard output), a Python callable (`python = "module:function"`) or a model
     (`model = "openai:NAME"`). Questions are answered from --answers, at the terminal, or later by
-    `orchestrator ralph answer`. A run whose process is killed goes on with `orchestrator ralph resume`.
+    `orchestrator ralph answer`: until then the run is left where it is, with exit code 1. It goes on, also after its
+    process was killed, with `orchestrator ralph resume`.
     """
     from orchestrator.cli.ralph.run import Asked, run_request
 

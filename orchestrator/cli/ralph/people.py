@@ -1,7 +1,8 @@
 """Who answers the questions of a session: a file, then whoever sits at the terminal.
 
 A file is a JSON object or a TOML table of number and answer, or lines of `1.1: answer`; the name `*` stands for every
-question that is not named. Without a file and a terminal the run is left where it is until somebody answers.
+question that is not named. What neither answers stays open, and the planner is told so. Without a file and a terminal
+the run is left where it is until somebody answers.
 """
 
 from __future__ import annotations
