@@ -31,7 +31,7 @@ class CodeResult:
     seconds: float = 0.0
     """Wall time of the code without what it waited for answers."""
     lost: str | None = None
-    """Why the worker is gone, and all names with it: "wall time", "CPU time", "memory", "exit" or "protocol"."""
+    """Why the worker is gone, and all names with it: "wall time", "CPU time", "memory", "disk", "exit", "protocol"."""
     dropped: int = 0
     """Characters of the output that were not kept."""
     queries: int = 0
