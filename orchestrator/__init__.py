@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from orchestrator.kernel.outcome import Outcome as Outcome
     from orchestrator.kernel.record import TokenDelta as TokenDelta
     from orchestrator.kernel.run import Run as Run
+    from orchestrator.kernel.typed import StateMachine as StateMachine
+    from orchestrator.kernel.typed_error import UnhandledEventError as UnhandledEventError
     from orchestrator.machines.llm_loop.graph import LLM_LOOP as LLM_LOOP
     from orchestrator.machines.llm_loop.limits import Limits as Limits
     from orchestrator.machines.llm_loop.model import Question as Question
@@ -173,6 +175,7 @@ _HOME = {
     "SqliteJournal": "journal.sqlite",
     "SqliteMemory": "journal.sqlite.conversation",
     "StageRequest": "machines.pipeline.ports",
+    "StateMachine": "kernel.typed",
     "StateMachineObserver": "runtime.orchestration.model",
     "StateMetrics": "runtime.orchestration.model",
     "StateTransition": "runtime.orchestration.model",
@@ -183,6 +186,7 @@ _HOME = {
     "ToolResult": "toolresult",
     "ToolSpec": "toolspec",
     "TransitionLog": "telemetry.log",
+    "UnhandledEventError": "kernel.typed_error",
     "Usage": "messages",
     "Validation": "machines.pipeline.model",
     "Validator": "machines.pipeline.ports",

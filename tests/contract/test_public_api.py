@@ -28,7 +28,7 @@ PUBLIC = {
     # doubles
     "CrashingJournal", "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
     # one's own machines
-    "Graph", "Edge", "bind", "Driver", "Run", "History", "LLM_LOOP", "Verdict", "bounding",
+    "Graph", "Edge", "bind", "Driver", "Run", "History", "LLM_LOOP", "Verdict", "bounding", "StateMachine",
     # the pipeline: its runtime, and the state machine that a host moves itself
     "Pipeline", "PipelineLimits", "PipelineResult", "PromptStage", "Rubric", "PIPELINE", "AgentOrchestrator",
     "OrchestrationStateMachine", "OrchestrationState", "StateTransition", "StateMetrics", "StateMachineObserver",
@@ -39,7 +39,7 @@ PUBLIC = {
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",
-    "Fenced", "NotAdmitting", "Overloaded",
+    "Fenced", "NotAdmitting", "Overloaded", "UnhandledEventError",
 }  # fmt: skip
 
 OPERATING = {
