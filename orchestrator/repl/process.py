@@ -144,10 +144,11 @@ class Worker:
 
     async def _gone(self) -> WorkerLost:
         """Return why there is no worker any more."""
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(_GRACE):
                 await self._process.wait()
-        self._strike()  # it may have closed its end and live on
+        except TimeoutError:
+            self.kill("exit", "it closed its end of the channel")
         code = await self._process.wait()
         limits = self._limits
         if self._killed_for is not None:
@@ -156,6 +157,10 @@ class Worker:
             return WorkerLost("memory", f"it used up its {limits.memory_bytes >> 20} MB of memory")
         if code in (CPU_EXIT, 128 + signal.SIGXCPU, -signal.SIGXCPU):
             return WorkerLost("CPU time", f"it used up its {limits.session_cpu_seconds:,} s of CPU time")
+        if code in (128 + signal.SIGKILL, -signal.SIGKILL):
+            return WorkerLost(
+                "memory", "the system killed it, as it does when the machine has no memory left"
+            )
         return WorkerLost("exit", f"it ended by itself ({_status(code)})")
 
     # ---- its end ----

@@ -34,9 +34,13 @@ class Locks:
 
     def __call__(self, name: str, close: Callable[..., str], *arguments: Any) -> None:
         """Close a lock, if it is wanted."""
-        if name not in self._wanted:
+        if name in self._wanted:
+            self.always(name, close, *arguments)
+        else:
             self.found[name] = (False, "not asked for")
-            return
+
+    def always(self, name: str, close: Callable[..., str], *arguments: Any) -> None:
+        """Close a lock, wanted or not."""
         try:
             self.found[name] = (True, close(*arguments))
         except (OSError, ValueError, AttributeError) as error:
@@ -138,7 +142,7 @@ def _lock_up(locks: Locks, config: dict[str, Any], readable: list[str]) -> None:
     if sys.platform != "linux":
         locks("no_processes", limit.forbid_processes)
         return
-    locks("no_new_privileges", _no_new_privileges)
+    locks.always("no_new_privileges", _no_new_privileges)  # landlock and the filter need it
     locks("no_capabilities", _no_capabilities)
     locks("landlock", landlock.close, config["folder"], readable)
     locks("no_processes", limit.forbid_processes)
