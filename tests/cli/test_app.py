@@ -19,6 +19,7 @@ COMMANDS = (
     "report",
     "doctor",
     "pipeline",
+    "rlm",
     "runs",
     "operate",
     "ops",

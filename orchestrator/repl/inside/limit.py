@@ -43,11 +43,15 @@ def die_with_parent() -> str:
     if sys.platform != "linux":
         raise OSError("Linux only")
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
-    return "ends with the program that started it"
+    return ""
 
 
-def leave_root(user: int, needed: Iterable[str]) -> str:
-    """Become a user who owns nothing, if what is `needed` can still be read then. Raises OSError otherwise."""
+def leave_root(user: int, folder: str, needed: Iterable[str]) -> str:
+    """Become a user who owns that folder and nothing else, if what is `needed` can still be read then.
+
+    Raises OSError otherwise, and nothing has changed.
+    """
+    os.chown(folder, user, user)
     os.setgroups([])
     os.setegid(user)
     os.seteuid(user)
@@ -57,6 +61,7 @@ def leave_root(user: int, needed: Iterable[str]) -> str:
     except OSError:
         os.seteuid(0)
         os.setegid(0)
+        os.chown(folder, 0, 0)
         raise
     os.seteuid(0)
     os.setresgid(user, user, user)

@@ -86,10 +86,9 @@ def _leave_host(locks: Locks, config: dict[str, Any], readable: list[str]) -> No
     limit.be_first_to_go()
     if os.geteuid() == 0:
         needed = [path for path in readable if os.path.isdir(path) and path != _ZONES]
-        os.chown(config["folder"], config["user"], config["user"])
-        locks("other_user", limit.leave_root, config["user"], needed)
-        if not locks.holds("other_user"):
-            os.chown(config["folder"], 0, 0)
+        locks("other_user", limit.leave_root, config["user"], config["folder"], needed)
+    else:
+        locks.found["other_user"] = (True, f"user {os.geteuid()}, as the program")
     _enter_namespaces(locks)
     if locks.holds("mount_namespace"):
         limits = config["limits"]
@@ -151,12 +150,12 @@ def _lock_up(locks: Locks, config: dict[str, Any], readable: list[str]) -> None:
 
 def _no_new_privileges() -> str:
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
-    return "for good"
+    return ""
 
 
 def _no_capabilities() -> str:
     libc.drop_capabilities()
-    return "none left"
+    return ""
 
 
 def _silence() -> None:
