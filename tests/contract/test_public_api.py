@@ -36,6 +36,13 @@ PUBLIC = {
     # what its stages are given and give
     "StageRequest", "Plan", "Validation", "Issue", "Severity", "Implementation", "Evaluation", "Feedback", "Attempt",
     "Planner", "Validator", "Implementer", "Judge", "BudgetManager",
+    # the two modes of RLM: their runtime, machines, events and policies
+    "CODE_MODE", "build_code_mode_machine", "TOOLS_MODE", "build_tools_mode_machine", "CodeModeState", "CodeModeSource", "ToolsModeSource",
+    "CodeModeEvent", "CodeModeContext", "DepthExceeded", "CodeBlocksFound", "FinalAnswerFound", "CodeExecuted",
+    "ToolsModeState", "ToolsModeEvent", "ToolsModeContext", "ToolCallsFound", "ToolsExecuted", "NoToolCalls",
+    "LLMResponseReceived", "MaxIterationsReached", "PolicyStop", "RlmLimits", "StoppingPolicy", "ContextCompressor",
+    "NestedCallPolicy", "NestedConfig", "NeverStop", "StopAfter", "NoCompression", "KeepEnds", "NoNesting",
+    "SimpleNestedCallPolicy", "Rlm", "RlmResult",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",

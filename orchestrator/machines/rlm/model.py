@@ -71,6 +71,8 @@ class ModeContext:
     """What the prompt is about: text or JSON data of any length. The model is never shown all of it."""
     notice: str = ""
     """What the model is told with its next results, once."""
+    earlier: int = 0
+    """Messages that the history had before the run, without instructions."""
     begun: bool = False
     """The history has the prompt."""
     shared: dict[str, Any] = field(default_factory=dict)
