@@ -196,14 +196,17 @@ class Worker:
         ticks = found.rpartition(")")[2].split()[11:13]
         return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
-    def disk_bytes(self) -> int:
-        """Return what its folder holds, as far as it can be seen from here."""
-        found = 0
-        for folder, _, names in os.walk(self._folder):
+    def fills_disk(self) -> bool:
+        """Tell whether its folder has more, or larger, files than it may, as far as they can be seen from here."""
+        size = count = 0
+        for folder, below, names in os.walk(self._folder):
+            count += len(below) + len(names)
             for name in names:
                 with contextlib.suppress(OSError):
-                    found += (Path(folder) / name).lstat().st_size
-        return found
+                    size += (Path(folder) / name).lstat().st_size
+            if size > self._limits.disk_bytes or count > self._limits.files:
+                return True
+        return False
 
 
 def _new_folder() -> str:

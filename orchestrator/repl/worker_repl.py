@@ -158,8 +158,10 @@ class WorkerRepl:
                 worker.kill("wall time", f"it had worked for {watch.limit:g} s without an end")
             elif used >= limits.cpu_seconds:
                 worker.kill("CPU time", f"it had used {limits.cpu_seconds:g} s of CPU time in one block")
-            elif by_hand and await asyncio.to_thread(worker.disk_bytes) > limits.disk_bytes:
-                worker.kill("disk", f"its files had more than {limits.disk_bytes >> 20} MB")
+            elif by_hand and await asyncio.to_thread(worker.fills_disk):
+                worker.kill(
+                    "disk", f"its folder had over {limits.disk_bytes >> 20} MB or {limits.files:,} files"
+                )
             # A single thread computes no faster than time passes: nothing can be due before that.
             due = max(min(watch.left, limits.cpu_seconds - used), 0.01)
             await asyncio.sleep(min(due, _WATCH_EVERY) if by_hand else due)
