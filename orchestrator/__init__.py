@@ -123,8 +123,6 @@ if TYPE_CHECKING:
     from orchestrator.runtime.result import Result as Result
     from orchestrator.runtime.rlm import Rlm as Rlm
     from orchestrator.runtime.rlm_result import RlmResult as RlmResult
-    from orchestrator.runtime.rlm_run import CodeModeSource as CodeModeSource
-    from orchestrator.runtime.rlm_run import ToolsModeSource as ToolsModeSource
     from orchestrator.runtime.stream import RunStream as RunStream
     from orchestrator.runtime.subagent import agent_tool as agent_tool
     from orchestrator.scope import config_from_context as config_from_context
@@ -137,6 +135,8 @@ if TYPE_CHECKING:
     from orchestrator.toolspec import ToolContext as ToolContext
     from orchestrator.toolspec import ToolSpec as ToolSpec
     from orchestrator.toolspec import tool as tool
+    from orchestrator_callbacks.code_mode.source import CodeModeSource as CodeModeSource
+    from orchestrator_callbacks.tools_mode.source import ToolsModeSource as ToolsModeSource
     from orchestrator_guards import Verdict as Verdict
 
 _HOME = {
@@ -150,7 +150,7 @@ _HOME = {
     "CodeExecuted": "machines.code_mode.model",
     "CodeModeContext": "machines.code_mode.model",
     "CodeModeEvent": "machines.code_mode.model",
-    "CodeModeSource": "runtime.rlm_run",
+    "CodeModeSource": "orchestrator_callbacks.code_mode.source",
     "CodeModeState": "machines.code_mode.model",
     "ConfigError": "errors",
     "ContextCompressor": "machines.rlm.policy",
@@ -251,7 +251,7 @@ _HOME = {
     "ToolsExecuted": "machines.tools_mode.model",
     "ToolsModeContext": "machines.tools_mode.model",
     "ToolsModeEvent": "machines.tools_mode.model",
-    "ToolsModeSource": "runtime.rlm_run",
+    "ToolsModeSource": "orchestrator_callbacks.tools_mode.source",
     "ToolsModeState": "machines.tools_mode.model",
     "TransitionLog": "telemetry.log",
     "UnhandledEventError": "kernel.typed_error",
@@ -268,7 +268,7 @@ _HOME = {
     "logger_from_context": "scope",
     "tool": "toolspec",
 }
-"""Public name -> the module it lives in; empty for the guards' own package."""
+"""Public name -> the module it lives in; empty for the guards' own package, whole for the callbacks'."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
 
@@ -277,9 +277,15 @@ def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOME[name]
-    value = getattr(import_module(f"{__name__}.{home}" if home else "orchestrator_guards"), name)
+    value = getattr(import_module(_module(home)), name)
     globals()[name] = value
     return value
+
+
+def _module(home: str) -> str:
+    if home.startswith("orchestrator_"):
+        return home
+    return f"{__name__}.{home}" if home else "orchestrator_guards"
 
 
 def __dir__() -> list[str]:

@@ -25,12 +25,12 @@ from orchestrator.runtime.rlm_tools import context_tools
 from orchestrator.toolresult import ToolResult
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
-from orchestrator_callbacks.code_mode.source import CodeModeSource as CodeModeSource
+from orchestrator_callbacks.code_mode.source import CodeModeSource
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.deps import ModeRun
 from orchestrator_callbacks.rlm.model_call import OwnModel, asked
 from orchestrator_callbacks.rlm.purse import Purse
-from orchestrator_callbacks.tools_mode.source import ToolsModeSource as ToolsModeSource
+from orchestrator_callbacks.tools_mode.source import ToolsModeSource
 
 _SHOWN = 4_000
 """Characters of a question that a run of its own is shown; the rest of a longer one is in its `context`."""
