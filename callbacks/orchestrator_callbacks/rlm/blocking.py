@@ -30,7 +30,7 @@ class BlockingSource(Generic[S, E, C]):
 
     def __call__(self, state: S, context: C) -> E | None:
         """Return the next event. Raises what the source raises."""
-        event: E | None = self._wait(self._source(state, context))
+        event: E | None = self._wait(lambda: self._source(state, context))
         return event
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class BlockingSource(Generic[S, E, C]):
         close: Any = getattr(self._source, "close", None)
         try:
             if close is not None:
-                self._wait(close())
+                self._wait(close)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -54,9 +54,9 @@ class BlockingSource(Generic[S, E, C]):
     ) -> None:
         self.close()
 
-    def _wait(self, work: Awaitable[Any]) -> Any:
+    def _wait(self, work: Callable[[], Awaitable[Any]]) -> Any:
         async def whole() -> Any:
-            return await work
+            return await work()
 
         if self._loop.is_closed():
             raise ConfigError("this event source is closed")

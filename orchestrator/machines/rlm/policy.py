@@ -6,6 +6,7 @@ Each method may be async. Nothing here is asked where no policy was given.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -124,18 +125,23 @@ class KeepEnds:
             return messages
         opening = next((at for at, one in enumerate(messages) if one.role == "assistant"), 0)
         start = max(opening, len(messages) - self.last)
-        while start < len(messages) and messages[start].role == "tool":
-            start += 1  # a result without its call is no conversation
-        left_out = start - opening
-        if left_out <= 0:
+        while start < len(messages) and messages[start].role != "assistant":
+            start += 1  # a turn begins with what the model says: a result without its call is no conversation
+        if start == opening:
             return messages
-        note = f"[{left_out} earlier messages were left out here to save room.]"
-        head = list(messages[:opening])
-        if head and head[-1].role == "user" and isinstance(head[-1].content, str):
-            head[-1] = replace(head[-1], content=f"{head[-1].content}\n\n{note}")
-        else:
-            head.append(Message("user", note))
-        return [*head, *messages[start:]]
+        return [*_noted(messages[:opening], start - opening), *messages[start:]]
+
+
+_NOTE = re.compile(r"\n\n\[(\d+) earlier messages were left out here to save room\.\]\Z")
+
+
+def _noted(head: Sequence[Message], left_out: int) -> list[Message]:
+    """Return the opening with a note about how many messages are missing behind it, those of earlier notes included."""
+    *before, last = head or (Message("user", ""),)
+    said = _NOTE.search(last.text)
+    count = left_out + (int(said[1]) if said else 0)
+    text = f"{_NOTE.sub('', last.text)}\n\n[{count} earlier messages were left out here to save room.]"
+    return [*before, replace(last, content=text)]
 
 
 def estimate(messages: Sequence[Message]) -> int:
