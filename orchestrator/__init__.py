@@ -136,6 +136,7 @@ if TYPE_CHECKING:
     from orchestrator.toolspec import ToolSpec as ToolSpec
     from orchestrator.toolspec import tool as tool
     from orchestrator_callbacks.code_mode.source import CodeModeSource as CodeModeSource
+    from orchestrator_callbacks.rlm.loop_policy import PolicyHooks as PolicyHooks
     from orchestrator_callbacks.tools_mode.source import ToolsModeSource as ToolsModeSource
     from orchestrator_guards import Verdict as Verdict
 
@@ -208,6 +209,7 @@ _HOME = {
     "PipelineResult": "runtime.pipeline_result",
     "Plan": "machines.pipeline.model",
     "Planner": "machines.pipeline.ports",
+    "PolicyHooks": "orchestrator_callbacks.rlm.loop_policy",
     "PolicyStop": "machines.rlm.model",
     "PromptStage": "runtime.prompt_stage",
     "Question": "machines.llm_loop.model",

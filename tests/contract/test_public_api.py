@@ -43,7 +43,7 @@ PUBLIC = {
     "LLMResponseReceived", "MaxIterationsReached", "PolicyStop", "RlmLimits", "StoppingPolicy", "ContextCompressor",
     "NestedCallPolicy", "NestedConfig", "NeverStop", "StopAfter", "NoCompression", "KeepEnds", "NoNesting",
     "SimpleNestedCallPolicy", "Rlm", "RlmResult",
-    "CodeModeSource", "ToolsModeSource",
+    "CodeModeSource", "ToolsModeSource", "PolicyHooks",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",

@@ -123,11 +123,11 @@ class KeepEnds:
         """Return the ends where all of it is too long."""
         if len(messages) < self.least or estimate(messages) < self.share * limit:
             return messages
-        opening = next((at for at, one in enumerate(messages) if one.role == "assistant"), 0)
+        opening = next((at for at, one in enumerate(messages) if one.role == "assistant"), len(messages))
         start = max(opening, len(messages) - self.last)
         while start < len(messages) and messages[start].role != "assistant":
             start += 1  # a turn begins with what the model says: a result without its call is no conversation
-        if start == opening:
+        if start == opening:  # nothing between, or no turn yet
             return messages
         return [*_noted(messages[:opening], start - opening), *messages[start:]]
 
