@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
 from orchestrator.cli.output import complain, say, say_json, shown
@@ -18,13 +18,10 @@ from orchestrator.cli.pipeline.spec import Spec
 from orchestrator.cli.run import error_json, logging_to, new_id
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import journal_file
-from orchestrator.cli.screen import Screen
-from orchestrator.cli.stop import on_signal
-from orchestrator.errors import ConfigError, RunError, RunUnknown
+from orchestrator.errors import ConfigError
 from orchestrator.examples.pipeline import SPEC
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Fact, Observer, RunStarted
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.runtime.orchestration.metrics import RunMetrics
@@ -99,7 +96,7 @@ def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: Pipelin
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
     ports = spec.ports()
     journal = SqliteJournal(view.place)
-    watched = _Watched(view)
+    watched = Carried(PIPELINE, view.run_id, view.place, show=not view.json)
     with logging_to(view.log, Settings.load().log_level) as logs:
         pipeline = Pipeline(
             **ports,
@@ -113,56 +110,6 @@ def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: Pipelin
     if watched.lost:
         return Exit.PIPE
     return told(result, view, RunMetrics.of(result.transitions, limits.max_iterations))
-
-
-class _Watched:
-    """One run with its screen; a signal, or the loss of whoever reads the screen, cancels it."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self._pipeline: Pipeline | None = None
-        self._began = self._stopped = self.lost = False
-        self._screen = None if view.json else Screen(PIPELINE, self._lose)
-
-    @property
-    def screens(self) -> list[Observer]:
-        """What shows the run, if anything does."""
-        return [] if self._screen is None else [self._screen]
-
-    async def carry(self, pipeline: Pipeline, journal: SqliteJournal, go: Going) -> PipelineResult:
-        """Open the journal, let the run go, and return its end. What keeps it from beginning is a ConfigError."""
-        self._pipeline = pipeline
-        try:
-            with on_signal(self._cancel):
-                async with journal:
-                    if self._stopped:
-                        raise KeyboardInterrupt
-                    with self._screen.showing() if self._screen else nullcontext():
-                        return await go(pipeline)
-        except RunError as error:
-            if self._began or isinstance(error, ConfigError):
-                raise
-            raise ConfigError(shown(str(error), 4_000)) from error
-
-    def observe(self, fact: Fact) -> None:
-        """Take note that the run has begun."""
-        if isinstance(fact, RunStarted) and fact.run_id == self._view.run_id:
-            if not self._began and self._screen is not None:
-                where = shown(str(self._view.place))
-                self._screen.notice(f"run {shown(fact.run_id)}, journal {where}")
-            self._began = True
-            if self._stopped:
-                self._cancel()
-
-    def _cancel(self) -> None:
-        self._stopped = True
-        if self._pipeline is not None:
-            with suppress(RunUnknown):  # it has not begun: then it is cancelled when it does
-                self._pipeline.cancel(self._view.run_id, by="terminal", why="a signal")
-
-    def _lose(self) -> None:
-        self.lost = True
-        self._cancel()
 
 
 # ---- the end ----

@@ -12,6 +12,7 @@ from orchestrator.cli.load import limits_from
 from orchestrator.cli.model import Model
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.run import View, conducted, told
+from orchestrator.cli.runs.carrier import GROUPS
 from orchestrator.cli.runs.phrase import moment
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
@@ -23,7 +24,6 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.messages import Request as Asked
 from orchestrator.messages import Response
 from orchestrator.runtime.llm_loop import Orchestrator
@@ -103,8 +103,8 @@ def _limits(wanted: Wanted, found: Found) -> Limits | None:
 
 async def _open(store: Store, head: RunHead) -> Found:
     """Return where a run stands. Raises ConfigError for one that no model could help."""
-    if head.graph == PIPELINE.name:
-        there = store.command("resume", head.run_id, group="pipeline")
+    if (group := GROUPS.get(head.graph)) is not None:
+        there = store.command("resume", head.run_id, group=group)
         raise ConfigError(f"run {head.run_id} is one of graph {head.graph!r}: `{there}` goes on with it")
     if head.graph != LLM_LOOP.name:
         raise ConfigError(
