@@ -112,6 +112,7 @@ class StateMachine(Generic[S, E, C]):
         self._terminal: set[Hashable] = set()
         self._rows: list[Row] = []
         self._walker: Walker | None = None
+        self._asyncs: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<StateMachine {self.name!r}: {len(self._places)} states, {len(self._rows)} transitions>"
@@ -256,6 +257,7 @@ class StateMachine(Generic[S, E, C]):
         if walker is None:
             parts = self._parts()
             graph = graph_of(parts, declared=self._initial, asked=initial_state)
+            self._asyncs = tuple(asyncs(parts))
             walker = self._walker = Walker(TypedMachine(graph, parts), self._max_unhandled, **self._options)
             for observer in self._options["observers"]:
                 declare = getattr(observer, "declare", None)
@@ -266,7 +268,7 @@ class StateMachine(Generic[S, E, C]):
         return walker
 
     def _refuse_async(self, source: object) -> None:
-        found = [*asyncs(self._parts()), *(["the event source"] if is_async(source) else [])]
+        found = [*self._asyncs, *(["the event source"] if is_async(source) else [])]
         if found:
             verb = "is" if len(found) == 1 else "are"
             raise ConfigError(f"{self.name}: {', '.join(found)} {verb} async; use `await machine.arun(...)`")

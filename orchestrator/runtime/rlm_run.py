@@ -63,6 +63,11 @@ class Equipment:
         tools = ToolSet(given["tools"], clock=clock).offers
         if tools and mode == "code":
             raise ConfigError("tools are for mode 'tools'; in mode 'code' the model has a REPL")
+        if asked := [spec.name for spec in tools if spec.approval]:
+            raise ConfigError(
+                f"{', '.join(asked)}: nobody is asked about calls in mode 'tools'; give tools with approval to an "
+                "Orchestrator"
+            )
         names = ("instructions", "stopping", "compressor", "nested", "repl", "price")
         return cls(
             mode=mode,

@@ -58,6 +58,12 @@ def add(one: int, other: int) -> int:
     return one + other
 
 
+@tool(approval=True)
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
 # ---- completions ----
 
 
@@ -139,6 +145,7 @@ async def test_a_context_that_json_has_no_form_for_is_refused(context: Any) -> N
     [
         ({"mode": "chat"}, "mode is 'chat'; known: code, tools"),
         ({"tools": [add]}, "tools are for mode 'tools'"),
+        ({"mode": "tools", "tools": [pay]}, "pay: nobody is asked about calls in mode 'tools'"),
         ({"limits": 3}, "limits is a int"),
         ({"sub_llm": "gpt"}, "sub_llm is a str"),
     ],
