@@ -41,6 +41,17 @@ if TYPE_CHECKING:
     from orchestrator.kernel.outcome import Outcome as Outcome
     from orchestrator.kernel.record import TokenDelta as TokenDelta
     from orchestrator.kernel.run import Run as Run
+    from orchestrator.kernel.typed import StateMachine as StateMachine
+    from orchestrator.kernel.typed_error import UnhandledEventError as UnhandledEventError
+    from orchestrator.machines.code_mode.graph import CODE_MODE as CODE_MODE
+    from orchestrator.machines.code_mode.graph import build_code_mode_machine as build_code_mode_machine
+    from orchestrator.machines.code_mode.model import CodeBlocksFound as CodeBlocksFound
+    from orchestrator.machines.code_mode.model import CodeExecuted as CodeExecuted
+    from orchestrator.machines.code_mode.model import CodeModeContext as CodeModeContext
+    from orchestrator.machines.code_mode.model import CodeModeEvent as CodeModeEvent
+    from orchestrator.machines.code_mode.model import CodeModeState as CodeModeState
+    from orchestrator.machines.code_mode.model import DepthExceeded as DepthExceeded
+    from orchestrator.machines.code_mode.model import FinalAnswerFound as FinalAnswerFound
     from orchestrator.machines.llm_loop.graph import LLM_LOOP as LLM_LOOP
     from orchestrator.machines.llm_loop.limits import Limits as Limits
     from orchestrator.machines.llm_loop.model import Question as Question
@@ -68,6 +79,28 @@ if TYPE_CHECKING:
     from orchestrator.machines.ralph.next_state import RalphEvent as RalphEvent
     from orchestrator.machines.ralph.next_state import next_state as next_state
     from orchestrator.machines.ralph.ports import AgentRequest as AgentRequest
+    from orchestrator.machines.rlm.limits import RlmLimits as RlmLimits
+    from orchestrator.machines.rlm.model import LLMResponseReceived as LLMResponseReceived
+    from orchestrator.machines.rlm.model import MaxIterationsReached as MaxIterationsReached
+    from orchestrator.machines.rlm.model import PolicyStop as PolicyStop
+    from orchestrator.machines.rlm.policy import ContextCompressor as ContextCompressor
+    from orchestrator.machines.rlm.policy import KeepEnds as KeepEnds
+    from orchestrator.machines.rlm.policy import NestedCallPolicy as NestedCallPolicy
+    from orchestrator.machines.rlm.policy import NestedConfig as NestedConfig
+    from orchestrator.machines.rlm.policy import NeverStop as NeverStop
+    from orchestrator.machines.rlm.policy import NoCompression as NoCompression
+    from orchestrator.machines.rlm.policy import NoNesting as NoNesting
+    from orchestrator.machines.rlm.policy import SimpleNestedCallPolicy as SimpleNestedCallPolicy
+    from orchestrator.machines.rlm.policy import StopAfter as StopAfter
+    from orchestrator.machines.rlm.policy import StoppingPolicy as StoppingPolicy
+    from orchestrator.machines.tools_mode.graph import TOOLS_MODE as TOOLS_MODE
+    from orchestrator.machines.tools_mode.graph import build_tools_mode_machine as build_tools_mode_machine
+    from orchestrator.machines.tools_mode.model import NoToolCalls as NoToolCalls
+    from orchestrator.machines.tools_mode.model import ToolCallsFound as ToolCallsFound
+    from orchestrator.machines.tools_mode.model import ToolsExecuted as ToolsExecuted
+    from orchestrator.machines.tools_mode.model import ToolsModeContext as ToolsModeContext
+    from orchestrator.machines.tools_mode.model import ToolsModeEvent as ToolsModeEvent
+    from orchestrator.machines.tools_mode.model import ToolsModeState as ToolsModeState
     from orchestrator.messages import Message as Message
     from orchestrator.messages import Request as Request
     from orchestrator.messages import Response as Response
@@ -98,6 +131,8 @@ if TYPE_CHECKING:
     from orchestrator.runtime.recovery import Migration as Migration
     from orchestrator.runtime.recovery import OpenRun as OpenRun
     from orchestrator.runtime.result import Result as Result
+    from orchestrator.runtime.rlm import Rlm as Rlm
+    from orchestrator.runtime.rlm_result import RlmResult as RlmResult
     from orchestrator.runtime.stream import RunStream as RunStream
     from orchestrator.runtime.subagent import agent_tool as agent_tool
     from orchestrator.scope import config_from_context as config_from_context
@@ -110,6 +145,9 @@ if TYPE_CHECKING:
     from orchestrator.toolspec import ToolContext as ToolContext
     from orchestrator.toolspec import ToolSpec as ToolSpec
     from orchestrator.toolspec import tool as tool
+    from orchestrator_callbacks.code_mode.source import CodeModeSource as CodeModeSource
+    from orchestrator_callbacks.rlm.loop_policy import PolicyHooks as PolicyHooks
+    from orchestrator_callbacks.tools_mode.source import ToolsModeSource as ToolsModeSource
     from orchestrator_guards import Verdict as Verdict
 
 _HOME = {
@@ -118,10 +156,19 @@ _HOME = {
     "AnswerRefused": "errors",
     "Attempt": "machines.pipeline.model",
     "BudgetManager": "machines.pipeline.ports",
+    "CODE_MODE": "machines.code_mode.graph",
     "CheckpointManager": "runtime.orchestration.checkpoint",
     "CommandAgent": "runtime.ralph_command",
+    "CodeBlocksFound": "machines.code_mode.model",
+    "CodeExecuted": "machines.code_mode.model",
+    "CodeModeContext": "machines.code_mode.model",
+    "CodeModeEvent": "machines.code_mode.model",
+    "CodeModeSource": "orchestrator_callbacks.code_mode.source",
+    "CodeModeState": "machines.code_mode.model",
     "ConfigError": "errors",
+    "ContextCompressor": "machines.rlm.policy",
     "CrashingJournal": "journal.crashing",
+    "DepthExceeded": "machines.code_mode.model",
     "Driver": "kernel.driver",
     "Edge": "kernel.graph",
     "Evaluation": "machines.pipeline.model",
@@ -129,6 +176,7 @@ _HOME = {
     "FakeClock": "testing.clock",
     "Feedback": "machines.pipeline.model",
     "Fenced": "errors",
+    "FinalAnswerFound": "machines.code_mode.model",
     "FunctionLLM": "providers.scripted",
     "Graph": "kernel.graph",
     "GraphError": "errors",
@@ -140,14 +188,23 @@ _HOME = {
     "Issue": "machines.pipeline.model",
     "JournalError": "errors",
     "Judge": "machines.pipeline.ports",
+    "KeepEnds": "machines.rlm.policy",
     "LLMError": "errors",
+    "LLMResponseReceived": "machines.rlm.model",
     "LLM_LOOP": "machines.llm_loop.graph",
     "Limits": "machines.llm_loop.limits",
     "LocalEngine": "engines.local",
+    "MaxIterationsReached": "machines.rlm.model",
     "MemoryJournal": "journal.memory",
     "Message": "messages",
     "Metrics": "telemetry.metrics",
     "Migration": "runtime.recovery",
+    "NestedCallPolicy": "machines.rlm.policy",
+    "NestedConfig": "machines.rlm.policy",
+    "NeverStop": "machines.rlm.policy",
+    "NoCompression": "machines.rlm.policy",
+    "NoNesting": "machines.rlm.policy",
+    "NoToolCalls": "machines.tools_mode.model",
     "NotAdmitting": "errors",
     "OpenRun": "runtime.recovery",
     "OrchestrationState": "machines.pipeline.model",
@@ -166,6 +223,8 @@ _HOME = {
     "Plan": "machines.pipeline.model",
     "Planner": "machines.pipeline.ports",
     "PromptAgent": "runtime.ralph_agent",
+    "PolicyHooks": "orchestrator_callbacks.rlm.loop_policy",
+    "PolicyStop": "machines.rlm.model",
     "PromptStage": "runtime.prompt_stage",
     "Question": "machines.llm_loop.model",
     "RALPH": "machines.ralph.graph",
@@ -180,6 +239,9 @@ _HOME = {
     "Response": "messages",
     "Result": "runtime.result",
     "RetryPolicy": "retry",
+    "Rlm": "runtime.rlm",
+    "RlmLimits": "machines.rlm.limits",
+    "RlmResult": "runtime.rlm_result",
     "Rubric": "machines.pipeline.rubric",
     "Run": "kernel.run",
     "RunError": "errors",
@@ -189,19 +251,31 @@ _HOME = {
     "RunUnknown": "errors",
     "ScriptedLLM": "providers.scripted",
     "Severity": "machines.pipeline.model",
+    "SimpleNestedCallPolicy": "machines.rlm.policy",
     "SqliteJournal": "journal.sqlite",
     "SqliteMemory": "journal.sqlite.conversation",
     "StageRequest": "machines.pipeline.ports",
+    "StateMachine": "kernel.typed",
     "StateMachineObserver": "runtime.orchestration.model",
     "StateMetrics": "runtime.orchestration.model",
     "StateTransition": "runtime.orchestration.model",
+    "StopAfter": "machines.rlm.policy",
+    "StoppingPolicy": "machines.rlm.policy",
     "Suspended": "errors",
+    "TOOLS_MODE": "machines.tools_mode.graph",
     "TokenDelta": "kernel.record",
     "ToolCall": "messages",
+    "ToolCallsFound": "machines.tools_mode.model",
     "ToolContext": "toolspec",
     "ToolResult": "toolresult",
     "ToolSpec": "toolspec",
+    "ToolsExecuted": "machines.tools_mode.model",
+    "ToolsModeContext": "machines.tools_mode.model",
+    "ToolsModeEvent": "machines.tools_mode.model",
+    "ToolsModeSource": "orchestrator_callbacks.tools_mode.source",
+    "ToolsModeState": "machines.tools_mode.model",
     "TransitionLog": "telemetry.log",
+    "UnhandledEventError": "kernel.typed_error",
     "Usage": "messages",
     "Validation": "machines.pipeline.model",
     "Validator": "machines.pipeline.ports",
@@ -209,12 +283,14 @@ _HOME = {
     "agent_tool": "runtime.subagent",
     "bind": "kernel.machine",
     "bounding": "kernel.graph",
+    "build_code_mode_machine": "machines.code_mode.graph",
+    "build_tools_mode_machine": "machines.tools_mode.graph",
     "config_from_context": "scope",
     "logger_from_context": "scope",
     "next_state": "machines.ralph.next_state",
     "tool": "toolspec",
 }
-"""Public name -> the module it lives in; empty for the guards' own package."""
+"""Public name -> the module it lives in; empty for the guards' own package, whole for the callbacks'."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
 
@@ -223,9 +299,15 @@ def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOME[name]
-    value = getattr(import_module(f"{__name__}.{home}" if home else "orchestrator_guards"), name)
+    value = getattr(import_module(_module(home)), name)
     globals()[name] = value
     return value
+
+
+def _module(home: str) -> str:
+    if home.startswith("orchestrator_"):
+        return home
+    return f"{__name__}.{home}" if home else "orchestrator_guards"
 
 
 def __dir__() -> list[str]:

@@ -8,10 +8,12 @@ OrchestratorError
 │   ├── UnknownEvent        the event is in no edge of the graph
 │   ├── Refused             a guard, before_ or leave_ hook said no
 │   ├── NoTransition        strict mode: the edge stays in its state
+│   ├── UnhandledEventError a typed machine has no edge for the event, or its guards all said no
 │   └── InTransition        another event of this run is in flight
 └── RunError                a run could not start, go on or end well
     ├── RunExists           the run_id is taken: resume it or choose another
     ├── RunUnknown          no run of that id
+    ├── ContextInUse        two runs at once would change one context
     ├── StateTimeout        a state lasted longer than its dwell limit
     ├── DeadlineExceeded    the run's own deadline passed
     ├── CancelRequested     somebody asked this run to stop

@@ -62,6 +62,11 @@ def tool_calls(observed: int, limit: int) -> Verdict:
     return Verdict(limit == 0 or observed < limit, "tool_calls", observed, limit)
 
 
+def sub_calls(observed: int, limit: int) -> Verdict:
+    """May one more question go to a model from inside a run? `observed`: those of the run and all below it so far."""
+    return Verdict(limit == 0 or observed < limit, "sub_calls", observed, limit)
+
+
 def tool_cap(tool: str, calls_so_far: int, limit: int) -> Verdict:
     """May `tool` run once more? Asked BEFORE the call runs; count batch siblings as they pass.
 

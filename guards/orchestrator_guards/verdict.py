@@ -23,6 +23,7 @@ GUARD_NAMES: Final = (
     "restarts",
     "retries",
     "structured_retries",
+    "sub_calls",
     "task_attempts",
     "tokens",
     "tool_calls",

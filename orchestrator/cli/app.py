@@ -15,6 +15,7 @@ from orchestrator.cli.operate_group import group as operate
 from orchestrator.cli.ops_group import group as ops
 from orchestrator.cli.pipeline_group import group as pipeline
 from orchestrator.cli.ralph_group import group as ralph
+from orchestrator.cli.rlm_group import group as rlm
 from orchestrator.cli.runs_group import group as runs
 from orchestrator.cli.spread import spread
 
@@ -172,7 +173,10 @@ def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
 @app.command()
 @spread
 def doctor(at: given.Place) -> None:
-    """Prove the journal: file, store, every chain, open runs, disk. Exit code 1 when there are problems."""
+    """Prove the journal: file, store, every chain, open runs, disk. Exit code 1 when there are problems.
+
+    Says too how far code of models is locked up on this machine (`orchestrator rlm isolation`).
+    """
     from orchestrator.cli.doctor import examine_journal
 
     raise typer.Exit(examine_journal(**vars(at)))
@@ -180,6 +184,7 @@ def doctor(at: given.Place) -> None:
 
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(ralph, name="ralph")
+app.add_typer(rlm, name="rlm")
 app.add_typer(runs, name="runs")
 app.add_typer(operate, name="operate")
 app.add_typer(ops, name="ops")

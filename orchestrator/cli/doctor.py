@@ -1,4 +1,4 @@
-"""`orchestrator doctor`: is the journal what was written, and what is going on in it."""
+"""`orchestrator doctor`: is the journal what was written, what is going on in it, how far is models' code locked up."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import Any
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
 from orchestrator.cli.runs.standing import head_reason
 from orchestrator.cli.runs.store import Store, existing, head_json
 from orchestrator.engines.registration import ENGINE
-from orchestrator.errors import JournalError
+from orchestrator.errors import ConfigError, JournalError
 from orchestrator.journal.sqlite import Health, SqliteJournal
 from orchestrator.kernel.journal import RunHead
+from orchestrator.repl import Isolation
 
 PRIVATE = 0o600
 LEAST_FREE = 100 * 1024 * 1024
@@ -34,11 +36,19 @@ class Findings:
     sizes: dict[str, int]
     health: Health | None = None
     problems: list[str] = field(default_factory=list)
+    isolation: Isolation | str = ""
+    """Of a worker for models' code, or why none can be started. Never a problem: most runs need none."""
 
 
 def examine_journal(*, json: bool, journal: Path | None) -> int:
     """Prove the whole journal and print what was found; exit code 1 when there are problems."""
-    path = existing(journal)
+    try:
+        path = existing(journal)
+    except ConfigError:
+        if not json:  # what can be said without one
+            for line in _code_of_models(isolation.examined()):
+                say(line)
+        raise
     found = Findings(path, stat.S_IMODE(path.stat().st_mode), _sizes(path))
     try:
         found.health = asyncio.run(_checked(path))
@@ -46,6 +56,7 @@ def examine_journal(*, json: bool, journal: Path | None) -> int:
     except JournalError as error:
         found.problems.append(str(error))
     found.problems += _faults(found)
+    found.isolation = isolation.examined()
     if json:
         say_json(_plain(found))
     else:
@@ -91,12 +102,19 @@ def _lines(found: Findings, journal: SqliteJournal, given: Path | None) -> Itera
         yield f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}"
         yield from _open(health, Store(journal, given))
     yield ""
+    yield from _code_of_models(found.isolation)
+    yield ""
     if not found.problems:
         yield "healthy"
         return
     yield heading(many(len(found.problems), "problem"))
     for problem in found.problems:
         yield f"  - {shown(problem, 600)}"
+
+
+def _code_of_models(found: Isolation | str) -> Iterator[str]:
+    yield heading("code of models")
+    yield from isolation.lines(found)
 
 
 def _not_ended(health: Health) -> list[RunHead]:
@@ -137,6 +155,7 @@ def _plain(found: Findings) -> dict[str, Any]:
         "sizes": found.sizes,
         "ok": not found.problems,
         "problems": found.problems,
+        "isolation": isolation.plain(found.isolation),
     }
     if health is None:
         return data

@@ -8,11 +8,16 @@ from orchestrator.cli.load import imported
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks, collect
+from orchestrator.kernel.typed import StateMachine
+from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 
-SHIPPED: Mapping[str, Graph] = {graph.name: graph for graph in (LLM_LOOP, PIPELINE, RALPH)}
+SHIPPED: Mapping[str, Graph] = {
+    graph.name: graph for graph in (LLM_LOOP, PIPELINE, RALPH, CODE_MODE, TOOLS_MODE)
+}
 
 
 def named(name: str) -> Graph:
@@ -22,8 +27,10 @@ def named(name: str) -> Graph:
     if ":" not in name:
         raise ConfigError(f"unknown graph {name!r}; known: {', '.join(sorted(SHIPPED))}, or module:attribute")
     found = imported(name, "graph")
+    if isinstance(found, StateMachine):
+        return found.graph
     if not isinstance(found, Graph):
-        raise ConfigError(f"graph {name!r} is a {type(found).__name__}, not a Graph")
+        raise ConfigError(f"graph {name!r} is a {type(found).__name__}, not a Graph or a StateMachine")
     return found
 
 

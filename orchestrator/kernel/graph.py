@@ -19,7 +19,7 @@ Guard: TypeAlias = Callable[[Any], Any]
 Dwell: TypeAlias = tuple[float, StrEnum]
 """(seconds, event): how long a state may last, and the event that ends it then."""
 
-G = TypeVar("G", bound=Guard)
+G = TypeVar("G", bound=Callable[..., Any])
 
 
 def bounding(guard: G) -> G:

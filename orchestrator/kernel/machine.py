@@ -12,13 +12,16 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import transitions
 
 from orchestrator.errors import InvalidEvent, UnknownEvent
 from orchestrator.kernel.graph import Edge, Graph, guard_name
 from orchestrator.kernel.hooks import Hook, Hooks, collect
+
+if TYPE_CHECKING:
+    from orchestrator.kernel.run import Run
 
 logging.getLogger("transitions").setLevel(logging.WARNING)  # it logs each callback at INFO, which we replace
 
@@ -51,6 +54,11 @@ class Step:
     """The record may be written together with the next one: nothing outside `run.ctx` depends on it."""
     settle_first: bool
     """A host's hook comes before the commit, so everything folded so far must be durable by then."""
+
+    def ask(self, run: Run[Any, Any]) -> Any:
+        """Return what the guard says of this run: of its context, and of the event where that is an object."""
+        guard: Any = self.guard
+        return guard(run.ctx) if run.given is None else guard(run.given, run.ctx)
 
 
 class Machine:

@@ -36,7 +36,7 @@ _STALLS = frozenset(("stalled", "repeated_success"))
 
 REASONS: Mapping[Outcome, frozenset[str]] = {
     Outcome.COMPLETED: frozenset(("none", "memory_degraded")),
-    Outcome.PARTIAL: _BUDGETS | _STALLS,
+    Outcome.PARTIAL: _BUDGETS | _STALLS | {"policy_stop"},
     Outcome.BUDGET_EXCEEDED: _BUDGETS,
     Outcome.NO_PROGRESS: _STALLS,
     Outcome.CANCELLED: frozenset(("caller", "shutdown")),

@@ -192,6 +192,8 @@ class Run(Generic[Ctx, Deps]):
     """The event to fire next."""
     step: Step | None = field(default=None, init=False)
     """The edge in flight, or taken last: event, source, dest, guard_name. For the general hooks."""
+    given: Any = field(default=None, init=False)
+    """The object that the event stands for, in a machine whose events are objects: guards and actions take it."""
     committed: bool = field(default=False, init=False)
     """That edge has been committed."""
     seq: int = field(default=0, init=False)
@@ -357,7 +359,7 @@ class Run(Generic[Ctx, Deps]):
             steps = self.machine.steps(self.cursor, event)
         except (InvalidEvent, UnknownEvent):
             return False
-        return any(step.guard is None or bool(step.guard(self.ctx)) for step in steps)
+        return any(step.guard is None or bool(step.ask(self)) for step in steps)
 
     def cannot(self, event: str) -> bool:
         """Tell whether `event` would be refused now."""

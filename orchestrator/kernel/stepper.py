@@ -37,16 +37,19 @@ class Stepper:
         self._limits = {state.value: limit[0] for state in graph.states if (limit := graph.dwell_of(state))}
         """State -> the seconds a run may stay in it."""
 
-    async def fire(self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True) -> None:
+    async def fire(
+        self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True, steps: Sequence[Step] = ()
+    ) -> None:
         """Carry out one event. Raises EventError with the state unchanged, or whatever a hook raises.
 
-        With `fold` the record of a pure state may stay with the run, to be written with the next one. What the kernel
-        has done for the step, its hooks and the journal left out, is the overhead told.
+        With `fold` the record of a pure state may stay with the run, to be written with the next one. `steps` are the
+        candidates where somebody has looked them up already. What the kernel has done for the step, its hooks and the
+        journal left out, is the overhead told.
         """
         began = self._clock.monotonic()
         run.hook = ""
         run.committed = False
-        steps = run.machine.steps(run.cursor, event)
+        steps = steps or run.machine.steps(run.cursor, event)
         step = run.step = steps[0] if steps[0].guard is None else self._allowed(run, steps)
         if step.ahead:
             asked = self._clock.monotonic()
@@ -118,7 +121,7 @@ class Stepper:
                 return step
             run.hook = step.guard_label
             try:
-                verdict = step.guard(run.ctx)
+                verdict = step.ask(run)
             except Exception as error:
                 self._report.guard(run, step, "error")
                 if not step.failing:

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import machine, report, rounds, trigger
+from tests.benchmarks import machine, parsing, report, rounds, trigger, typed
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
 from tests.benchmarks.roster import OURS, ROSTER
@@ -59,6 +59,14 @@ def main() -> None:
         told = trigger.measure()
         print("", *trigger.rows(told), sep="\n", flush=True)
         figures.append(asdict(told))
+    if options.only in parsing.NAME:
+        read = parsing.measure()
+        print("", *parsing.rows(read), sep="\n", flush=True)
+        figures += [asdict(one) for one in read]
+    if options.only in typed.NAME:
+        objects = typed.measure()
+        print("", *typed.rows(objects), sep="\n", flush=True)
+        figures.append(asdict(objects))
     if options.only in HELP:
         print(f"\n{HELP}: {_help_ms():.0f} ms, median of 9 (a process each)", flush=True)
     if journalled:

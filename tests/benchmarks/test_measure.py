@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import trigger
+from tests.benchmarks import trigger, typed
 from tests.benchmarks.measure import Case, run_case
 
 
@@ -29,3 +29,13 @@ def test_telemetry_is_measured_on_a_trigger_that_does_the_turns_of_the_loop() ->
 
     assert 0 < figures.commit_us < figures.bare_us < figures.full_us
     assert figures.spread[0] <= figures.ratio <= figures.spread[1]
+
+
+def test_the_typed_machine_and_the_kernels_own_make_the_same_transitions() -> None:
+    assert {go(7) for go in (typed.kernel(), typed.sync_run(), typed.async_run())} == {14}
+
+
+@pytest.mark.bench
+def test_a_transition_of_the_typed_machine_costs_at_most_a_third_more_than_the_kernels_own() -> None:
+    ratio = min(typed.measure(turns=1_000, rounds=7).best_ratio for _ in range(3))
+    assert ratio <= typed.AIM

@@ -20,6 +20,7 @@ COMMANDS = (
     "doctor",
     "pipeline",
     "ralph",
+    "rlm",
     "runs",
     "operate",
     "ops",

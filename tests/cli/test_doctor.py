@@ -106,7 +106,7 @@ def test_a_file_that_is_no_journal_is_a_problem_not_a_traceback(cli: Cli, folder
 def test_a_journal_that_is_not_there_is_one_sentence(
     cli: Cli, one_sentence: Callable[[Any], str], folder: Path
 ) -> None:
-    done = cli("doctor", *AT)
+    done = cli("doctor", "--json", *AT)
     assert f"there is no journal {folder}/journal.db" in one_sentence(done)
     assert (done.code, Path(JOURNAL).exists()) == (2, False)
 
@@ -131,3 +131,20 @@ def test_a_tampered_blob_is_found(cli: Cli, folder: Path) -> None:
     db.close()
     code, found = examined(cli)
     assert (code, [problem[:20] for problem in found["problems"]]) == (1, [f"blob '{name[:14]}"])
+
+
+def test_how_far_code_of_models_is_locked_up_is_said(cli: Cli, folder: Path) -> None:
+    record(Tape("run-one").begin().completes())
+    done = cli("doctor", *AT)
+    level = re.search(r"code of models\n  isolation (full|partial|limits): .+\n  locks     (.+)\n", done.out)
+    assert level is not None
+    found = examined(cli)[1]["isolation"]
+    assert found["level"] == level[1]
+    assert level[2].split(", ") == [name for name, lock in found["locks"].items() if lock["holds"]]
+
+
+def test_how_far_code_is_locked_up_is_said_without_a_journal_too(cli: Cli, folder: Path) -> None:
+    done = cli("doctor", *AT)
+    assert done.code == 2
+    assert "  isolation " in done.out
+    assert "there is no journal" in done.err

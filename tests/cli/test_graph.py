@@ -41,7 +41,8 @@ def test_the_format_is_mermaid_unless_said(cli: Cli) -> None:
 
 
 def test_shipped_graphs_have_no_problem_and_neither_have_their_hooks(cli: Cli) -> None:
-    assert cli("lint") == (0, "llm_loop: no problems\npipeline: no problems\nralph: no problems\n", "")
+    graphs = ("llm_loop", "pipeline", "ralph", "code_mode", "tools_mode")
+    assert cli("lint") == (0, "".join(f"{name}: no problems\n" for name in graphs), "")
     done = cli("lint", "llm_loop", "--json")
     assert (json.loads(done.out), done.code) == ({"graphs": [{"graph": "llm_loop", "problems": []}]}, 0)
 
@@ -51,6 +52,22 @@ def test_a_graph_of_ones_own_can_be_drawn_and_checked(cli: Cli, folder: Path) ->
     (folder / "machine_a.py").write_text(source)
     assert "here --> there: go" in cli("graph", "machine_a:graph").out
     assert cli("lint", "machine_a:graph") == (0, "machine_a:graph: no problems\n", "")
+
+
+TYPED = """
+from orchestrator import StateMachine
+
+class Go:
+    pass
+
+machine = StateMachine("typed").state("here").state("there").terminal("there").transition("here", Go, "there")
+"""
+
+
+def test_a_typed_machine_of_ones_own_can_be_drawn_and_checked(cli: Cli, folder: Path) -> None:
+    (folder / "typed_a.py").write_text(TYPED)
+    assert "here --> there: Go" in cli("graph", "typed_a:machine").out
+    assert cli("lint", "typed_a:machine") == (0, "typed_a:machine: no problems\n", "")
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -14,10 +14,12 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
+from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
 from orchestrator.machines.pipeline.model import State
 from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 
 # Seed 003, with `failure` from init and finalize too (P3) and `restart_loop` as the eleventh event (P10).
 LLM_LOOP_TABLE = """
@@ -93,11 +95,45 @@ Complete      holistic_check_failed  Planning
 Complete      error                  Failed
 """
 
+# Seed 004, row by row (systems.md 7.2); then the policy that may stop any machine (L10), and the way to fail.
+CODE_MODE_TABLE = """
+INIT          DepthExceeded         SHALLOW_CALL
+INIT          LLMResponseReceived   PROMPTING
+PROMPTING     FinalAnswerFound      DONE
+PROMPTING     CodeBlocksFound       EXECUTING
+EXECUTING     FinalAnswerFound      DONE
+EXECUTING     MaxIterationsReached  DONE
+EXECUTING     CodeExecuted          PROMPTING
+SHALLOW_CALL  LLMResponseReceived   DONE
+PROMPTING     PolicyStop            DONE
+EXECUTING     PolicyStop            DONE
+INIT          Failed                DONE
+PROMPTING     Failed                DONE
+EXECUTING     Failed                DONE
+SHALLOW_CALL  Failed                DONE
+"""
+
+# Seed 004 (systems.md 7.3), and the way to fail.
+TOOLS_MODE_TABLE = """
+INIT             LLMResponseReceived   PROMPTING
+PROMPTING        NoToolCalls           DONE
+PROMPTING        PolicyStop            DONE
+PROMPTING        ToolCallsFound        EXECUTING_TOOLS
+EXECUTING_TOOLS  ToolsExecuted         PROMPTING
+EXECUTING_TOOLS  MaxIterationsReached  DONE
+EXECUTING_TOOLS  PolicyStop            DONE
+INIT             Failed                DONE
+PROMPTING        Failed                DONE
+EXECUTING_TOOLS  Failed                DONE
+"""
+
 # One line a graph: the graph, the seed's table, how many states and events the seed has.
 GRAPHS = [
     (LLM_LOOP, LLM_LOOP_TABLE, 8, 11),
     (PIPELINE, PIPELINE_TABLE, 8, 10),
     (RALPH, RALPH_TABLE, 7, 20),
+    (CODE_MODE, CODE_MODE_TABLE, 5, 8),  # the seed's six events, PolicyStop and Failed
+    (TOOLS_MODE, TOOLS_MODE_TABLE, 4, 7),  # the seed's six events and Failed
 ]
 
 IDS = [graph.name for graph, *_ in GRAPHS]

@@ -37,6 +37,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.journal",
         "orchestrator.providers",
         "orchestrator.ops",
+        "orchestrator.repl",
     ),
     (
         "orchestrator.machines",
@@ -89,7 +90,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 }
 
 # These import the standard library and themselves.
-STANDARD_LIBRARY_ONLY = ("orchestrator.errors", "orchestrator_guards")
+STANDARD_LIBRARY_ONLY = ("orchestrator.errors", "orchestrator.repl.inside", "orchestrator_guards")
 
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 40

@@ -28,7 +28,7 @@ PUBLIC = {
     # doubles
     "CrashingJournal", "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
     # one's own machines
-    "Graph", "Edge", "bind", "Driver", "Run", "History", "LLM_LOOP", "Verdict", "bounding",
+    "Graph", "Edge", "bind", "Driver", "Run", "History", "LLM_LOOP", "Verdict", "bounding", "StateMachine",
     # the pipeline: its runtime, and the state machine that a host moves itself
     "Pipeline", "PipelineLimits", "PipelineResult", "PromptStage", "Rubric", "PIPELINE", "AgentOrchestrator",
     "OrchestrationStateMachine", "OrchestrationState", "StateTransition", "StateMetrics", "StateMachineObserver",
@@ -40,10 +40,18 @@ PUBLIC = {
     "AgentRequest", "CommandAgent", "PromptAgent",
     # the loop itself, and seed 002's pure function
     "RalphOrchestrator", "RalphLimits", "RalphResult", "RALPH", "OrchestratorState", "RalphEvent", "next_state",
+    # the two modes of RLM: their runtime, machines, events and policies
+    "CODE_MODE", "build_code_mode_machine", "TOOLS_MODE", "build_tools_mode_machine", "CodeModeState",
+    "CodeModeEvent", "CodeModeContext", "DepthExceeded", "CodeBlocksFound", "FinalAnswerFound", "CodeExecuted",
+    "ToolsModeState", "ToolsModeEvent", "ToolsModeContext", "ToolCallsFound", "ToolsExecuted", "NoToolCalls",
+    "LLMResponseReceived", "MaxIterationsReached", "PolicyStop", "RlmLimits", "StoppingPolicy", "ContextCompressor",
+    "NestedCallPolicy", "NestedConfig", "NeverStop", "StopAfter", "NoCompression", "KeepEnds", "NoNesting",
+    "SimpleNestedCallPolicy", "Rlm", "RlmResult",
+    "CodeModeSource", "ToolsModeSource", "PolicyHooks",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",
-    "Fenced", "NotAdmitting", "Overloaded",
+    "Fenced", "NotAdmitting", "Overloaded", "UnhandledEventError",
 }  # fmt: skip
 
 OPERATING = {
@@ -93,7 +101,9 @@ def test_type_checkers_see_the_same_names() -> None:
     assert set(seen) == PUBLIC
     for name, module in seen.items():
         home = orchestrator._HOME[name]
-        assert module == (f"orchestrator.{home}" if home else "orchestrator_guards"), name
+        if not home.startswith("orchestrator_"):
+            home = f"orchestrator.{home}" if home else "orchestrator_guards"
+        assert module == home, name
 
 
 def _typed(file: str | None) -> dict[str, str]:

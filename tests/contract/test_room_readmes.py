@@ -16,6 +16,7 @@ ROOMS = {
     "orchestrator/machines": "orchestrator/machines/llm_loop",
     "callbacks": "callbacks/orchestrator_callbacks/llm_loop",
     "guards": "guards/orchestrator_guards",
+    "orchestrator/repl": "orchestrator/repl",
 }
 """Room -> the folder whose files its README names."""
 LONGEST = 120

@@ -21,6 +21,7 @@ COUNTING: dict[str, Callable[[int, int], Verdict]] = {
     "cost": guards.cost,
     "elapsed": guards.elapsed,
     "tool_calls": guards.tool_calls,
+    "sub_calls": guards.sub_calls,
     "tool_cap": lambda observed, limit: guards.tool_cap("search", observed, limit),
     "tool_errors": lambda observed, limit: guards.tool_errors("search", observed, limit),
     "retries": guards.retries,

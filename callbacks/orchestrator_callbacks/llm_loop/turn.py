@@ -122,7 +122,7 @@ async def _tried(run: LoopRun, request: Request) -> Response:
             raise LimitReached(ctx.verdict) from error
         raise
     seconds = tries[-1].seconds if tries else deps.clock.monotonic() - started
-    if (fault := _malformed(response)) is not None or not isinstance(response, Response):
+    if (fault := malformed(response)) is not None or not isinstance(response, Response):
         ctx.fault = "llm_error"
         _report_call(run, "malformed", seconds, deltas, route)
         raise LLMError(f"the model gave {fault}", kind="malformed")
@@ -135,7 +135,7 @@ def _routed(request: Request, route: Route) -> Request:
     return request if request.route is route else replace(request, route=route)
 
 
-def _malformed(response: object) -> str | None:
+def malformed(response: object) -> str | None:
     """Say what is wrong with what a model gave, so that the model's adapter is blamed and nothing behind it."""
     if not isinstance(response, Response):
         return f"a {type(response).__name__}, not a Response"

@@ -7,12 +7,14 @@ from orchestrator.cli.runs.store import Store
 from orchestrator.engines.roster import Seen, engines
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
+from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 from orchestrator.runtime.inbox import DECISIONS
 from orchestrator.runtime.outlook import paused
 
-GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph"}
+GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph", CODE_MODE.name: "rlm", TOOLS_MODE.name: "rlm"}
 """Graph -> the group of commands that resumes its runs; those of the loop need a model, and are `runs resume`'s."""
 
 
@@ -30,8 +32,7 @@ def lets_go_on(kind: str, stored: StoredRun) -> bool:
 
 def resumption(store: Store, stored: StoredRun) -> str:
     """Return the command that goes on with a run, with what has to be filled in where another program began it."""
-    group = GROUPS.get(str(stored.created.get("graph")))
-    if group is not None:
+    if (group := GROUPS.get(str(stored.created.get("graph")))) is not None:
         return store.command("resume", stored.run_id, group=group)
     model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")
     return store.command("resume", stored.run_id, *model)

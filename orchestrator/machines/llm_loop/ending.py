@@ -7,15 +7,13 @@ from typing import Any, TypeGuard
 from orchestrator.errors import (
     CancelRequested,
     DeadlineExceeded,
-    JournalError,
     LimitReached,
-    LLMError,
     Refused,
     RejectRequested,
-    StateTimeout,
 )
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
+from orchestrator.machines.failing import reason_of
 from orchestrator.machines.llm_loop.model import LoopContext, State
 from orchestrator_guards import Verdict
 
@@ -35,21 +33,6 @@ BUDGET_OF = {
 STALL_OF = {"no_progress": "stalled", "repeated_success": "repeated_success"}
 """Guard -> reason of `no_progress`."""
 
-_FAILURES: tuple[tuple[type[Exception], str], ...] = (
-    (StateTimeout, "state_timeout"),
-    (JournalError, "journal_error"),
-    (LLMError, "llm_error"),
-)
-
-_EVENT_REASONS = {
-    "guard_error": "guard_error",
-    "undeclared_edge": "invalid_transition",
-    "unknown_event": "invalid_transition",
-    "refused": "policy_stop",
-    "callback_error": "callback_error",
-}
-"""Reason of the first failed event -> reason of `failed`, where the error's type says nothing."""
-
 
 def ending(run: Run[LoopContext, Any]) -> Ending:
     """Return outcome and reason of a run in a terminal state."""
@@ -66,7 +49,7 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
     if isinstance(error, DeadlineExceeded):
         return Ending(Outcome.BUDGET_EXCEEDED, "time")
     verdict = refusal(run)
-    return Ending(Outcome.FAILED, _reason(run, error)) if verdict is None else _of_verdict(verdict)
+    return Ending(Outcome.FAILED, reason_of(run, error)) if verdict is None else _of_verdict(verdict)
 
 
 def refusal(run: Run[LoopContext, Any]) -> Verdict | None:
@@ -92,14 +75,3 @@ def _of_verdict(verdict: Verdict) -> Ending:
     if verdict.guard in BUDGET_OF:
         return Ending(Outcome.BUDGET_EXCEEDED, BUDGET_OF[verdict.guard])
     return Ending(Outcome.FAILED, "policy_stop")  # a guard of a host's own, under a name of its own
-
-
-def _reason(run: Run[LoopContext, Any], error: Exception | None) -> str:
-    for kind, reason in _FAILURES:
-        if isinstance(error, kind):
-            return reason
-    if run.ctx.fault is not None:
-        return run.ctx.fault
-    if run.failure is None:
-        return "internal"
-    return _EVENT_REASONS.get(run.failure.reason, "internal")

@@ -11,34 +11,17 @@ from typing import Any
 from orchestrator.errors import (
     CancelRequested,
     DeadlineExceeded,
-    JournalError,
-    LLMError,
     Refused,
     RejectRequested,
-    StateTimeout,
 )
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
+from orchestrator.machines.failing import reason_of
 from orchestrator.machines.pipeline.model import PipelineContext, State
 from orchestrator_guards import Verdict
 
 LIMITS = ("iterations", "refinements")
 """Guards whose refusal ends a run as failed, reason max_iterations."""
-
-_FAILURES: tuple[tuple[type[Exception], str], ...] = (
-    (StateTimeout, "state_timeout"),
-    (JournalError, "journal_error"),
-    (LLMError, "llm_error"),
-)
-
-_EVENT_REASONS = {
-    "guard_error": "guard_error",
-    "undeclared_edge": "invalid_transition",
-    "unknown_event": "invalid_transition",
-    "refused": "policy_stop",
-    "callback_error": "callback_error",
-}
-"""Reason of the first failed event -> reason of `failed`, where the error's type says nothing."""
 
 
 def ending(run: Run[PipelineContext, Any]) -> Ending:
@@ -66,11 +49,4 @@ def limit_of(error: Exception | None) -> Verdict | None:
 def _reason(run: Run[PipelineContext, Any], error: Exception | None) -> str:
     if limit_of(error) is not None:
         return "max_iterations"
-    for kind, reason in _FAILURES:
-        if isinstance(error, kind):
-            return reason
-    if run.ctx.fault is not None:
-        return run.ctx.fault
-    if run.failure is None:
-        return "internal"
-    return _EVENT_REASONS.get(run.failure.reason, "internal")
+    return reason_of(run, error)

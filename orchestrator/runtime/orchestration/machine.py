@@ -22,11 +22,12 @@ import functools
 import logging
 import math
 import secrets
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from orchestrator.errors import ConfigError, Refused
+from orchestrator.kernel.at_once import at_once
 from orchestrator.kernel.clock import Clock, SystemClock
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import Hooks
@@ -51,8 +52,6 @@ from orchestrator_callbacks.pipeline import before
 
 logger = logging.getLogger("orchestrator.pipeline")
 
-T = TypeVar("T")
-
 _LAST = (OrchestrationState.FAILED, OrchestrationState.BUDGET_EXHAUSTED)
 """States that stand last among the ways out, in this order."""
 
@@ -72,17 +71,6 @@ def _compiled() -> Machine:
     """Return the graph with the hooks that count, and none that works: the host does the work."""
     counting = {name: (hook,) for name, hook in vars(before).items() if name.startswith("before_")}
     return Machine(PIPELINE, Hooks(counting))
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits. Raises what it raises, RuntimeError for one that does wait."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    work.close()
-    raise RuntimeError("a coroutine waited where nothing can be waited for")
 
 
 class OrchestrationStateMachine:

@@ -1,0 +1,1 @@
+"""The hooks of code mode, and its event source."""

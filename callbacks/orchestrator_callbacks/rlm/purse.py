@@ -1,0 +1,131 @@
+"""What a run may spend, and lends to the questions and the runs below it.
+
+Each run of a tree has a purse. What is spent below counts in every purse above; a request goes out when it fits, by an
+estimate, into all of them once everything in flight has cost what was reserved for it. Where it does not fit it waits
+for some of that to be settled; with nothing in flight it goes out while anything is left. So a limit is exceeded by no
+more than one request, however many are asked at once. (`llm_loop` lends the same way, in `allowance.py`, bound to its
+own runs and their journal.)
+"""
+
+# ruff: noqa: SLF001 - purses of one tree look into each other
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+
+from orchestrator.errors import LimitReached
+from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.messages import NO_USAGE, Message, Usage
+from orchestrator_guards import Verdict, cost, first_refusal, input_tokens, output_tokens, sub_calls
+
+_CHARS_A_TOKEN = 4
+
+
+@dataclass(slots=True)
+class Bill:
+    """What one request used; whoever makes it puts it in."""
+
+    usage: Usage = NO_USAGE
+
+
+class Purse:
+    """One run's budget; `lender` is the purse of the run above it."""
+
+    def __init__(
+        self, limits: RlmLimits, *, lender: Purse | None = None, usage: Usage = NO_USAGE, calls: int = 0
+    ) -> None:
+        self._limits = limits
+        self._lender = lender
+        self._flying: list[Usage] = []
+        self._settled: asyncio.Event = asyncio.Event() if lender is None else lender._settled
+        self.usage = usage
+        """Of the run and all below it."""
+        self.calls = calls
+        """Questions that were asked below it."""
+
+    def add(self, usage: Usage) -> None:
+        """Count what was used here, here and in every purse above."""
+        for purse in self._all():
+            purse.usage = purse.usage + usage
+        self._wake()
+
+    def refusal(self) -> Verdict | None:
+        """Return why no request may go out at all: the first limit, here or above, that is used up."""
+        return first_refusal(verdict for purse in self._all() for verdict in purse._verdicts())
+
+    def count_call(self) -> None:
+        """Count one question. Raises LimitReached where none is left, here or above; then none is counted."""
+        for purse in self._all():
+            verdict = sub_calls(purse.calls, purse._limits.max_sub_calls)
+            if not verdict:
+                raise LimitReached(verdict)
+        for purse in self._all():
+            purse.calls += 1
+
+    @contextlib.asynccontextmanager
+    async def request(self, need: Usage) -> AsyncIterator[Bill]:
+        """Wait until a request fits that uses about `need`, and count what its bill says afterwards.
+
+        Raises LimitReached where a limit is used up.
+        """
+        await self._reserve(need)
+        bill = Bill()
+        try:
+            yield bill
+        finally:
+            for purse in self._all():
+                purse._flying.remove(need)
+            self.add(bill.usage)
+
+    # ---- inside ----
+
+    def _all(self) -> Iterator[Purse]:
+        purse: Purse | None = self
+        while purse is not None:
+            yield purse
+            purse = purse._lender
+
+    def _verdicts(self) -> Iterator[Verdict]:
+        used, limits = self.usage, self._limits
+        yield input_tokens(used.input_tokens, limits.max_input_tokens)
+        yield output_tokens(used.output_tokens, limits.max_output_tokens)
+        yield cost(used.cost or 0.0, limits.max_cost)
+
+    async def _reserve(self, need: Usage) -> None:
+        while True:
+            refusal = self.refusal()
+            if refusal is not None:
+                raise LimitReached(refusal)
+            if all(not purse._flying or purse._fits(need) for purse in self._all()):
+                for purse in self._all():
+                    purse._flying.append(need)
+                return
+            self._settled.clear()
+            await self._settled.wait()
+
+    def _fits(self, need: Usage) -> bool:
+        """Tell whether a request fits beside those in flight. Where no price is known, one goes at a time."""
+        used = sum(self._flying, self.usage + need)
+        limits = self._limits
+        unpriced = limits.max_cost and any(one.cost is None for one in (need, *self._flying))
+        spent = math.inf if unpriced else used.cost or 0.0
+        pairs = (
+            (used.input_tokens, limits.max_input_tokens),
+            (used.output_tokens, limits.max_output_tokens),
+            (spent, limits.max_cost),
+        )
+        return all(not limit or value <= limit for value, limit in pairs)
+
+    def _wake(self) -> None:
+        """Let those who wait look again."""
+        self._settled.set()
+
+
+def estimated(messages: Iterable[Message]) -> Usage:
+    """Return what a request is likely to need, by four characters a token; how long an answer gets nobody knows."""
+    chars = sum(len(message.text) for message in messages)
+    return Usage(math.ceil(chars / _CHARS_A_TOKEN), 0)

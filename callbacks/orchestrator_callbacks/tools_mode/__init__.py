@@ -1,0 +1,1 @@
+"""The hooks of tools mode, and its event source."""

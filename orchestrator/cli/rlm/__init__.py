@@ -1,0 +1,1 @@
+"""Bodies of the commands of the group `rlm`."""

@@ -1,0 +1,79 @@
+"""How far code of a model is locked up on this machine: `orchestrator rlm isolation`, and the lines of `doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.phrase import heading, table
+from orchestrator.errors import ConfigError
+from orchestrator.repl import Isolation, Level, ReplError, WorkerRepl
+from orchestrator.repl.isolation import LOCKS
+
+_GIVES = {
+    Level.FULL: "no files but its folder, no network, no further process, no sight of other programs",
+    Level.LIMITS: "time, memory and output are bounded, nothing else: run no code here that nobody has read",
+}
+
+
+def show_isolation(*, json: bool, least: str | None) -> int:
+    """Start a worker, print which locks hold, and return the exit code: 1 where the level is below `least`."""
+    wanted = level_of(least)
+    found = examined()
+    if isinstance(found, str):
+        raise ConfigError(found)
+    if json:
+        say_json(found.to_dict())
+    else:
+        for line in (heading("code of models"), *lines(found)):
+            say(line)
+        say("")
+        rows = [(lock.name, "yes" if lock.holds else "no", shown(_about(lock))) for lock in found.locks]
+        for line in table(("lock", "holds", "what it gives, or why it does not hold"), rows):
+            say(line)
+    return int(found.level < wanted)
+
+
+def level_of(name: str | None) -> Level:
+    """Return the level of that name; the lowest where none is given."""
+    return Level.LIMITS if name is None else Level[name.upper()]
+
+
+def examined() -> Isolation | str:
+    """Return what holds for a worker that is started here, or in one sentence why none can be."""
+
+    async def probe() -> Isolation:
+        async with WorkerRepl() as repl:
+            return await repl.isolation()
+
+    try:
+        return asyncio.run(probe())
+    except (ReplError, OSError) as error:
+        return f"no code of models can be run here: {error}"
+
+
+def plain(found: Isolation | str) -> dict[str, Any]:
+    """Return it as `doctor --json` has it."""
+    return {"level": None, "problem": found} if isinstance(found, str) else found.to_dict()
+
+
+def lines(found: Isolation | str) -> Iterator[str]:
+    """Yield the lines of `doctor`."""
+    if isinstance(found, str):
+        yield f"  isolation none: {shown(found, 600)}"
+        return
+    open_ = [name for name, stopped in found.stops.items() if not stopped]
+    partly = f"not out of reach: {', '.join(open_)}"
+    yield f"  isolation {found.level.name.lower()}: {_GIVES.get(found.level, partly)}"
+    yield f"  locks     {', '.join(lock.name for lock in found.locks if lock.holds)}"
+    missing = [lock.name for lock in found.locks if not lock.holds]
+    if missing:
+        yield f"  not held  {', '.join(missing)}; why: orchestrator rlm isolation"
+
+
+def _about(lock: Any) -> str:
+    if not lock.holds:
+        return str(lock.detail)
+    return f"{LOCKS[lock.name]} ({lock.detail})" if lock.detail not in ("own", "") else LOCKS[lock.name]

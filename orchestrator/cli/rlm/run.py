@@ -1,0 +1,170 @@
+"""`orchestrator rlm run`: one question about one file, in the journal from its first record on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.cli.carried import Carried
+from orchestrator.cli.exit import EXIT_CODES, Exit
+from orchestrator.cli.launch import Launch
+from orchestrator.cli.load import params_from
+from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.pipeline.run import check_output
+from orchestrator.cli.rlm.made import Made, context_from
+from orchestrator.cli.run import error_json, logging_to, new_id
+from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.screen import Screen
+from orchestrator.errors import ConfigError
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.machines.code_mode.graph import CODE_MODE
+from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.tools_mode.graph import TOOLS_MODE
+from orchestrator.runtime.rlm import Rlm
+from orchestrator.runtime.rlm_result import RlmResult
+from orchestrator.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The command line of `rlm run`."""
+
+    file: Path
+    prompt: str
+    mode: Literal["code", "tools"] = "code"
+    model: str | None = None
+    sub_model: str | None = None
+    base_url: str | None = None
+    tools: tuple[str, ...] = ()
+    instructions: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    limits: tuple[str, ...] = ()
+    repl_limits: tuple[str, ...] = ()
+    least: str | None = None
+    as_json: bool = False
+    output: Path | None = None
+    run_id: str | None = None
+    conversation: str | None = None
+    log: Path | None = None
+    json: bool = False
+    journal: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How a run is shown, and where it is kept."""
+
+    run_id: str
+    journal: Path | None = None
+    """As the command line names it."""
+    log: Path | None = None
+    json: bool = False
+    output: Path | None = None
+
+
+Going = Callable[[Rlm], Awaitable[RlmResult]]
+
+
+def run_file(asked: Asked) -> int:
+    """Answer a prompt about a file, show the run or print it as JSON, and return the exit code of its outcome."""
+    if not asked.prompt.strip():
+        raise ConfigError("the prompt is empty: say with --prompt what is asked about the file")
+    check_output(asked.output)
+    launch = Launch.here(
+        Settings.load(),
+        model=asked.model,
+        base_url=asked.base_url,
+        structured=None,
+        tools=asked.tools,
+        instructions=asked.instructions,
+        params=asked.params,
+    )
+    made = Made(
+        launch=launch,
+        mode=asked.mode,
+        sub_model=asked.sub_model,
+        least=asked.least,
+        repl_limits=params_from(asked.repl_limits),
+    )
+    limits = made.limits(asked.limits)
+    context = context_from(asked.file, as_json=asked.as_json)
+    run_id = new_id(asked.run_id)
+    view = View(run_id=run_id, journal=asked.journal, log=asked.log, json=asked.json, output=asked.output)
+    options: dict[str, Any] = {"run_id": run_id, "conversation_id": asked.conversation}
+    return conducted(view, made, limits, lambda rlm: rlm.completion(asked.prompt, context, **options))
+
+
+def conducted(view: View, made: Made, limits: RlmLimits, go: Going) -> int:
+    """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
+    place = journal_file(view.journal)
+    journal = SqliteJournal(place)
+    graph = CODE_MODE if made.mode == "code" else TOOLS_MODE
+    screen = None if view.json else functools.partial(Screen, graph)
+    watched: Carried[Rlm, RlmResult] = Carried(graph, view.run_id, place, screen)
+    with logging_to(view.log, Settings.load().log_level) as logs:
+        rlm = made.rlm(limits, journal, [*watched.observers, *logs])
+        result = asyncio.run(watched.carry(rlm, journal, go))
+    if watched.lost:
+        return Exit.PIPE
+    return told(result, view)
+
+
+# ---- the end ----
+
+
+def told(result: RlmResult, view: View) -> int:
+    """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
+    if view.output is not None and result.output is not None:
+        view.output.write_text(result.output, encoding="utf-8")
+    if view.json:
+        say_json(as_json(result))
+    else:
+        if result.output is not None and view.output is None:
+            say(f"\n{shown(result.output, 100_000)}")
+        reason = "" if result.reason == "none" else f" ({result.reason})"
+        say(f"\noutcome: {result.outcome}{reason}; {totals(result)}")
+    if result.outcome is not Outcome.COMPLETED:
+        complain(sentence(result))
+    return EXIT_CODES[result.outcome]
+
+
+def totals(result: RlmResult) -> str:
+    """Say what a run took."""
+    used = result.usage
+    cost = "" if used.cost is None else f", cost {used.cost:.4f}"
+    return (
+        f"{many(result.iterations, 'turn')}, {many(result.sub_calls, 'sub-call')}, "
+        f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out{cost}"
+    )
+
+
+def sentence(result: RlmResult) -> str:
+    """Say in one sentence how a run ended that did not complete."""
+    why = result.verdict.explain() if result.verdict is not None else str(result.error or "")
+    said = f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
+    return shown(said, 4_000)
+
+
+def as_json(result: RlmResult) -> dict[str, Any]:
+    """Return the whole result as plain data."""
+    verdict = result.verdict
+    return {
+        "run_id": result.run_id,
+        "outcome": result.outcome.value,
+        "reason": result.reason,
+        "finish_reason": result.finish_reason,
+        "state": result.state.name,
+        "output": result.output,
+        "iterations": result.iterations,
+        "sub_calls": result.sub_calls,
+        "usage": asdict(result.usage),
+        "verdict": None if verdict is None else verdict._asdict(),
+        "error": error_json(result.error),
+        "messages": [message.to_openai() for message in result.messages],
+    }

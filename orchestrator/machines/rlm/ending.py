@@ -1,0 +1,55 @@
+"""How a run of code mode or tools mode ended: one table from what its context says and its error to outcome and reason.
+
+A run that a StoppingPolicy stopped is `partial`: it has what the model said last, and nobody asked for more. So is one
+at its limit of turns where the model answered when it was asked once more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.errors import CancelRequested, DeadlineExceeded, LimitReached
+from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.run import Run
+from orchestrator.machines.failing import reason_of
+from orchestrator.machines.llm_loop.ending import BUDGET_OF
+from orchestrator.machines.rlm.model import ModeContext
+from orchestrator_guards import Verdict
+
+
+def ending(run: Run[ModeContext, Any]) -> Ending:
+    """Return outcome and reason of a run that is over."""
+    ctx, error = run.ctx, run.error
+    if error is None:
+        return _of_context(ctx)
+    if isinstance(error, CancelRequested):
+        return Ending(Outcome.CANCELLED, error.reason)
+    if isinstance(error, DeadlineExceeded):
+        return Ending(Outcome.BUDGET_EXCEEDED, "time")
+    verdict = error.verdict if isinstance(error, LimitReached) else None
+    if isinstance(verdict, Verdict) and verdict.guard in BUDGET_OF:
+        return Ending(Outcome.BUDGET_EXCEEDED, BUDGET_OF[verdict.guard])
+    return Ending(Outcome.FAILED, reason_of(run, error))
+
+
+def _of_context(ctx: ModeContext) -> Ending:
+    if ctx.policy_stop:
+        return Ending(Outcome.PARTIAL if output_of(ctx) else Outcome.FAILED, "policy_stop")
+    if ctx.max_iterations_reached:
+        outcome = Outcome.PARTIAL if ctx.final_answer is not None else Outcome.BUDGET_EXCEEDED
+        return Ending(outcome, "max_iterations")
+    return Ending(Outcome.COMPLETED, "none")
+
+
+def output_of(ctx: ModeContext) -> str | None:
+    """Return the answer of a run; of one that a policy stopped, what the model said last."""
+    if ctx.final_answer is None and ctx.policy_stop:
+        return ctx.last_response
+    return ctx.final_answer
+
+
+def finish_reason(ctx: ModeContext, end: Ending) -> str:
+    """Return `policy_stop`, `max_iterations` or `stop`, the first that holds (L6); else the reason it broke off."""
+    if end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL) or ctx.policy_stop or ctx.max_iterations_reached:
+        return ctx.finish_reason
+    return end.reason

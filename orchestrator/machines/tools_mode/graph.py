@@ -1,0 +1,78 @@
+"""The table of tools mode: the seven edges of seed 004's text; its diagram lacks the way back and a limit (L3)."""
+
+from __future__ import annotations
+
+from orchestrator.kernel.graph import Graph, bounding
+from orchestrator.kernel.typed import StateMachine
+from orchestrator.machines.rlm.model import (
+    LLMResponseReceived,
+    MaxIterationsReached,
+    PolicyStop,
+    reach_limit,
+    stop,
+    take_response,
+)
+from orchestrator.machines.rlm.table import guarded
+from orchestrator.machines.tools_mode.model import (
+    NoToolCalls,
+    ToolCallsFound,
+    ToolsExecuted,
+    ToolsModeContext,
+    ToolsModeEvent,
+    ToolsModeState,
+)
+from orchestrator_guards import Verdict, iterations
+
+S = ToolsModeState
+
+
+@bounding
+def may_continue(_event: ToolsExecuted, ctx: ToolsModeContext) -> Verdict:
+    """Say whether there may be another turn after this one."""
+    return iterations(ctx.iteration + 1, ctx.max_iterations)
+
+
+def _take_first(event: LLMResponseReceived, ctx: ToolsModeContext) -> None:
+    take_response(event, ctx)
+    ctx.calls = event.tool_calls
+
+
+def _take_calls(event: ToolCallsFound, ctx: ToolsModeContext) -> None:
+    ctx.calls = event.calls
+
+
+def _take_results(event: ToolsExecuted, ctx: ToolsModeContext) -> None:
+    """Close the turn: the results of the calls, and what the model said to them."""
+    ctx.iteration += 1
+    ctx.notice = ""
+    for result in event.results:
+        ctx.say(result)
+    _take_first(LLMResponseReceived(event.response, event.tool_calls), ctx)
+
+
+def _keep_answer(event: NoToolCalls, ctx: ToolsModeContext) -> None:
+    ctx.final_answer = event.answer
+
+
+def build_tools_mode_machine() -> StateMachine[ToolsModeState, ToolsModeEvent, ToolsModeContext]:
+    """Return the machine of tools mode; build it once, run it with an event source and a context for each run."""
+    machine: StateMachine[ToolsModeState, ToolsModeEvent, ToolsModeContext]
+    machine = StateMachine("tools_mode", initial=S.INIT)
+    for state in ToolsModeState:
+        machine.state(state)
+    machine.terminal(S.DONE)
+    machine.transition(S.INIT, LLMResponseReceived, S.PROMPTING, action=_take_first)
+    machine.transition(S.PROMPTING, NoToolCalls, S.DONE, action=_keep_answer)
+    machine.transition(S.PROMPTING, PolicyStop, S.DONE, action=stop)
+    machine.transition(S.PROMPTING, ToolCallsFound, S.EXECUTING_TOOLS, action=_take_calls)
+    machine.transition(S.EXECUTING_TOOLS, ToolsExecuted, S.PROMPTING, may_continue, _take_results)
+    machine.transition(S.EXECUTING_TOOLS, MaxIterationsReached, S.DONE, action=reach_limit)
+    machine.transition(S.EXECUTING_TOOLS, PolicyStop, S.DONE, action=stop)
+    return machine
+
+
+TOOLS_MODE: Graph = guarded(
+    build_tools_mode_machine(),
+    {S.INIT: 600.0, S.PROMPTING: 60.0, S.EXECUTING_TOOLS: 3600.0},
+    ToolsModeContext,
+)

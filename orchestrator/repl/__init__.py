@@ -1,0 +1,11 @@
+"""A REPL for code that a model wrote: a worker process with limits, behind the locks the kernel offers.
+
+`WorkerRepl` is what code mode uses; README.md says what holds, and what does not.
+"""
+
+from orchestrator.repl.error import ReplError
+from orchestrator.repl.isolation import Isolation, Level, Lock, Sandbox
+from orchestrator.repl.limits import ReplLimits
+from orchestrator.repl.worker_repl import WorkerRepl
+
+__all__ = ["Isolation", "Level", "Lock", "ReplError", "ReplLimits", "Sandbox", "WorkerRepl"]

@@ -1,0 +1,77 @@
+"""Limits that every UNIX has, and the way out of being root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterable, Mapping
+
+from orchestrator.repl.inside import libc
+
+
+def set_limits(limits: Mapping[str, int]) -> str:
+    """Set CPU seconds, bytes of memory, bytes of a file, open files; no core dumps. Returns what is said of it."""
+    values = {
+        resource.RLIMIT_CPU: limits["session_cpu_seconds"],
+        resource.RLIMIT_AS: limits["memory_bytes"],
+        resource.RLIMIT_FSIZE: limits["disk_bytes"],
+        resource.RLIMIT_NOFILE: limits["open_files"],
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, wanted in values.items():
+        _, hard = resource.getrlimit(kind)
+        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        # Not every system lets each of them be set (macOS has no working limit of the address space).
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (value, value))
+    return f"{limits['memory_bytes'] >> 20} MB of memory, {limits['session_cpu_seconds']} s of CPU"
+
+
+def forbid_processes() -> str:
+    """Allow no further process to the user of the worker. Root is not bound by it. Raises OSError."""
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    if os.geteuid() == 0:
+        raise OSError("does not bind root")
+    return "no process, no thread"
+
+
+def die_with_parent() -> str:
+    """Ask the kernel to end this process with the one that started it. Raises OSError."""
+    if sys.platform != "linux":
+        raise OSError("Linux only")
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+    return ""
+
+
+def leave_root(user: int, folder: str, needed: Iterable[str]) -> str:
+    """Become a user who owns that folder and nothing else, if what is `needed` can still be read then.
+
+    Raises OSError otherwise, and nothing has changed.
+    """
+    os.chown(folder, user, user)
+    os.setgroups([])
+    os.setegid(user)
+    os.seteuid(user)
+    try:
+        for path in needed:
+            os.listdir(path)
+    except OSError:
+        os.seteuid(0)
+        os.setegid(0)
+        os.chown(folder, 0, 0)
+        raise
+    os.seteuid(0)
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    if sys.platform == "linux":
+        libc.prctl(libc.PR_SET_DUMPABLE, 1)  # or the maps of the user namespace cannot be written
+    return f"user {user}"
+
+
+def be_first_to_go() -> None:
+    """Let the kernel end this process first when the machine has no memory left."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")

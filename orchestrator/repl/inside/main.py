@@ -1,0 +1,181 @@
+"""The worker's life: read what is wanted, lock itself up, say which locks hold, then serve blocks until it is ended.
+
+Each lock is tried and its failure noted: the program decides whether what holds is enough. What needs rights comes
+before they are given up, and the filter of system calls comes last, since it refuses what the others need:
+
+    root left · namespaces · own file tree · fork · limits · no new privileges · capabilities · landlock · filter
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import sysconfig
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.repl.inside import landlock, libc, limit, namespace, seccomp
+from orchestrator.repl.inside.builtin import preload
+from orchestrator.repl.inside.channel import CPU_EXIT, MEMORY_EXIT, Channel
+from orchestrator.repl.inside.session import Session
+
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_ZONES = "/usr/share/zoneinfo"
+
+
+class Locks:
+    """Tries one lock after the other."""
+
+    def __init__(self, wanted: list[str]) -> None:
+        self._wanted = wanted
+        self.found: dict[str, tuple[bool, str]] = {}
+        """Name of the lock -> whether it holds, and what is said of it."""
+
+    def __call__(self, name: str, close: Callable[..., str], *arguments: Any) -> None:
+        """Close a lock, if it is wanted."""
+        if name in self._wanted:
+            self.always(name, close, *arguments)
+        else:
+            self.found[name] = (False, "not asked for")
+
+    def always(self, name: str, close: Callable[..., str], *arguments: Any) -> None:
+        """Close a lock, wanted or not."""
+        try:
+            self.found[name] = (True, close(*arguments))
+        except (OSError, ValueError, AttributeError) as error:
+            self.found[name] = (False, str(error))
+
+    def holds(self, name: str) -> bool:
+        """Tell whether a lock is closed."""
+        return self.found.get(name, (False, ""))[0]
+
+    def wanted(self, name: str) -> bool:
+        """Tell whether a lock was asked for."""
+        return name in self._wanted
+
+
+def main() -> None:
+    """Be the worker. Standard input and output are the two ends of the channel."""
+    channel = Channel(os.dup(0), os.dup(1))
+    config = channel.receive()
+    preload(config["imports"])
+    locks = Locks(config["locks"])
+    readable = _readable()
+    _leave_host(locks, config, readable)
+    _become_worker(locks, channel, config["limits"]["session_cpu_seconds"])
+    _lock_up(locks, config, readable)
+    channel.send({"t": "hello", "locks": locks.found})
+    _silence()
+    try:
+        serve(channel, Session(channel, config, channel.receive()["context"]))
+    except MemoryError:
+        os._exit(MEMORY_EXIT)
+    except EOFError:
+        os._exit(0)
+
+
+def _readable() -> list[str]:
+    """Return what Python needs of the host's files."""
+    paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
+    return [*sorted(os.path.realpath(path) for path in paths), _ZONES, *_DEVICES]
+
+
+def _leave_host(locks: Locks, config: dict[str, Any], readable: list[str]) -> None:
+    """Stop being root, and enter namespaces. They come together or not at all."""
+    limit.be_first_to_go()
+    if os.geteuid() == 0:
+        needed = [path for path in readable if os.path.isdir(path) and path != _ZONES]
+        locks("other_user", limit.leave_root, config["user"], config["folder"], needed)
+    else:
+        locks.found["other_user"] = (True, f"user {os.geteuid()}, as the program")
+    _enter_namespaces(locks)
+    if locks.holds("mount_namespace"):
+        limits = config["limits"]
+        locks(
+            "file_tree", namespace.own_tree, config["folder"], readable, limits["disk_bytes"], limits["files"]
+        )
+    else:
+        locks.found["file_tree"] = (False, "needs a mount namespace")
+
+
+def _enter_namespaces(locks: Locks) -> None:
+    wanted = [name for name in namespace.FLAGS if locks.wanted(name)]
+    for name in namespace.FLAGS:
+        locks.found[name] = (False, "not asked for")
+    if not wanted:
+        return
+    try:
+        namespace.enter(wanted)
+        entered = (True, "own")
+    except (OSError, AttributeError) as error:
+        entered = (False, str(error))
+    for name in wanted:
+        locks.found[name] = entered
+
+
+def _become_worker(locks: Locks, channel: Channel, cpu_seconds: int) -> None:
+    """Fork into the new namespace of processes, if there is one; the first process only waits for the second."""
+    locks("dies_with_program", limit.die_with_parent)
+    if not locks.holds("pid_namespace"):
+        return
+    worker = os.fork()
+    if not worker:
+        locks("dies_with_program", limit.die_with_parent)
+        return
+    channel.send({"t": "born", "pid": worker})
+    channel.close()
+    for number in range(3):
+        os.close(number)
+    _, status, used = os.wait4(worker, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGKILL and used.ru_utime + used.ru_stime >= cpu_seconds - 1:
+        os._exit(CPU_EXIT)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _lock_up(locks: Locks, config: dict[str, Any], readable: list[str]) -> None:
+    """Close the locks that are closed from inside."""
+    os.chdir(config["folder"])
+    locks("limits", limit.set_limits, config["limits"])
+    if sys.platform != "linux":
+        locks("no_processes", limit.forbid_processes)
+        return
+    locks.always("no_new_privileges", _no_new_privileges)  # landlock and the filter need it
+    locks("no_capabilities", _no_capabilities)
+    locks("landlock", landlock.close, config["folder"], readable)
+    locks("no_processes", limit.forbid_processes)
+    locks("seccomp", seccomp.close)
+
+
+def _no_new_privileges() -> str:
+    libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
+    return ""
+
+
+def _no_capabilities() -> str:
+    libc.drop_capabilities()
+    return ""
+
+
+def _silence() -> None:
+    """Put nothing behind the standard streams: what is printed goes through sys.stdout."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
+def serve(channel: Channel, session: Session) -> None:
+    """Answer frames for ever. Raises EOFError when the program has gone."""
+    channel.send({"t": "ready"})
+    while True:
+        frame = channel.receive()
+        if frame["t"] == "run":
+            channel.send({"t": "done", "n": frame["n"], **session.run(frame["code"])})
+        else:
+            channel.send({"t": "done", "n": frame["n"], **session.variable(frame["name"])})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""The names that stay from block to block, and how a block is run in them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from orchestrator.repl.inside.builtin import offered
+from orchestrator.repl.inside.channel import MEMORY_EXIT, Channel
+from orchestrator.repl.inside.output import Capture
+
+RESERVE = 8 * 1024 * 1024
+"""Bytes kept back, so that a block that used all memory can still be told of."""
+ERROR_CHARS = 8_000
+_OURS = os.path.dirname(__file__) + os.sep
+
+
+class QueryError(RuntimeError):
+    """A question got no answer. `answers` has those that did, None for the others."""
+
+    def __init__(self, message: str, answers: Sequence[str | None] = ()) -> None:
+        super().__init__(message)
+        self.answers = list(answers)
+
+
+class Session:
+    """One namespace."""
+
+    def __init__(self, channel: Channel, config: dict[str, Any], context: Any) -> None:
+        self._channel = channel
+        self._limits = config["limits"]
+        self._blocks = 0
+        self._final: str | None = None
+        self._reserve: bytearray | None = bytearray(RESERVE)
+        module = ModuleType("__repl__")
+        sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
+        self._names = module.__dict__
+        self._own: dict[str, Callable[..., Any]] = {
+            "llm_query": self._query,
+            "llm_query_batched": self._query_batched,
+            "FINAL_VAR": self._final_var,
+        }
+        self._names |= {
+            "__builtins__": offered(config["imports"], config["folder"]),
+            "context": context,
+            "RLM_DEPTH": config["depth"],
+            "RLM_CORRELATION_ID": config["correlation_id"],
+            "QueryError": QueryError,
+            **self._own,
+        }
+
+    # ---- what the program asks for ----
+
+    def run(self, code: str) -> dict[str, Any]:
+        """Run a block and return what came of it. Ends the process when its memory is used up."""
+        self._blocks += 1
+        self._final = None
+        output = Capture(self._limits["output_chars"])
+        error = None
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            try:
+                self._execute(code, f"<block {self._blocks}>")
+            except BaseException as raised:  # noqa: BLE001  SystemExit too: it is the model that is told
+                error = self._told(raised)
+        final = self._final if error is None else None
+        return {"stdout": output.text(), "dropped": output.dropped, "error": error, "final": final}
+
+    def variable(self, name: str) -> dict[str, Any]:
+        """Return the text of a variable, if there is one."""
+        if name not in self._names or name in self._own or name.startswith("__"):
+            return {"text": None}
+        try:
+            text = str(self._names[name])
+        except MemoryError:
+            raise
+        except BaseException:  # noqa: BLE001  what an object's own __str__ does
+            return {"text": None}
+        return {"text": text if len(text) <= self._limits["value_chars"] else None}
+
+    # ---- running ----
+
+    def _execute(self, code: str, name: str) -> None:
+        """Run a block; a value that stands alone on its last line is printed, as in Python's own prompt."""
+        lines = [line + "\n" for line in code.split("\n")]
+        linecache.cache[name] = (len(code), None, lines, name)
+        tree = ast.parse(code, name)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec"), self._names)  # noqa: S102  what a REPL is for
+        if isinstance(last, ast.Expr):
+            value = ast.Expression(last.value)
+            shown = eval(compile(value, name, "eval"), self._names)  # noqa: S307
+            if shown is not None:
+                print(repr(shown))  # noqa: T201
+
+    def _told(self, raised: BaseException) -> str:
+        """Return what is said of an exception."""
+        if isinstance(raised, MemoryError):
+            return self._told_of_memory(raised)
+        if isinstance(raised, SystemExit):
+            return "SystemExit: a block ends at its last line; exit() does nothing here"
+        try:
+            text = _traceback(raised)
+        except BaseException:  # noqa: BLE001  an exception may be built to break whoever looks at it
+            text = f"{type(raised).__name__} (it cannot be shown)"
+        return text if len(text) <= ERROR_CHARS else "…" + text[-ERROR_CHARS:]
+
+    def _told_of_memory(self, raised: BaseException) -> str:
+        """Say that memory is used up; end the process where not even the reserve can be had again."""
+        self._reserve = None
+        traceback.clear_frames(raised.__traceback__)
+        raised.__traceback__ = None
+        gc.collect()
+        try:
+            self._reserve = bytearray(RESERVE)
+        except MemoryError:
+            os._exit(MEMORY_EXIT)
+        limit = self._limits["memory_bytes"] >> 20
+        return f"MemoryError: the code may use {limit} MB in all; delete what is not needed, or take less at a time"
+
+    # ---- what the code asks for ----
+
+    def _query(self, prompt: str) -> str:
+        """Ask a model, and return what it says."""
+        (answer,) = self._asked([prompt], "llm_query takes one prompt, as text")
+        return answer
+
+    def _query_batched(self, prompts: Sequence[str]) -> list[str]:
+        """Ask about many prompts at once, and return the answers in the same order."""
+        if isinstance(prompts, str):
+            raise TypeError("llm_query_batched takes a list of prompts")
+        return self._asked(list(prompts), "llm_query_batched takes a list of prompts, each as text")
+
+    def _asked(self, prompts: list[str], wrong: str) -> list[str]:
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            raise TypeError(wrong)
+        if len(prompts) > self._limits["batch"]:
+            raise ValueError(f"{len(prompts):,} prompts at once; at most {self._limits['batch']:,}")
+        if sum(map(len, prompts)) > self._limits["query_chars"]:
+            raise ValueError(
+                f"the prompts of one call may have {self._limits['query_chars']:,} characters in all"
+            )
+        if not prompts:
+            return []
+        self._channel.send({"t": "query", "prompts": prompts})
+        found = self._channel.receive()["answers"]
+        failed = [said for is_answer, said in found if not is_answer]
+        if failed:
+            more = f" (and {len(failed) - 1} more of {len(found)})" if len(failed) > 1 else ""
+            raise QueryError(failed[0] + more, [said if ok else None for ok, said in found])
+        return [said for _, said in found]
+
+    def _final_var(self, name: Any) -> str:
+        """Give the answer: the name of a variable, or the value itself where it is no text."""
+        if isinstance(name, str):
+            if name not in self._names or name in self._own:
+                known = sorted(one for one in self._names if not one.startswith("_") and one not in self._own)
+                raise NameError(
+                    f"FINAL_VAR takes the name of a variable; {name[:80]!r} is none of {', '.join(known)}"
+                )
+            name = self._names[name]
+        text = str(name)
+        if len(text) > self._limits["value_chars"]:
+            raise ValueError(
+                f"an answer of {len(text):,} characters; at most {self._limits['value_chars']:,}"
+            )
+        self._final = text
+        return text
+
+
+def _traceback(raised: BaseException) -> str:
+    """Return the traceback of an exception without the frames of this package."""
+    told = traceback.TracebackException.from_exception(raised)
+    chain: list[traceback.TracebackException | None] = [told]
+    while chain:
+        one = chain.pop()
+        if one is not None:
+            one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_OURS)]
+            chain += [one.__cause__, one.__context__]
+    return "".join(told.format()).rstrip()

@@ -1,0 +1,146 @@
+"""How far the worker is locked up: what was asked for, what the kernel gave, and what that stops.
+
+The table in README.md of this folder says what each lock gives and what none of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from orchestrator.errors import ConfigError
+
+LOCKS: Mapping[str, str] = {
+    "other_user": "not root any more",
+    "user_namespace": "no rights outside",
+    "pid_namespace": "sees no other process",
+    "network_namespace": "a network without interfaces",
+    "ipc_namespace": "no shared memory of others",
+    "mount_namespace": "mounts of its own",
+    "file_tree": "a root with Python and its folder",
+    "dies_with_program": "ends with the program",
+    "limits": "memory, CPU, file sizes",
+    "no_new_privileges": "no set-uid program helps",
+    "no_capabilities": "no capability",
+    "landlock": "opens files of Python and its folder only",
+    "no_processes": "no further process by limit",
+    "seccomp": "system calls of a computing Python only",
+}
+"""The locks, in the order in which they are closed."""
+
+IMPORTS = (
+    "base64",
+    "bisect",
+    "collections",
+    "copy",
+    "csv",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "difflib",
+    "enum",
+    "fractions",
+    "functools",
+    "hashlib",
+    "heapq",
+    "html",
+    "io",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "struct",
+    "textwrap",
+    "time",
+    "typing",
+    "unicodedata",
+    "uuid",
+    "zlib",
+    "zoneinfo",
+)
+"""What code may import by default."""
+
+FIRST_USER = 61_184
+USERS = 4_336
+"""Numbers that systems keep for users without a name (systemd's dynamic range)."""
+
+
+class Level(IntEnum):
+    """How much the kernel holds."""
+
+    LIMITS = 0
+    """Memory, CPU, wall time and output are bounded. Nothing keeps code that means harm from files or network."""
+    PARTIAL = 1
+    """Some of files, network, processes and other programs are out of reach."""
+    FULL = 2
+    """All of them are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """One lock: whether it holds, and what the worker said of it, which is the error where it does not."""
+
+    name: str
+    holds: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What holds for one worker."""
+
+    locks: tuple[Lock, ...]
+
+    def has(self, name: str) -> bool:
+        """Tell whether a lock holds."""
+        return any(lock.name == name and lock.holds for lock in self.locks)
+
+    @property
+    def stops(self) -> Mapping[str, bool]:
+        """Return what the code cannot reach: files, network, processes (new ones), programs (other ones)."""
+        files = self.has("file_tree") or self.has("landlock")
+        return {
+            "files": files,
+            "network": self.has("network_namespace") or self.has("seccomp"),
+            "processes": self.has("seccomp") or self.has("no_processes"),
+            "programs": files and (self.has("pid_namespace") or self.has("seccomp")),
+        }
+
+    @property
+    def level(self) -> Level:
+        """Return the level in force."""
+        stopped = self.stops.values()
+        return Level.FULL if all(stopped) else Level.PARTIAL if any(stopped) else Level.LIMITS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "level": self.level.name.lower(),
+            "stops": dict(self.stops),
+            "locks": {lock.name: {"holds": lock.holds, "detail": lock.detail} for lock in self.locks},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """What is asked for. Raises ConfigError for a lock that does not exist."""
+
+    least: Level = Level.LIMITS
+    """No code is run below that level: starting the worker raises ReplError."""
+    locks: frozenset[str] = field(default=frozenset(LOCKS))
+    """Which to try; for a host that has reasons, and for tests of what each one stops."""
+    imports: tuple[str, ...] = IMPORTS
+    """What code may import. That is for good messages; what is not here can be reached all the same."""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.locks - LOCKS.keys())
+        if unknown:
+            raise ConfigError(f"no such lock: {', '.join(unknown)}; known: {', '.join(LOCKS)}")
+        if not isinstance(self.least, Level):
+            raise ConfigError(f"least is {self.least!r}; give Level.LIMITS, Level.PARTIAL or Level.FULL")

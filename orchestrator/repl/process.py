@@ -1,0 +1,221 @@
+"""One worker process: started, spoken to, watched, killed. A `WorkerRepl` has one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.repl.error import ReplError, WorkerLost
+from orchestrator.repl.inside.channel import CPU_EXIT, HEADER, MEMORY_EXIT, packed, unpacked
+from orchestrator.repl.isolation import FIRST_USER, USERS, Isolation, Lock, Sandbox
+from orchestrator.repl.limits import ReplLimits
+
+# The package names are made without their __init__ files: the worker loads nothing of ours but what is inside.
+_BOOT = """
+import sys, types
+for name, path in (("orchestrator", sys.argv[1]), ("orchestrator.repl", sys.argv[1] + "/repl")):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [path]
+from orchestrator.repl.inside.main import main
+main()
+"""
+_PACKAGE = Path(__file__).resolve().parent.parent
+_GRACE = 1.0
+"""Seconds in which a worker that closed its end may end by itself."""
+_SMALL = 1_000_000
+"""Bytes of a frame that has no text of the code in it."""
+
+
+class Worker:
+    """A process that is up and locked; `start` makes one."""
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: str, limits: ReplLimits) -> None:
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise ReplError("the REPL's worker was started without pipes")
+        self._process = process
+        self._in, self._out, self._err = process.stdin, process.stdout, process.stderr
+        self._folder = folder
+        self._limits = limits
+        self._pid = process.pid
+        self.isolation = Isolation(())
+        self._killed_for: WorkerLost | None = None
+
+    @classmethod
+    async def start(cls, context: Any, limits: ReplLimits, sandbox: Sandbox, **names: Any) -> Worker:
+        """Start a worker and give it its context. Raises ReplError when that fails, or too few locks hold."""
+        folder = await asyncio.to_thread(_new_folder)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT, str(_PACKAGE)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={},
+                cwd=folder,
+                start_new_session=True,
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        worker = cls(process, folder, limits)
+        try:
+            async with asyncio.timeout(limits.start_seconds):
+                await worker._set_up(context, sandbox, names)
+        except BaseException as error:
+            said = await worker._last_words()
+            await worker.end()
+            if isinstance(error, TimeoutError | WorkerLost | OSError):
+                raise ReplError(
+                    f"the REPL's worker did not come up: {said or str(error) or 'no answer in time'}"
+                ) from error
+            raise
+        return worker
+
+    async def _set_up(self, context: Any, sandbox: Sandbox, names: dict[str, Any]) -> None:
+        config = {
+            "limits": asdict(self._limits),
+            "locks": sorted(sandbox.locks),
+            "imports": sandbox.imports,
+            "folder": self._folder,
+            "user": FIRST_USER + self._process.pid % USERS,
+            **names,
+        }
+        await self.send(config)
+        hello: dict[str, Any] = {}
+        while "locks" not in hello:
+            hello = await self.receive(_SMALL)
+            self._pid = hello.get("pid", self._pid)
+        self.isolation = Isolation(tuple(Lock(name, *found) for name, found in hello["locks"].items()))
+        if self.isolation.has("pid_namespace") and self._pid == self._process.pid:
+            self._pid = (await self.receive(_SMALL))["pid"]
+        if self.isolation.level < sandbox.least:
+            lacks = ", ".join(name for name, stopped in self.isolation.stops.items() if not stopped)
+            raise ReplError(
+                f"the code would be isolated at level {self.isolation.level.name.lower()} here, "
+                f"{sandbox.least.name.lower()} was asked for; not out of reach: {lacks}. "
+                "`orchestrator doctor` lists the locks and why some do not hold"
+            )
+        await self.send({"context": context})
+        await self.receive(_SMALL)
+
+    async def _last_words(self) -> str:
+        """Return the last line a worker wrote before it could not come up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await self._process.wait()
+                said = (await self._err.read(20_000)).decode(errors="replace").strip()
+                if self._process.returncode == MEMORY_EXIT or said.endswith("MemoryError"):
+                    return f"its context does not fit into {self._limits.memory_bytes:,} bytes of memory"
+                return said.rpartition("\n")[2]
+        return ""
+
+    # ---- frames ----
+
+    async def send(self, frame: dict[str, Any]) -> None:
+        """Write a frame. Raises WorkerLost."""
+        try:
+            self._in.write(packed(frame))
+            await self._in.drain()
+        except (ConnectionError, BrokenPipeError) as error:
+            raise await self._gone() from error
+
+    async def receive(self, most: int) -> dict[str, Any]:
+        """Read a frame of at most `most` bytes. Raises WorkerLost when there is none, or it is no such frame."""
+        try:
+            size = int.from_bytes(await self._out.readexactly(HEADER), "big")
+            if size > most:
+                raise self.kill("protocol", f"it sent {size:,} bytes at once")
+            frame = unpacked(await self._out.readexactly(size))
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise await self._gone() from error
+        except (ValueError, RecursionError) as error:
+            raise self.kill("protocol", "it did not keep to the protocol") from error
+        if not isinstance(frame, dict):
+            raise self.kill("protocol", "it did not keep to the protocol")
+        return frame
+
+    async def _gone(self) -> WorkerLost:
+        """Return why there is no worker any more."""
+        try:
+            async with asyncio.timeout(_GRACE):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill("exit", "it closed its end of the channel")
+        code = await self._process.wait()
+        limits = self._limits
+        if self._killed_for is not None:
+            return self._killed_for
+        if code == MEMORY_EXIT:
+            return WorkerLost("memory", f"it used up its {limits.memory_bytes >> 20} MB of memory")
+        if code in (CPU_EXIT, 128 + signal.SIGXCPU, -signal.SIGXCPU):
+            return WorkerLost("CPU time", f"it used up its {limits.session_cpu_seconds:,} s of CPU time")
+        if code in (128 + signal.SIGKILL, -signal.SIGKILL):
+            return WorkerLost(
+                "memory", "the system killed it, as it does when the machine has no memory left"
+            )
+        return WorkerLost("exit", f"it ended by itself ({_status(code)})")
+
+    # ---- its end ----
+
+    def kill(self, why: str, message: str) -> WorkerLost:
+        """Kill the process and all it may have started, and return the error that says why; the first one counts."""
+        if self._killed_for is None:
+            self._killed_for = WorkerLost(why, message)
+        self._strike()
+        return self._killed_for
+
+    def _strike(self) -> None:
+        if self._process.returncode is None:
+            # It leads its group and was not waited for yet: the number is nobody else's.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Kill what is left, and take the folder away."""
+        self._strike()
+        self._in.close()
+        await self._process.wait()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    # ---- what it uses ----
+
+    def cpu_seconds(self) -> float | None:
+        """Return the CPU time it has used; None where the system does not tell."""
+        try:
+            found = Path(f"/proc/{self._pid}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return None
+        ticks = found.rpartition(")")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+    def fills_disk(self) -> bool:
+        """Tell whether its folder has more, or larger, files than it may, as far as they can be seen from here."""
+        size = count = 0
+        for folder, below, names in os.walk(self._folder):
+            count += len(below) + len(names)
+            for name in names:
+                with contextlib.suppress(OSError):
+                    size += (Path(folder) / name).lstat().st_size
+            if size > self._limits.disk_bytes or count > self._limits.files:
+                return True
+        return False
+
+
+def _new_folder() -> str:
+    return os.path.realpath(tempfile.mkdtemp(prefix="orchestrator-repl-"))
+
+
+def _status(code: int) -> str:
+    number = -code if code < 0 else code - 128
+    if code < 0 or number > 0:
+        with contextlib.suppress(ValueError):
+            return f"signal {signal.Signals(number).name}"
+    return f"exit status {code}"

@@ -1,0 +1,222 @@
+"""The REPL of code mode: a worker process that keeps its names, and is built anew when it had to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from orchestrator.errors import ConfigError
+from orchestrator.machines.code_mode.ports import Answer, Broker, CodeResult
+from orchestrator.repl.error import ReplError, WorkerLost
+from orchestrator.repl.isolation import Isolation, Sandbox
+from orchestrator.repl.limits import ReplLimits
+from orchestrator.repl.process import Worker
+from orchestrator.repl.stopwatch import Stopwatch
+
+_BYTES_A_CHARACTER = 6
+"""At most, in a frame: an escaped control character."""
+_WATCH_EVERY = 0.25
+"""Seconds between looks at the folder, where the kernel does not bound it."""
+_LOST = (
+    "The worker that ran this was stopped: {message}. A new one takes its place: every variable, function and file is "
+    "gone, `context` and the llm_ functions are there again. Define again what you need, and do less in one block."
+)
+
+
+class WorkerRepl:
+    """A REPL in a process of its own; `context` is a variable in it, text or what JSON can hold.
+
+    The worker starts with the first block. It is an async context manager; without that, call `close`. One block at a
+    time: a second one waits. A cancelled call kills the worker. Raises ReplError where no worker can be started, or
+    the locks that hold are fewer than `sandbox.least`.
+    """
+
+    def __init__(
+        self,
+        context: Any = None,
+        *,
+        broker: Broker | None = None,
+        depth: int = 0,
+        correlation_id: str = "",
+        limits: ReplLimits | None = None,
+        sandbox: Sandbox | None = None,
+    ) -> None:
+        for given, kind in ((limits, ReplLimits), (sandbox, Sandbox)):
+            if given is not None and not isinstance(given, kind):
+                raise ConfigError(f"{given!r} is no {kind.__name__}")
+        self._context = context
+        self._broker = broker
+        self._names = {"depth": depth, "correlation_id": correlation_id}
+        self._limits = limits or ReplLimits()
+        self._sandbox = sandbox or Sandbox()
+        self._worker: Worker | None = None
+        self._turn = asyncio.Lock()
+        self._number = 0
+        self._closed = False
+
+    async def isolation(self) -> Isolation:
+        """Return which locks hold, starting the worker where there is none."""
+        async with self._turn:
+            return (await self._ready()).isolation
+
+    async def run(self, code: str, *, seconds: float | None = None) -> CodeResult:
+        """Run a block; see `Repl`. Raises ReplError where no worker can be started."""
+        limits = self._limits
+        if seconds is not None and not seconds > 0:
+            raise ConfigError(f"seconds is {seconds!r}; it must be above 0")
+        async with self._turn:
+            worker, watch = await self._ready(), Stopwatch(seconds or limits.seconds)
+            queries: list[int] = []
+            try:
+                async with self._guarded(worker, watch):
+                    most = _BYTES_A_CHARACTER * (limits.output_chars + limits.value_chars) + 200_000
+                    done = await self._exchange(worker, {"t": "run", "code": code}, watch, most, queries)
+                    return CodeResult(
+                        stdout=_text(done.get("stdout")) or "",
+                        error=_text(done.get("error")),
+                        final=_text(done.get("final")),
+                        seconds=watch.seconds,
+                        dropped=_count(done.get("dropped")),
+                        queries=sum(queries),
+                    )
+            except WorkerLost as lost:
+                await self._let_go()
+                said = _LOST.format(message=lost)
+                return CodeResult(error=said, seconds=watch.seconds, lost=lost.why, queries=sum(queries))
+
+    async def variable(self, name: str) -> str | None:
+        """Return a variable as text; see `Repl`. None too for more than `value_chars`, or when its str() never ends."""
+        async with self._turn:
+            worker, watch = await self._ready(), Stopwatch(self._limits.seconds)
+            try:
+                async with self._guarded(worker, watch):
+                    most = _BYTES_A_CHARACTER * self._limits.value_chars + 1_000
+                    frame = {"t": "variable", "name": name}
+                    return _text((await self._exchange(worker, frame, watch, most, [])).get("text"))
+            except WorkerLost:
+                await self._let_go()
+                return None
+
+    async def close(self) -> None:
+        """End the worker; see `Repl`. A block that runs in it is told so."""
+        self._closed = True
+        if self._worker is not None:
+            self._worker.kill("exit", "the REPL was closed")
+        async with self._turn:
+            await self._let_go()
+
+    async def __aenter__(self) -> Self:
+        """Return itself; nothing is started yet."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    # ---- the worker ----
+
+    async def _ready(self) -> Worker:
+        if self._closed:
+            raise ReplError("this REPL is closed")
+        if self._worker is None:
+            self._worker = await Worker.start(self._context, self._limits, self._sandbox, **self._names)
+        return self._worker
+
+    async def _let_go(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.end()
+
+    @contextlib.asynccontextmanager
+    async def _guarded(self, worker: Worker, watch: Stopwatch) -> AsyncIterator[None]:
+        """Watch over a worker while it works. Raises WorkerLost for one that had to be killed."""
+        watcher = asyncio.ensure_future(self._watched(worker, watch))
+        try:
+            yield
+        except WorkerLost:
+            raise
+        except BaseException:  # cancelled, or a bug of ours: nobody knows what it is doing now
+            worker.kill("exit", "the call was given up")
+            await asyncio.shield(self._let_go())
+            raise
+        finally:
+            watcher.cancel()
+
+    async def _watched(self, worker: Worker, watch: Stopwatch) -> None:
+        """Kill a worker that takes too long, computes too much or fills the disk."""
+        limits = self._limits
+        before = worker.cpu_seconds() or 0.0
+        by_hand = not worker.isolation.has("file_tree")
+        while True:
+            used = (worker.cpu_seconds() or before) - before
+            if watch.left <= 0:
+                worker.kill("wall time", f"it had worked for {watch.limit:g} s without an end")
+            elif used >= limits.cpu_seconds:
+                worker.kill("CPU time", f"it had used {limits.cpu_seconds:g} s of CPU time in one block")
+            elif by_hand and await asyncio.to_thread(worker.fills_disk):
+                worker.kill(
+                    "disk", f"its folder had over {limits.disk_bytes >> 20} MB or {limits.files:,} files"
+                )
+            # A single thread computes no faster than time passes: nothing can be due before that.
+            due = max(min(watch.left, limits.cpu_seconds - used), 0.01)
+            await asyncio.sleep(min(due, _WATCH_EVERY) if by_hand else due)
+
+    async def _exchange(
+        self, worker: Worker, frame: dict[str, Any], watch: Stopwatch, most: int, queries: list[int]
+    ) -> dict[str, Any]:
+        """Ask something of the worker, answer its questions meanwhile, and return what it says. Raises WorkerLost."""
+        self._number += 1
+        await worker.send(frame | {"n": self._number})
+        most = max(most, _BYTES_A_CHARACTER * self._limits.query_chars + 20 * self._limits.batch + 1_000)
+        while True:
+            said = await worker.receive(most)
+            if said.get("t") == "done" and said.get("n") == self._number:
+                return said
+            prompts = said.get("prompts")
+            if said.get("t") != "query" or not isinstance(prompts, list) or not self._fit(prompts):
+                raise worker.kill("protocol", "it did not keep to the protocol")
+            queries.append(len(prompts))
+            with watch.stopped():
+                answers = await self._answers(tuple(_clean(prompt) for prompt in prompts))
+            await worker.send({"answers": answers})
+
+    def _fit(self, prompts: list[Any]) -> bool:
+        texts = all(isinstance(prompt, str) for prompt in prompts)
+        return (
+            texts
+            and 0 < len(prompts) <= self._limits.batch
+            and sum(map(len, prompts)) <= self._limits.query_chars
+        )
+
+    async def _answers(self, prompts: tuple[str, ...]) -> list[tuple[bool, str]]:
+        """Return (it is an answer, the text) for each prompt."""
+        if self._broker is None:
+            return [(False, "there is no model to ask here")] * len(prompts)
+        try:
+            answers: Sequence[Answer] = await self._broker(prompts)
+        except Exception as error:  # noqa: BLE001  it is raised where the question was asked
+            answers = [error] * len(prompts)
+        if len(answers) != len(prompts):
+            answers = [ReplError(f"{len(answers)} answers came to {len(prompts)} questions")] * len(prompts)
+        return [
+            (True, one) if isinstance(one, str) else (False, str(one) or type(one).__name__)
+            for one in answers
+        ]
+
+
+def _clean(text: str) -> str:
+    """Return text that can be sent and stored: halves of surrogate pairs become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _text(value: object) -> str | None:
+    return _clean(value) if isinstance(value, str) else None
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and value > 0 else 0

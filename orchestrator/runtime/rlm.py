@@ -1,0 +1,323 @@
+"""Code mode and tools mode put together: table, hooks, event sources, REPL and model meet here. `Rlm` is the door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from orchestrator.errors import ConfigError
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.journal import Journal, Lease, Record
+from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.record import Observer, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.machines.code_mode.ports import Repl
+from orchestrator.machines.rlm.ending import ending
+from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
+from orchestrator.messages import Message
+from orchestrator.ports import LLM, Clock, Price
+from orchestrator.retry import RetryPolicy
+from orchestrator.runtime import arguments, compose, rlm_record
+from orchestrator.runtime.carrier import Carrier, new_id, outside_loop
+from orchestrator.runtime.control import Control
+from orchestrator.runtime.conversation import Conversations, Prompt, opening
+from orchestrator.runtime.live import LiveRuns
+from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
+from orchestrator.runtime.rlm_mode import MODES
+from orchestrator.runtime.rlm_result import RlmResult, result_of
+from orchestrator.runtime.rlm_run import Equipment, equipped
+from orchestrator.switch import real_models_refused
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.toolset import ToolSet
+from orchestrator.toolspec import ToolSpec
+from orchestrator_callbacks.rlm.deps import ModeDeps, ModeRun
+from orchestrator_callbacks.rlm.purse import Purse
+
+
+class Rlm(Carrier[RlmResult]):
+    """Answers prompts about data of any length: in mode `code` by code in a REPL, in mode `tools` by tool calls.
+
+    What a prompt is about (`context`) is a variable of the REPL, or lies behind tools, and is never in a request. Code
+    may ask a model itself: `sub_llm`, else `llm`; `nested` decides which of these questions get a run of their own
+    while `limits.max_depth` allows one. `repl` makes the REPL of a run: `repl(context, broker=..., depth=...,
+    correlation_id=...)`; None is a WorkerRepl. `journal`, `observers`, `hooks`, `graph`, `clock`, `price`, `params`,
+    `migrations` and `launch` are as for Orchestrator. Raises ConfigError or GraphError when this cannot work; nothing
+    is started here.
+    """
+
+    _codec: rlm_record.ModeCodec
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        mode: Literal["code", "tools"] = "code",
+        sub_llm: LLM | None = None,
+        tools: Iterable[ToolSpec | Callable[..., Any]] = (),
+        limits: RlmLimits | None = None,
+        retry: RetryPolicy | None = None,
+        instructions: str | None = None,
+        stopping: StoppingPolicy | None = None,
+        compressor: ContextCompressor | None = None,
+        nested: NestedCallPolicy | None = None,
+        repl: Callable[..., Repl] | None = None,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
+        hooks: Iterable[object] = (),
+        graph: Graph | None = None,
+        clock: Clock | None = None,
+        price: Price | None = None,
+        params: Mapping[str, Any] | None = None,
+        migrations: Iterable[Migration] = (),
+        launch: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._equipment = given = Equipment.of(locals())
+        self._mode = MODES[mode]
+        self._limits = _checked(limits) or self._mode.limits
+        self._clock = given.clock
+        self._machine = self._mode.machine(graph, hooks)
+        self._observers: tuple[Observer, ...] = (
+            (TransitionLog(), Metrics()) if observers is None else tuple(observers)
+        )
+        self._journal, self._retire = compose.records(journal)
+        self._live, self._conversations = LiveRuns(), Conversations()
+        self._control = Control(self._live, self._journal, self._clock)
+        self._codec = rlm_record.codec(self._mode.context, launch)
+        self._driver, self._recovery = self._wired(tuple(migrations))
+
+    # ---- running ----
+
+    async def completion(
+        self,
+        prompt: Prompt,
+        context: Any = None,
+        *,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: RlmLimits | None = None,
+        deadline: float | None = None,
+    ) -> RlmResult:
+        """Answer a prompt about `context` (text, or what JSON can hold; None: about nothing) and return the result.
+
+        With a `conversation_id` the model is shown earlier prompts and answers of it; the REPL is a new one each time.
+        `deadline` is in seconds from now, on top of `limits`. Raises RunExists for a known run_id and ConfigError for a
+        context that cannot be stored; how the run ends is `result.outcome`. A cancelled caller gets its CancelledError;
+        the run is then left where it was, for `resume`.
+        """
+        arguments.check_run(run_id, conversation_id, deadline=deadline)
+        history = await self._history(conversation_id)
+        said = opening(prompt, history, None)
+        run = self._new(said, context, run_id or new_id(), _checked(limits) or self._limits)
+        run.ctx.conversation_id = conversation_id
+        self._limit_time(run, deadline)
+        return await self._carried(run)
+
+    def completion_sync(self, prompt: Prompt, context: Any = None, **options: Any) -> RlmResult:
+        """Answer from code without an event loop; options as for `completion`. Raises ConfigError inside one."""
+        return outside_loop("rlm", lambda: self.completion(prompt, context, **options))
+
+    async def batch(
+        self, questions: Iterable[Prompt | tuple[Prompt, Any]], *, max_concurrent: int = 4, **options: Any
+    ) -> list[RlmResult]:
+        """Answer many prompts, each alone or with its context, at most `max_concurrent` at once (0: all).
+
+        Results are in the order of the questions; options as for `completion`, the same for each. An error that is no
+        outcome of a run ends the batch and cancels what is under way.
+        """
+        given = [one if isinstance(one, tuple) else (one, None) for one in questions]
+        slots = asyncio.Semaphore(max_concurrent or max(1, len(given)))
+
+        async def answer(prompt: Prompt, context: Any) -> RlmResult:
+            async with slots:
+                return await self.completion(prompt, context, **options)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(answer(prompt, context)) for prompt, context in given]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def resume(
+        self, run_id: str, *, limits: RlmLimits | None = None, by: str = "", again: bool = False
+    ) -> RlmResult:
+        """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
+
+        What was under way when it stopped is done again: the model is asked again, code runs again in a new REPL, and
+        the model is told that its variables are gone. Where calls of tools may have run that must not run twice, that
+        takes `again=True`: somebody looked. Raises RunUnknown, Held, OtherGraph, Corrupt, and Suspended.
+        """
+        _checked(limits)
+        live = self._live.find(run_id)
+        if live is not None:
+            return await self._resume_here(live, by, changed=limits is not None)
+        if (await self._journal.head(run_id)).status == "ended":
+            return await self._told(run_id)
+        if not again:
+            stored, _ = await self._recovery.read(run_id)
+            if stored.fingerprint == self._machine.graph.fingerprint:
+                tools = ToolSet(self._equipment.tools, clock=self._clock)
+                rlm_record.refuse_unknown(self._restored(stored), tools)
+        try:
+            with self._live.taking(run_id):
+                run, path = await self._taken_up(run_id, limits, by)
+        except EndedMeanwhile:
+            return await self._told(run_id)
+        return await self._carried(run, path)
+
+    # ---- what a Carrier asks of a composition ----
+
+    def _result(self, run: ModeRun, path: Sequence[Transition]) -> RlmResult:
+        return result_of(run, path, run.ending or ending(run))
+
+    def _over(self, run: ModeRun) -> None:
+        said = rlm_record.said_in(run.ctx, run.ctx.earlier)
+        self._conversations.keep(run.ctx.conversation_id, run.run_id, said)
+
+    # ---- inside ----
+
+    async def _carried(self, run: ModeRun, path: Iterable[Transition] = ()) -> RlmResult:
+        """Drive a run to its end with all that it needs, which is closed afterwards."""
+        async with equipped(self._equipment, run, self._nested_run):
+            return await self._carry(run, path)
+
+    async def _nested_run(
+        self, above: ModeRun, prompt: str, depth: int, purse: Purse, equipment: Equipment
+    ) -> RlmResult:
+        """Answer a question of a run by a run of its own, kept in memory: it is asked again where that run is."""
+        child = Rlm(
+            equipment.llm,
+            mode=equipment.mode,
+            sub_llm=equipment.sub_llm,
+            tools=equipment.tools,
+            limits=equipment.lent(above.ctx.limits),
+            retry=equipment.retry,
+            instructions=None if equipment.mode != self._equipment.mode else equipment.instructions,
+            stopping=equipment.stopping,
+            compressor=equipment.compressor,
+            nested=equipment.nested,
+            repl=equipment.repl,
+            observers=self._observers,
+            clock=self._clock,
+            price=equipment.price,
+            params=equipment.params,
+        )
+        text, context = equipment.asked(prompt)
+        run = child._new([Message("user", text)], context, new_id(), child._limits)
+        run.parent_run_id, run.ctx.depth = above.run_id, depth
+        run.deps.purse = Purse(child._limits, lender=purse)
+        left = None if above.expires_at is None else above.expires_at - self._clock.monotonic()
+        child._limit_time(run, left)
+        return await child._carried(run)
+
+    def _new(self, said: Sequence[Message], context: Any, run_id: str, limits: RlmLimits) -> ModeRun:
+        llm = self._equipment.llm
+        if real_models_refused() and getattr(llm, "double", False) is not True:
+            raise ConfigError(
+                f"real model calls are switched off, and {type(llm).__name__} is no test double"
+            )
+        *earlier, last = said
+        if last.role != "user" or not last.text:
+            raise ConfigError("the prompt must end with a message of the user that has text")
+        ctx = self._mode.context(
+            prompt=last.text,
+            max_iterations=limits.max_iterations,
+            max_depth=limits.max_depth,
+            message_history=[one.to_openai() for one in earlier],
+            context=rlm_record.plain_context(context),
+            limits=limits,
+            earlier=sum(one.role != "system" for one in earlier),
+        )
+        return Run(self._machine, run_id, ctx, self._deps(Purse(limits)))
+
+    def _deps(self, purse: Purse) -> ModeDeps:
+        given = self._equipment
+        return ModeDeps(
+            llm=given.llm,
+            model=_name(given.llm),
+            retry=given.retry,
+            clock=self._clock,
+            purse=purse,
+            price=given.price,
+            params=given.params,
+        )
+
+    def _restored(self, stored: StoredRun) -> ModeRun:
+        run = rlm_record.restored(stored, self._machine, self._deps(Purse(RlmLimits())), self._codec)
+        run.deps.purse = Purse(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
+        return run
+
+    async def _taken_up(
+        self, run_id: str, limits: RlmLimits | None, by: str
+    ) -> tuple[ModeRun, list[Transition]]:
+        async def restore(stored: StoredRun, _: list[Record], lease: Lease) -> ModeRun:
+            run = self._restored(stored)
+            run.lease = lease
+            if limits is not None:
+                run.ctx.limits = limits
+                run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
+                run.deps.purse = Purse(limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
+            return run
+
+        run, records = await self._take_up(run_id, by, restore)
+        return run, self._path(run_id, records)
+
+    async def _told(self, run_id: str) -> RlmResult:
+        """Return the result of a run that has ended, as its records tell it."""
+        stored, records = await self._recovery.read(run_id)
+        said = stored.ended or {}
+        end = Ending(Outcome(said["outcome"]), said["reason"])
+        return result_of(self._restored(stored), self._path(run_id, records), end)
+
+    def _path(self, run_id: str, records: Iterable[Record]) -> list[Transition]:
+        return path_of(run_id, self._machine.graph.name, records, laps=self._mode.laps)
+
+    async def _history(self, conversation_id: str | None) -> Sequence[Message]:
+        """Return what was said in a conversation, by whichever process. Raises ConfigError while a run is under way."""
+        if conversation_id is None:
+            return ()
+        newest = await self._journal.newest(conversation_id)
+        if newest is not None and newest.owner is not None:
+            raise ConfigError(
+                f"conversation {conversation_id!r} has a run under way ({newest.run_id}); wait for its end"
+            )
+        known = self._conversations.history(conversation_id, None if newest is None else newest.run_id)
+        if known is not None or newest is None:
+            return known or ()
+        stored, _ = await self._recovery.read(newest.run_id)
+        ctx = self._codec.read(stored)
+        return rlm_record.said_in(ctx, ctx.earlier)
+
+    def _wired(self, migrations: Sequence[Migration]) -> tuple[Driver, Recovery]:
+        """Return the driver and the recovery of the runs, their observers told what names will come."""
+        tools = SimpleNamespace(offers=self._mode.offers(self._equipment.tools))
+        about: Any = SimpleNamespace(tools=tools, llm=self._equipment.llm, model=_name(self._equipment.llm))
+        limits: Any = self._limits
+        compose.declare(self._observers, self._machine, about, self._journal, limits)
+        driver = Driver(
+            self._machine,
+            observers=(self._live, *self._observers),
+            journal=self._journal,
+            clock=self._clock,
+            ending=ending,
+            summary=rlm_record.summary,
+            codec=self._codec,
+        )
+        graph, now = self._machine.graph, self._clock.time
+        return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
+
+
+def _name(llm: LLM) -> str:
+    return str(getattr(llm, "model", None) or "unknown")
+
+
+def _checked(limits: Any) -> RlmLimits | None:
+    if limits is not None and not isinstance(limits, RlmLimits):
+        raise ConfigError(f"limits is a {type(limits).__name__}; give RlmLimits(max_iterations=10)")
+    return limits

@@ -1,0 +1,140 @@
+"""Runs of the modes as records, and out of records again: in another process, after a crash, tomorrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.errors import ConfigError, Suspended
+from orchestrator.journal.context import ContextCodec
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.run import Run
+from orchestrator.machines.code_mode.answer import code_blocks
+from orchestrator.machines.code_mode.model import CodeModeContext
+from orchestrator.machines.pipeline.plain import plain_json
+from orchestrator.machines.rlm.model import ModeContext
+from orchestrator.machines.rlm.table import FAILED
+from orchestrator.machines.tools_mode.model import ToolsModeContext, ToolsModeState
+from orchestrator.messages import Message
+from orchestrator.runtime.standing import place
+from orchestrator.toolset import ToolSet
+from orchestrator_callbacks.rlm.deps import ModeDeps, ModeRun
+from orchestrator_callbacks.rlm.prompt import LOST
+
+_GROWING, _STORED = "message_history", "messages"
+_RERUN = ("pure", "idempotent")
+
+
+class ModeCodec(ContextCodec[ModeContext]):
+    """The codec of a mode. The history is written message by message, under the name that all records have for it."""
+
+    def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
+        """Return the whole context."""
+        body = dict(super().opening(run))
+        return {**body, "context": _renamed(body["context"], _GROWING, _STORED)}
+
+    def changes(self, run: Run[Any, Any]) -> Mapping[str, Any]:
+        """Return what is other than at the last call."""
+        return _renamed(super().changes(run), _GROWING, _STORED)
+
+    def read(self, stored: StoredRun) -> ModeContext:
+        """Return the context of a stored run, with what its prompt is about. Raises Corrupt."""
+        ctx = self.decoded(stored.context | {_GROWING: stored.messages})
+        ctx.context = stored.created.get("material")
+        said = next((one for one in reversed(ctx.messages[ctx.earlier :]) if one.role == "assistant"), None)
+        if said is not None and ctx.begun:
+            ctx.last_response = said.text
+            if isinstance(ctx, ToolsModeContext):
+                ctx.calls = said.tool_calls
+            elif isinstance(ctx, CodeModeContext):
+                ctx.blocks = code_blocks(said.text)
+        return ctx
+
+
+def _renamed(body: Mapping[str, Any], name: str, to: str) -> dict[str, Any]:
+    return {to if one == name else one: value for one, value in body.items()}
+
+
+def codec(kind: type[ModeContext], launch: Mapping[str, Any] | None = None) -> ModeCodec:
+    """Return the codec of a mode.
+
+    What a prompt is about is written once, with the run's begin; what the model said last, and what that asks for,
+    stands in the history.
+    """
+    about = {"launch": dict(launch)} if launch else {}
+    return ModeCodec(
+        kind,
+        growing=_GROWING,
+        apart=("context", "shared", "last_response", "blocks", "calls"),
+        about=lambda ctx: {"conversation_id": ctx.conversation_id, "material": ctx.context, **about},
+    )
+
+
+def plain_context(context: Any) -> Any:
+    """Return what a prompt is about as text or JSON types. Raises ConfigError for what JSON has no form for."""
+    if context is None or isinstance(context, str):
+        return context
+    try:
+        return plain_json(context)
+    except ValueError as error:
+        raise ConfigError(
+            f"the context cannot be stored as JSON: {error}; give text, or data that JSON has"
+        ) from None
+
+
+def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCodec) -> ModeRun:
+    """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside.
+
+    An event of a mode is an object and no record has it: what led to it is done again. The REPL is a new one.
+    """
+    ctx = codec.read(stored)
+    run: ModeRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=stored.created.get("parent_run_id"))
+    codec.adopt(run)
+    place(run, stored, deps.clock.monotonic())
+    if run.pending is not None and run.pending.value != FAILED:
+        run.fresh, run.pending = True, None
+    if ctx.begun and not isinstance(ctx, ToolsModeContext):
+        ctx.notice = LOST
+    return run
+
+
+def refuse_unknown(run: ModeRun, tools: ToolSet) -> None:
+    """Raise Suspended where calls may have run that must not run twice: they began, and nobody knows the end."""
+    ctx = run.ctx
+    if not (
+        isinstance(ctx, ToolsModeContext) and run.cursor == ToolsModeState.EXECUTING_TOOLS.name and run.fresh
+    ):
+        return
+    specs = [tools.find(call.name) for call in ctx.calls]
+    unknown = sorted({spec.name for spec in specs if spec is not None and spec.effect not in _RERUN})
+    if unknown:
+        why = f"calls of {', '.join(unknown)} may have run already; look, then resume it with again=True"
+        raise Suspended(run.run_id, why)
+
+
+def said_in(ctx: ModeContext, before: int) -> list[Message]:
+    """Return the conversation after a run: what was said before it, its prompt and its answer, nothing between."""
+    earlier = [Message.from_openai(one) for one in ctx.message_history if one.get("role") != "system"][
+        :before
+    ]
+    answer = ctx.final_answer
+    ends = [Message("user", ctx.prompt)] + ([Message("assistant", answer)] if answer is not None else [])
+    return [*earlier, *ends]
+
+
+def summary(run: ModeRun) -> dict[str, Any]:
+    """Return the totals that `run.completed` logs, and for each limit that is on the share of it that was used."""
+    ctx, limits = run.ctx, run.ctx.limits
+    budgets = (
+        ("iterations", ctx.iteration, limits.max_iterations),
+        ("input_tokens", ctx.usage.input_tokens, limits.max_input_tokens),
+        ("output_tokens", ctx.usage.output_tokens, limits.max_output_tokens),
+        ("cost", ctx.usage.cost or 0.0, limits.max_cost),
+    )
+    return {
+        "tokens_in": ctx.usage.input_tokens,
+        "tokens_out": ctx.usage.output_tokens,
+        "cost": ctx.usage.cost,
+        "budget_used": {name: round(used / limit, 4) for name, used, limit in budgets if limit},
+    }

@@ -1,0 +1,206 @@
+"""What one run of a mode needs while it is driven: its model, REPL or tools, event source, and who answers its code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.machines.code_mode.ports import Repl
+from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
+from orchestrator.messages import Request, Response, ToolCall
+from orchestrator.ports import LLM, Clock, Price, SystemClock
+from orchestrator.repl import ReplLimits, WorkerRepl
+from orchestrator.retry import RetryPolicy
+from orchestrator.runtime.rlm_broker import SubCalls
+from orchestrator.runtime.rlm_mode import MODES
+from orchestrator.runtime.rlm_result import RlmResult
+from orchestrator.runtime.rlm_tools import context_tools
+from orchestrator.toolresult import ToolResult
+from orchestrator.toolset import ToolSet
+from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
+from orchestrator_callbacks.code_mode.source import CodeModeSource
+from orchestrator_callbacks.rlm import prompt
+from orchestrator_callbacks.rlm.deps import ModeRun
+from orchestrator_callbacks.rlm.model_call import OwnModel, asked
+from orchestrator_callbacks.rlm.purse import Purse
+from orchestrator_callbacks.tools_mode.source import ToolsModeSource
+
+_SHOWN = 4_000
+"""Characters of a question that a run of its own is shown; the rest of a longer one is in its `context`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """What all runs of one Rlm are equipped from."""
+
+    mode: Literal["code", "tools"]
+    llm: LLM
+    sub_llm: LLM
+    tools: tuple[ToolSpec, ...]
+    retry: RetryPolicy
+    instructions: str | None
+    stopping: StoppingPolicy | None
+    compressor: ContextCompressor | None
+    nested: NestedCallPolicy | None
+    repl: Callable[..., Repl] | None
+    clock: Clock
+    price: Price | None
+    params: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Equipment:
+        """Return it from the arguments of Rlm, by name. Raises ConfigError for what cannot work."""
+        mode, clock = given["mode"], given["clock"] or SystemClock()
+        if mode not in MODES:
+            raise ConfigError(f"mode is {mode!r}; known: {', '.join(MODES)}")
+        tools = ToolSet(given["tools"], clock=clock).offers
+        if tools and mode == "code":
+            raise ConfigError("tools are for mode 'tools'; in mode 'code' the model has a REPL")
+        if asked := [spec.name for spec in tools if spec.approval]:
+            raise ConfigError(
+                f"{', '.join(asked)}: nobody is asked about calls in mode 'tools'; give tools with approval to an "
+                "Orchestrator"
+            )
+        names = ("instructions", "stopping", "compressor", "nested", "repl", "price")
+        return cls(
+            mode=mode,
+            llm=_model("llm", given["llm"]),
+            sub_llm=_model("sub_llm", given["llm"] if given["sub_llm"] is None else given["sub_llm"]),
+            tools=tools,
+            retry=given["retry"] or RetryPolicy(),
+            clock=clock,
+            params=dict(given["params"] or {}),
+            **{name: given[name] for name in names},
+        )
+
+    def below(self) -> Equipment:
+        """Return what a run below one of these gets, as the policy on such runs says."""
+        if self.nested is None:
+            return replace(self, llm=self.sub_llm)
+        config = self.nested.get_nested_config()
+        tools = tuple(as_tool(one) for one in config.tools)
+        if config.agent_mode == "code":
+            tools = ()
+        return replace(self, llm=self.sub_llm, mode=config.agent_mode, tools=tools)
+
+    def lent(self, limits: RlmLimits) -> RlmLimits:
+        """Return the limits of a run below one with these; what it may spend is in the purse that it is lent from."""
+        if self.nested is None:
+            return limits
+        config = self.nested.get_nested_config()
+        depth = limits.max_depth if config.max_depth is None else min(config.max_depth, limits.max_depth)
+        return replace(limits, max_iterations=config.max_iterations, max_depth=depth)
+
+    def asked(self, question: str) -> tuple[str, str | None]:
+        """Return prompt and context of a run for a question: a long one is data, its ends are shown."""
+        if len(question) <= _SHOWN:
+            return question, None
+        half = _SHOWN // 2
+        shown = f"{question[:half]}\n[…]\n{question[-half:]}"
+        return f"Your task is the text in `context`; its beginning and its end are:\n\n{shown}", question
+
+
+NestedRun: TypeAlias = Callable[[ModeRun, str, int, Purse, Equipment], Awaitable[RlmResult]]
+
+
+@asynccontextmanager
+async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> AsyncIterator[None]:
+    """Give a run its event source while it is driven, and close afterwards what that held."""
+    ctx, deps = run.ctx, run.deps
+
+    async def ask(request: Request) -> Response:
+        return await asked(run, given.sub_llm, request)
+
+    async def nested(question: str, depth: int, purse: Purse) -> str:
+        done = await nested_run(run, question, depth, purse, given.below())
+        if done.outcome in (Outcome.COMPLETED, Outcome.PARTIAL) and done.output is not None:
+            return done.output
+        raise RunError(f"a run below this one ended as {done.outcome.value} ({done.reason})")
+
+    broker = SubCalls(
+        ask,
+        depth=ctx.depth,
+        limits=ctx.limits,
+        purse=deps.purse,
+        policy=given.nested,
+        nested=nested,
+        params=given.params,
+    )
+    if given.mode == "tools":
+        deps.source = _tools_source(given, run, broker)
+        yield
+        return
+    repl = _repl(given, run, broker)
+    deps.source = CodeModeSource(
+        OwnModel(run),
+        repl,
+        stopping=given.stopping,
+        compressor=given.compressor,
+        params=given.params,
+        instructions=given.instructions,
+    )
+    try:
+        yield
+    finally:
+        await asyncio.shield(repl.close())
+
+
+def _repl(given: Equipment, run: ModeRun, broker: SubCalls) -> Repl:
+    ctx = run.ctx
+    if given.repl is not None:
+        return given.repl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id)
+    limits = ReplLimits(seconds=ctx.limits.code_seconds) if ctx.limits.code_seconds else ReplLimits()
+    return WorkerRepl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id, limits=limits)
+
+
+def _model(name: str, given: Any) -> LLM:
+    if not callable(getattr(given, "complete", None)):
+        raise ConfigError(f"{name} is a {type(given).__name__}; it must have `async complete(request)`")
+    model: LLM = given
+    return model
+
+
+def _tools_source(given: Equipment, run: ModeRun, broker: SubCalls) -> ToolsModeSource:
+    own = context_tools(run.ctx.context, broker)
+    tools = ToolSet((*given.tools, *own), clock=given.clock)
+    words = prompt.TOOLS + (prompt.TOOLS_CONTEXT if own else "")
+
+    def context_for(_call: ToolCall, position: int) -> ToolContext:
+        key = f"{run.run_id}:{run.ctx.iteration + 1}:{position}"
+        return ToolContext(run.run_id, key, None, run.expires_at, clock=given.clock)
+
+    def told(result: ToolResult) -> None:
+        spec = tools.find(result.call.name)
+        run.emit(
+            ToolCalled(
+                run.graph.name,
+                run.run_id,
+                run.ctx.iteration + 1,
+                result.position,
+                spec.name if spec else "_unregistered",
+                result.outcome,
+                result.seconds,
+                result.queued,
+                len(result.content),
+                result.cut,
+                result.at,
+            )
+        )
+
+    return ToolsModeSource(
+        OwnModel(run),
+        tools,
+        stopping=given.stopping,
+        compressor=given.compressor,
+        params=given.params,
+        instructions=words if given.instructions is None else given.instructions,
+        context_for=context_for,
+        told=told,
+    )

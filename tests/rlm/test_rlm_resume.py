@@ -1,0 +1,287 @@
+"""Runs of the modes that are left, by a crash or on purpose, and gone on with: in the same process or the next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import (
+    CrashingJournal,
+    FunctionLLM,
+    MemoryJournal,
+    Message,
+    OtherGraph,
+    Outcome,
+    Request,
+    Rlm,
+    RlmLimits,
+    RlmResult,
+    RunUnknown,
+    SqliteJournal,
+    StopAfter,
+    Suspended,
+    tool,
+)
+from orchestrator.errors import ConfigError, Held, JournalError, StoreDown
+from orchestrator.kernel.record import RunRecovered
+from orchestrator.machines.code_mode.graph import CODE_MODE
+from orchestrator.providers.scripted import call
+from orchestrator_callbacks.rlm.prompt import LOST
+from tests.runtime.stage import Facts, path, until
+
+TEXT = "nothing\n" * 50 + "needle 42\n"
+
+
+def block(code: str) -> str:
+    return f"```repl\n{code}\n```"
+
+
+def decides(request: Request) -> str:
+    """A model that goes by what it has said: a run that is resumed is given the same."""
+    turn = sum(message.role == "assistant" for message in request.messages)
+    steps = ["print(len(context))", "print('needle' in context)", "print(context.split()[-1])"]
+    return block(steps[turn]) if turn < len(steps) else f"FINAL({request.messages[-1].text.split()[-1]})"
+
+
+def rlm(journal: Any, model: Any = decides, **options: Any) -> Rlm:
+    return Rlm(FunctionLLM(model), journal=journal, **{"observers": (), **options})
+
+
+def told(result: RlmResult) -> tuple[Any, ...]:
+    """A result but for its times."""
+    moves = [(one.seq, one.event, one.iteration) for one in result.transitions]
+    return (result.state, result.outcome, result.reason, result.output, result.iterations, moves)
+
+
+# ---- crashes ----
+
+
+async def broken_off(at: int, when: Any) -> RlmResult | None:
+    """Run on a journal that breaks at one of its writes, then go on without it; None where it never broke."""
+    inner = MemoryJournal()
+    journal = CrashingJournal(inner, at=at, when=when)
+    with contextlib.suppress(StoreDown, JournalError):
+        await rlm(journal).completion("What is the needle?", TEXT, run_id="r")
+    if not journal.crashed:
+        return None
+    inner.bury((await inner.head("r")).owner or "")
+    return await rlm(inner).resume("r")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_journal_that_breaks_at_any_write_loses_nothing_that_was_durable(when: str) -> None:
+    expected = rlm(None).completion_sync("What is the needle?", TEXT)
+    assert (expected.outcome, expected.output) == (Outcome.COMPLETED, "42")
+    broken = 0
+    while (result := asyncio.run(broken_off(broken + 1, when))) is not None:
+        broken += 1
+        assert told(result) == told(expected), broken
+    assert broken == 8 + 1, "each transition, and the end"
+
+
+async def left(journal: Any, at: int = 2, **options: Any) -> list[Request]:
+    """Leave a run while the model is asked for the `at`-th time; return what it was asked."""
+    asked: list[Request] = []
+    waits = asyncio.Event()
+
+    async def stuck(request: Request) -> Any:
+        asked.append(request)
+        if len(asked) == at:
+            waits.set()
+            await asyncio.Event().wait()
+        return options.get("model", decides)(request)
+
+    given = {name: value for name, value in options.items() if name != "model"}
+    running = asyncio.create_task(rlm(journal, stuck, **given).completion("What?", TEXT, run_id="r"))
+    await waits.wait()
+    running.cancel()
+    await until(running.done)
+    return asked
+
+
+async def test_a_run_that_was_left_goes_on_where_it_stood_and_the_model_is_told_that_names_are_gone() -> None:
+    journal, facts, asked = MemoryJournal(), Facts(), list[Request]()
+    await left(journal)
+
+    def model(request: Request) -> str:
+        asked.append(request)
+        return decides(request)
+
+    done = await rlm(journal, model, observers=[facts]).resume("r", by="ann")
+    assert (done.outcome, done.output, done.iterations) == (Outcome.COMPLETED, "42", 3)
+    first = asked[0].messages[-1].text
+    assert first.startswith(LOST)
+    assert "Result of your code:\n410" in first, "the code ran again, in a new REPL that has the data"
+    assert sum(LOST in message.text for message in done.messages) == 1
+    assert [one.outcome for one in facts.of(RunRecovered)] == []
+
+
+async def test_a_run_that_was_left_before_its_first_answer_begins_again_and_is_told_nothing() -> None:
+    journal = MemoryJournal()
+    first = (await left(journal, at=1))[0]
+    asked: list[Request] = []
+
+    def model(request: Request) -> str:
+        asked.append(request)
+        return decides(request)
+
+    done = await rlm(journal, model).resume("r")
+    assert [message.text for message in asked[0].messages] == [message.text for message in first.messages]
+    assert done.output == "42"
+
+
+def test_another_process_goes_on_with_a_run_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "journal.db"
+
+    async def one() -> None:
+        journal = SqliteJournal(file)
+        await left(journal, at=3)
+        await journal.close()
+
+    async def other() -> RlmResult:
+        journal = SqliteJournal(file)
+        try:
+            return await rlm(journal).resume("r")
+        finally:
+            await journal.close()
+
+    asyncio.run(one())
+    done = asyncio.run(other())
+    assert (done.outcome, done.output, len(done.transitions)) == (Outcome.COMPLETED, "42", 8)
+    again = asyncio.run(other())
+    assert (told(again), again.messages, again.usage) == (told(done), done.messages, done.usage), "only told"
+
+
+async def test_what_was_used_before_counts_after() -> None:
+    journal = MemoryJournal()
+    await left(journal, at=3)
+    done = await rlm(journal).resume("r", limits=RlmLimits(max_output_tokens=3))
+    assert (done.outcome, done.reason, done.usage.output_tokens) == (
+        Outcome.BUDGET_EXCEEDED,
+        "output_tokens",
+        3,
+    )
+
+
+async def test_other_limits_count_from_the_resume_on() -> None:
+    journal = MemoryJournal()
+    await left(journal, at=2)
+    done = await rlm(journal).resume("r", limits=RlmLimits(max_iterations=1))
+    assert (done.outcome, done.reason, done.iterations) == (Outcome.PARTIAL, "max_iterations", 1)
+
+
+async def test_what_policies_keep_is_there_again() -> None:
+    journal = MemoryJournal()
+
+    def same(_request: Request) -> str:
+        return block("print('same')")
+
+    await left(journal, at=3, model=same, stopping=StopAfter(repeats=4))
+    done = await rlm(journal, same, stopping=StopAfter(repeats=4)).resume("r")
+    assert (done.outcome, done.reason) == (Outcome.PARTIAL, "policy_stop")
+    assert done.iterations == 3
+
+
+# ---- tools ----
+
+
+@pytest.mark.parametrize("effect", ["pure", "idempotent", "irreversible"])
+async def test_calls_that_may_have_run_and_must_not_run_twice_wait_for_somebody_to_look(effect: Any) -> None:
+    journal, runs = MemoryJournal(), list[str]()
+    began = asyncio.Event()
+
+    @tool(effect=effect)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        runs.append(str(amount))
+        if len(runs) == 1:
+            began.set()
+            await asyncio.Event().wait()
+        return "paid"
+
+    def model(request: Request) -> Any:
+        return "done" if request.messages[-1].role == "tool" else call("pay", amount=5)
+
+    one = rlm(journal, model, mode="tools", tools=[pay])
+    running = asyncio.create_task(one.completion("p", run_id="r"))
+    await began.wait()
+    running.cancel()
+    await until(running.done)
+    other = rlm(journal, model, mode="tools", tools=[pay])
+    if effect == "irreversible":
+        with pytest.raises(Suspended, match="calls of pay may have run already"):
+            await other.resume("r")
+        assert runs == ["5"]
+    done = await other.resume("r", again=effect == "irreversible")
+    assert (done.output, runs) == ("done", ["5", "5"])
+
+
+# ---- who may ----
+
+
+async def test_a_run_that_nobody_knows_or_that_is_under_way_is_refused() -> None:
+    one = rlm(MemoryJournal())
+    with pytest.raises(RunUnknown):
+        await one.resume("nobody")
+    asked = asyncio.Event()
+
+    async def hangs(_request: Request) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    busy = rlm(MemoryJournal(), hangs)
+    running = asyncio.create_task(busy.completion("p", run_id="r", conversation_id="c"))
+    await asked.wait()
+    with pytest.raises(Held):
+        await busy.resume("r")
+    with pytest.raises(ConfigError, match="has a run under way"):
+        await busy.completion("p", conversation_id="c")
+    busy.cancel("r")
+    assert (await running).outcome is Outcome.CANCELLED
+
+
+async def test_a_run_of_the_other_mode_or_of_another_version_is_refused() -> None:
+    journal = MemoryJournal()
+    await left(journal)
+    with pytest.raises(Exception, match="is one of graph 'code_mode', not of 'tools_mode'"):
+        await rlm(journal, mode="tools").resume("r")
+    changed = CODE_MODE.extend(dwell={"EXECUTING": (5.0, "Failed")}, edges=(), context=Message)
+    with pytest.raises(OtherGraph):
+        await rlm(journal, graph=changed).resume("r")
+
+
+async def test_a_paused_run_waits_and_goes_on_in_the_same_repl() -> None:
+    journal, one = MemoryJournal(), list[Rlm]()
+    paused = asyncio.Event()
+
+    def model(request: Request) -> str:
+        turn = sum(message.role == "assistant" for message in request.messages)
+        if turn == 0:
+            return block("kept = 'still here'")
+        if turn == 1:
+            one[0].pause("r", by="ann")
+            paused.set()
+            return block("print(kept)")
+        return f"FINAL({request.messages[-1].text.splitlines()[-1]})"
+
+    one.append(rlm(journal, model))
+    running = asyncio.create_task(one[0].completion("p", run_id="r"))
+    await paused.wait()
+    await until(lambda: one[0]._live.find("r") is not None and one[0]._live.find("r").held is not None)  # type: ignore[union-attr]
+    done = await one[0].resume("r", by="ann")
+    assert (done.output, (await running).output) == ("still here", "still here")
+
+
+async def test_the_records_of_a_run_tell_each_message_once_and_the_data_once() -> None:
+    journal = MemoryJournal()
+    done = await rlm(journal).completion("What is the needle?", TEXT, run_id="r")
+    records = await journal.load("r")
+    whole = "".join(str(record.body) for record in records)
+    assert whole.count("needle 42") == 1, "the data"
+    assert whole.count("print(len(context))") == 1, "what the model said"
+    assert [record.kind for record in records].count("transition") == len(path(done.transitions))
