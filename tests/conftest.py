@@ -53,6 +53,8 @@ LONGEST_FIRST = (
     "cli/test_run_model.py",
     "cli/test_run_mcp.py",
     "cli/test_pipeline.py",
+    "repl/test_escape.py",
+    "cli/test_rlm.py",
     "crash/test_pipeline_kill.py",
     "providers/test_http_replay.py",
     "providers/test_anthropic_replay.py",
