@@ -54,6 +54,8 @@ LONGEST_FIRST = (
     "cli/test_run_mcp.py",
     "cli/test_pipeline.py",
     "cli/test_ralph.py",
+    "repl/test_escape.py",
+    "cli/test_rlm.py",
     "crash/test_pipeline_kill.py",
     "crash/test_ralph_kill.py",
     "providers/test_http_replay.py",

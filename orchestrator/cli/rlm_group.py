@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -59,6 +60,34 @@ Again = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What an Rlm is made of."""
+
+    mode: Mode = "code"
+    model: given.Model = None
+    sub_model: SubModel = None
+    base_url: given.BaseUrl = None
+    tool: Tool = None
+    instructions: given.Instructions = None
+    param: given.Param = None
+    limit: RlmLimit = None
+    repl_limit: ReplLimit = None
+    least: Least = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as members of `Asked`. Raises ConfigError for a parameter that is not name=value."""
+        from orchestrator.cli.load import params_from
+
+        as_they_are = ("mode", "model", "sub_model", "base_url", "instructions", "least")
+        return {name: getattr(self, name) for name in as_they_are} | {
+            "tools": tuple(self.tool or ()),
+            "params": params_from(self.param or ()),
+            "limits": tuple(self.limit or ()),
+            "repl_limits": tuple(self.repl_limit or ()),
+        }
+
+
 @group.callback()
 def rlm_group() -> None:
     """Ask about a text that is too long for a prompt: it is a variable in a REPL, not a message."""
@@ -70,16 +99,7 @@ def run(
     file: File,
     *,
     prompt: Prompt,
-    mode: Mode = "code",
-    model: given.Model = None,
-    sub_model: SubModel = None,
-    base_url: given.BaseUrl = None,
-    tool: Tool = None,
-    instructions: given.Instructions = None,
-    param: given.Param = None,
-    limit: RlmLimit = None,
-    repl_limit: ReplLimit = None,
-    least: Least = None,
+    built: Built,
     as_json: AsJson = False,
     output: Output = None,
     run_id: given.NewRunId = None,
@@ -93,26 +113,16 @@ def run(
     up (`orchestrator rlm isolation`). In mode tools it reads and searches the text with tools. Every step is in the
     journal before it counts: a run whose process is killed goes on with `orchestrator rlm resume`.
     """
-    from orchestrator.cli.load import params_from
     from orchestrator.cli.rlm.run import Asked, run_file
 
     asked = Asked(
         file=file,
         prompt=prompt,
-        mode=mode,
-        model=model,
-        sub_model=sub_model,
-        base_url=base_url,
-        tools=tuple(tool or ()),
-        instructions=instructions,
-        params=params_from(param or ()),
-        limits=tuple(limit or ()),
-        repl_limits=tuple(repl_limit or ()),
-        least=least,
         as_json=as_json,
         output=output,
         run_id=run_id,
         conversation=conversation,
+        **built.plain(),
         **vars(shown),
     )
     raise typer.Exit(run_file(asked))

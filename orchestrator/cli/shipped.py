@@ -53,5 +53,23 @@ def _ralph() -> Hooks:
     return collect(RALPH, enter, before)
 
 
-HOOKS: Mapping[str, Callable[[], Hooks]] = {"llm_loop": _llm_loop, "pipeline": _pipeline, "ralph": _ralph}
+def _code_mode() -> Hooks:
+    from orchestrator_callbacks.code_mode import enter
+
+    return collect(CODE_MODE, enter)
+
+
+def _tools_mode() -> Hooks:
+    from orchestrator_callbacks.tools_mode import enter
+
+    return collect(TOOLS_MODE, enter)
+
+
+HOOKS: Mapping[str, Callable[[], Hooks]] = {
+    "llm_loop": _llm_loop,
+    "pipeline": _pipeline,
+    "ralph": _ralph,
+    "code_mode": _code_mode,
+    "tools_mode": _tools_mode,
+}
 """Graph name -> binds its hooks. Raises GraphError with every problem."""

@@ -66,7 +66,7 @@ BAD = [
     (("replay", "two.jsonl", "--json", "--live"), "give one of them"),
     (
         ("graph", "nowhere"),
-        "unknown graph 'nowhere'; known: code_mode, llm_loop, pipeline, tools_mode, or module:attribute",
+        "known: code_mode, llm_loop, pipeline, ralph, tools_mode, or module:attribute",
     ),
     (("graph", "models:number"), "graph 'models:number' is a int, not a Graph"),
     (("graph", "--format", "svg"), "unknown format 'svg'; known: mermaid, dot, table, json"),
