@@ -423,7 +423,7 @@ async def tried(*steps: object) -> tuple[object, list[Tried]]:
     """What a table gives after these steps, and what it told."""
     told: list[Tried] = []
     try:
-        answer = await TABLE.call(Script(*steps), on_attempt=told.append, clock=FakeClock())
+        answer = await TABLE.call(Script(*steps), on_attempt=told.append, clock=FakeClock(auto=True))
     except Coded as error:
         answer = error.code
     return answer, told
