@@ -147,6 +147,10 @@ class Plan(PlanDraft):
         """What the names of its steps begin with."""
         return f"{self.id}.{self.version}/"
 
+    def ids(self, labels: Iterable[str]) -> tuple[str, ...]:
+        """Return the ids of steps by their names among all."""
+        return tuple(one.removeprefix(self.label) for one in labels)
+
     def step(self, step_id: str) -> Step:
         """Return one of its steps. Raises Faulted VAL-019."""
         for step in self.steps:

@@ -91,8 +91,7 @@ def standing(records: Iterable[AnyRecord], plan: Plan) -> Standing:
             steps[label] = None
         elif kind == "intent":
             changes[key] = label
-    ids = [tuple(one.removeprefix(plan.label) for one in labels) for labels in (steps, ended, open_.values())]
-    return Standing(*ids, begun)
+    return Standing(plan.ids(steps), plan.ids(ended), plan.ids(open_.values()), begun)
 
 
 def _fold_command(kind: str, key: str, label: str, open_: dict[str, str], ended: dict[str, None]) -> None:
@@ -100,8 +99,12 @@ def _fold_command(kind: str, key: str, label: str, open_: dict[str, str], ended:
         open_[key] = label
     else:
         open_.pop(key, None)
-        if kind == "done":
+        if (
+            kind == "done"
+        ):  # run again on somebody's word: what became of the try before is no question any more
             ended[label] = None
+            for one in [one for one, other in open_.items() if other == label]:
+                del open_[one]
 
 
 class StepWork:
@@ -233,6 +236,7 @@ class StepWork:
         self._hook("command ended")
         await self._append("done", {**about, "exit": ran.exit_code})
         self._ran.append(step.id)
+        self.unknown = tuple(one for one in self.unknown if one != step.id)
         if ran.exit_code != 0:
             raise Faulted(_failed(step, ran))
         return StepReport(step.id, (), ran.exit_code, ran.output)
