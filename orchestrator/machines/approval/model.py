@@ -112,7 +112,7 @@ class ApprovalContext:
     previewed: str = ""
     """Digest of the plan that the person has been shown."""
     consent: Consent | None = None
-    error: dict[str, Any] | None = None
+    fault: dict[str, Any] | None = None
     """The error that led to Failed: code, category, severity, message, …"""
     shown: bool = False
     """The person has seen that error."""
