@@ -1,0 +1,32 @@
+"""`enter_<state>`: the work of each state of approval. Each returns the event that leaves its state."""
+
+from __future__ import annotations
+
+from orchestrator.machines.approval.model import Event
+from orchestrator_callbacks.approval import execution, request
+from orchestrator_callbacks.approval.deps import ApprovalRun
+
+
+async def enter_extracting_intent(run: ApprovalRun) -> Event:
+    """Find out what the person wants."""
+    return await request.understood(run)
+
+
+async def enter_planning(run: ApprovalRun) -> Event:
+    """Have a plan made for it."""
+    return await request.planned(run)
+
+
+async def enter_executing(run: ApprovalRun) -> Event:
+    """Carry out what the person approved."""
+    return await execution.carried_out(run)
+
+
+async def enter_cancelling(run: ApprovalRun) -> Event:
+    """Take back what was carried out."""
+    return await execution.taken_back(run)
+
+
+async def enter_completed(_run: ApprovalRun) -> Event:
+    """Go on to Idle: nobody need say so."""
+    return Event.ACKNOWLEDGE
