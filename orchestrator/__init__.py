@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from orchestrator.kernel.outcome import Outcome as Outcome
     from orchestrator.kernel.record import TokenDelta as TokenDelta
     from orchestrator.kernel.run import Run as Run
+    from orchestrator.machines.approval.caps import PlanCaps as PlanCaps
+    from orchestrator.machines.approval.fault import Faulted as Faulted
+    from orchestrator.machines.approval.graph import APPROVAL as APPROVAL
+    from orchestrator.machines.approval.limits import ApprovalLimits as ApprovalLimits
+    from orchestrator.machines.approval.refusal import GateRefused as GateRefused
     from orchestrator.machines.llm_loop.graph import LLM_LOOP as LLM_LOOP
     from orchestrator.machines.llm_loop.limits import Limits as Limits
     from orchestrator.machines.llm_loop.model import Question as Question
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
     from orchestrator.providers.scripted import FunctionLLM as FunctionLLM
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
     from orchestrator.retry import RetryPolicy as RetryPolicy
+    from orchestrator.runtime.approval.project import Approval as Approval
     from orchestrator.runtime.llm_loop import Orchestrator as Orchestrator
     from orchestrator.runtime.orchestration.agent import AgentOrchestrator as AgentOrchestrator
     from orchestrator.runtime.orchestration.checkpoint import CheckpointManager as CheckpointManager
@@ -103,8 +109,11 @@ if TYPE_CHECKING:
     from orchestrator_guards import Verdict as Verdict
 
 _HOME = {
+    "APPROVAL": "machines.approval.graph",
     "AgentOrchestrator": "runtime.orchestration.agent",
     "AnswerRefused": "errors",
+    "Approval": "runtime.approval.project",
+    "ApprovalLimits": "machines.approval.limits",
     "Attempt": "machines.pipeline.model",
     "BudgetManager": "machines.pipeline.ports",
     "CheckpointManager": "runtime.orchestration.checkpoint",
@@ -115,9 +124,11 @@ _HOME = {
     "Evaluation": "machines.pipeline.model",
     "EventError": "errors",
     "FakeClock": "testing.clock",
+    "Faulted": "machines.approval.fault",
     "Feedback": "machines.pipeline.model",
     "Fenced": "errors",
     "FunctionLLM": "providers.scripted",
+    "GateRefused": "machines.approval.refusal",
     "Graph": "kernel.graph",
     "GraphError": "errors",
     "Held": "errors",
@@ -151,6 +162,7 @@ _HOME = {
     "PipelineLimits": "machines.pipeline.limits",
     "PipelineResult": "runtime.pipeline_result",
     "Plan": "machines.pipeline.model",
+    "PlanCaps": "machines.approval.caps",
     "Planner": "machines.pipeline.ports",
     "PromptStage": "runtime.prompt_stage",
     "Question": "machines.llm_loop.model",

@@ -36,6 +36,8 @@ PUBLIC = {
     # what its stages are given and give
     "StageRequest", "Plan", "Validation", "Issue", "Severity", "Implementation", "Evaluation", "Feedback", "Attempt",
     "Planner", "Validator", "Implementer", "Judge", "BudgetManager",
+    # approval: plans for a project, carried out once a person says so
+    "Approval", "ApprovalLimits", "APPROVAL", "PlanCaps", "GateRefused", "Faulted",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",
