@@ -54,9 +54,16 @@ def program(name: str, root: Path) -> tuple[str, Fault | None]:
     if found is None:
         return "", Fault("BLD-001", f"the program {name!r} is not installed (it is on no folder of the PATH)")
     where = Path(found).absolute()
-    if root in (*where.parents, *where.resolve().parents):
+    if any(_is_writable_by_plans(one, root) for one in (where, where.resolve())):
         return "", Fault("SEC-012", f"the program {name!r} is in the project itself: {found}")
     return str(where), None
+
+
+def _is_writable_by_plans(file: Path, root: Path) -> bool:
+    """Tell whether a plan could have put a program there: hidden folders of the project are barred to all plans."""
+    return root in file.parents and not any(
+        part.startswith(".") for part in file.relative_to(root).parts[:-1]
+    )
 
 
 async def run(argv: tuple[str, ...], *, root: Path, seconds: float) -> Ran:

@@ -198,8 +198,8 @@ def _faulted(result: Result) -> Faulted:
 
 def _prompt(request: PlanRequest, caps: PlanCaps) -> str:
     most = (
-        f"At most {caps.steps} steps, {caps.files_per_step} files a step, {caps.files} files, {caps.diff_lines} changed "
-        f"lines a step, {caps.deletions} deleted file. No hidden folder, no build output."
+        f"At most {caps.steps} steps, {caps.files_per_step} files a step, {caps.files} files, "
+        f"{caps.diff_lines} changed lines a step, {caps.deletions} deleted file. No hidden folder, no build output."
     )
     parts = [
         f"## Wanted\n\n{intent_text(request.intent)}",
