@@ -8,10 +8,11 @@ from orchestrator.cli.load import imported
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks, collect
+from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 
-SHIPPED: Mapping[str, Graph] = {graph.name: graph for graph in (LLM_LOOP, PIPELINE)}
+SHIPPED: Mapping[str, Graph] = {graph.name: graph for graph in (LLM_LOOP, PIPELINE, APPROVAL)}
 
 
 def named(name: str) -> Graph:
@@ -39,5 +40,15 @@ def _pipeline() -> Hooks:
     return collect(PIPELINE, enter, leave, before)
 
 
-HOOKS: Mapping[str, Callable[[], Hooks]] = {"llm_loop": _llm_loop, "pipeline": _pipeline}
+def _approval() -> Hooks:
+    from orchestrator_callbacks.approval import before, enter
+
+    return collect(APPROVAL, enter, before)
+
+
+HOOKS: Mapping[str, Callable[[], Hooks]] = {
+    "llm_loop": _llm_loop,
+    "pipeline": _pipeline,
+    "approval": _approval,
+}
 """Graph name -> binds its hooks. Raises GraphError with every problem."""
