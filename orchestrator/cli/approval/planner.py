@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.launch import Instead, Launch, limited, rebuilt
-from orchestrator.cli.model import Model, model_of
+from orchestrator.cli.model import model_of
 from orchestrator.errors import ConfigError
+from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.ports import Planner
 from orchestrator.settings import Settings
 
@@ -43,7 +44,7 @@ class Made:
 
 @asynccontextmanager
 async def planner_of(
-    named: Named, root: Path, kept: Mapping[str, Any], *, needed: bool
+    named: Named, root: Path, kept: Mapping[str, Any], caps: PlanCaps, *, needed: bool
 ) -> AsyncIterator[Made]:
     """Yield who makes the plan: whom the command line names, else whom the project was begun with, else settings.
 
@@ -58,7 +59,7 @@ async def planner_of(
     elif not named.said and kept.get("plan"):
         yield _from_file(Path(kept["plan"]))
     else:
-        async with _from_model(named, root, kept, needed=needed) as made:
+        async with _from_model(named, root, kept, caps, needed=needed) as made:
             yield made
 
 
@@ -70,7 +71,7 @@ def _from_file(file: Path) -> Made:
 
 @asynccontextmanager
 async def _from_model(
-    named: Named, root: Path, kept: Mapping[str, Any], *, needed: bool
+    named: Named, root: Path, kept: Mapping[str, Any], caps: PlanCaps, *, needed: bool
 ) -> AsyncIterator[Made]:
     settings = Settings.load()
     if not named.said and kept.get("model"):
@@ -91,13 +92,10 @@ async def _from_model(
         )
         model = model_of(launch.model, launch.form)
     try:
-        yield Made(_planner(model, launch, root, settings), launch.plain())
+        from orchestrator.runtime.approval.planner import ModelPlanner
+
+        made = ModelPlanner(limited(model.llm, settings), root, caps=caps, params=launch.params)
+        yield Made(made, launch.plain())
     finally:
         if (close := getattr(model.llm, "aclose", None)) is not None:
             await close()
-
-
-def _planner(model: Model, launch: Launch, root: Path, settings: Settings) -> Planner:
-    from orchestrator.runtime.approval.planner import ModelPlanner
-
-    return ModelPlanner(limited(model.llm, settings), root, params=launch.params)

@@ -103,7 +103,8 @@ class _Carried:
                     return self._never_begun(found)
                 kept = found.launch
             limits = {**(kept.get("limits") or {}), **asked.limits}
-            async with planner_of(asked.named, root, kept, needed=self._command.plans) as made:
+            caps, needed = limits_of(limits).caps, self._command.plans
+            async with planner_of(asked.named, root, kept, caps, needed=needed) as made:
                 return await self._opened(root, made, limits)
         except GateRefused as refused:
             return refusal.told(refused, asked.given, json=asked.json)

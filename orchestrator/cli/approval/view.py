@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.cli.approval import difference, standing
 from orchestrator.cli.approval.colour import coloured, visible
+from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.project import Asked, Command, carry_out
 from orchestrator.cli.output import say
 from orchestrator.errors import ConfigError
@@ -55,7 +56,8 @@ class _Seen:
 
     async def look(self, found: Status) -> Status:
         """Make the differences of the plan that was found. Raises ConfigError where there is none."""
-        self.files = await preview(the_plan(found), self.root)
+        caps = limits_of(found.launch.get("limits") or {}).caps
+        self.files = await preview(the_plan(found), self.root, caps)
         return found
 
     def told(self, found: Status) -> None:
