@@ -69,7 +69,7 @@ def parse(text: str) -> Patch:
 
     A last line that lost its end counts as having one: that a file has none is said by the mark for it alone.
     """
-    lines = split(text if text.endswith("\n") else f"{text}\n")
+    lines = split(text if not text or text.endswith("\n") else f"{text}\n")
     old, new, index = _head(lines)
     hunks: list[Hunk] = []
     changed = 0

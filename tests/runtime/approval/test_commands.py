@@ -81,11 +81,11 @@ async def test_a_command_that_lasts_too_long_is_ended_with_all_it_started(root: 
     stage = Stage(root, python(code, timeout=1.5))
     work = await stage.begin()
     before = command.GRACE
-    command.GRACE = 0.2  # type: ignore[misc]
+    command.GRACE = 0.2
     try:
         error = await refused(work, stage.plan, "1")
     finally:
-        command.GRACE = before  # type: ignore[misc]
+        command.GRACE = before
     assert error.code == "BLD-003"
     for pid in map(int, (root / "pids").read_text().split()):
         await gone(pid)
