@@ -8,6 +8,14 @@ from typing import Any
 from orchestrator.machines.approval.plan import Fingerprint
 
 
+_INSTEAD = {
+    "directory": "a folder is there",
+    "symlink": "a symlink is there",
+    "special": "a device, pipe or socket is there",
+    "unreachable": "its folder is none any more",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DriftEntry:
     """One file that is not as it must be."""
@@ -24,8 +32,8 @@ class DriftEntry:
     def why(self) -> str:
         """What is the matter, for a person."""
         if self.found.sha256 is None:
-            there = self.found.encoding
-            return "was removed outside" if there is None else f"was replaced outside by a {there}"
+            there = _INSTEAD.get(self.found.encoding or "")
+            return "was removed outside" if there is None else f"was replaced outside: {there}"
         return "was made outside" if self.expected.sha256 is None else "was changed outside"
 
     def plain(self) -> dict[str, Any]:
