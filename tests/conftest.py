@@ -65,6 +65,8 @@ LONGEST_FIRST = (
     "cli/test_run.py",
     "cli/test_metrics.py",
     "cli/test_bad_input_journal.py",
+    "cli/test_demo_plan.py",
+    "cli/test_approval_terminal.py",
     "cli/test_demo.py",
     "runtime/test_simulation.py",
     "runtime/test_allowance.py",

@@ -60,19 +60,14 @@ def talks():
 
 
 @pytest.fixture
-def planners(folder: Path) -> Path:
-    (folder / "planners.py").write_text(PLANNERS)
-    return folder
-
-
-@pytest.fixture
-def approval(planners: Path, process: Cli, shop: Shop) -> Cli:
-    """Each command is a process of its own, as a person's are."""
-    return lambda name, *more: process("approval", name, *more, *shop.here)
+def approval(folder: Path, cli: Cli, shop: Shop) -> Cli:
+    """Run a command of the group on the shop, with models that plan."""
+    (folder / "models.py").write_text(PLANNERS)
+    return lambda name, *more: cli("approval", name, *more, *shop.here)
 
 
 def submit(approval: Cli, model: str) -> tuple[int, str, str]:
-    return approval("submit", "Make a note.", "--model", f"python:planners:{model}")
+    return approval("submit", "Make a note.", "--model", f"python:models:{model}")
 
 
 def test_a_model_that_is_sure_makes_a_plan_that_later_commands_need_no_model_for(
@@ -119,7 +114,7 @@ def test_a_model_that_cannot_plan_fails_with_a_code_and_can_be_tried_again(
     assert "Traceback" not in err
     if model == "wild":
         assert "SEC-" in out
-        again = approval("retry", "--model", "python:planners:sure")
+        again = approval("retry", "--model", "python:models:sure")
         assert again.code == 0
         assert "state: AwaitingApproval" in again.out
     else:

@@ -50,6 +50,8 @@ def of_language(language: str) -> list[Block]:
 
 
 OWN_MODEL = "Use your own model"
+PIPELINE = "Plan, validate, implement, judge"
+APPROVAL = "Approve a plan, take it back"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_the_diagram_is_the_one_the_command_prints() -> None:
 
 
 def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [block] = [one for one in of_language("toml") if one.heading != "Plan, validate, implement, judge"]
+    [block] = [one for one in of_language("toml") if one.heading not in (PIPELINE, APPROVAL)]
     (tmp_path / "orchestrator.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
 
@@ -134,7 +136,7 @@ def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: 
 def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [block] = [one for one in of_language("toml") if one.heading == "Plan, validate, implement, judge"]
+    [block] = [one for one in of_language("toml") if one.heading == PIPELINE]
     (tmp_path / "spec.toml").write_text(block.text)
     (tmp_path / "my_module.py").write_text(_HOST_MODULE)
     (tmp_path / "my_stages.py").write_text("def validate(request):\n    return []\n")
@@ -144,6 +146,17 @@ def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
 
     assert spec.ports().keys() == {"planner", "validator", "implementer", "judge"}
     assert (spec.pipeline_limits().max_iterations, spec.pipeline_limits().token_budget) == (3, 75_000)
+
+
+def test_the_plan_file_is_one_that_can_be_approved_and_carried_out(tmp_path: Path) -> None:
+    [block] = [one for one in of_language("toml") if one.heading == APPROVAL]
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "plan.toml").write_text(block.text)
+    for command in ("submit 'Where are the prices?' --plan ../plan.toml", "diff", "approve --execute"):
+        done = _run(["bash", "-c", f"{sys.executable} -m orchestrator approval {command}"], cwd=project)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    assert (project / "docs/prices.md").read_text() == "Prices are in prices.csv.\n"
 
 
 def test_the_traces_are_those_of_real_runs() -> None:
