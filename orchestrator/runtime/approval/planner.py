@@ -171,10 +171,10 @@ def reading(ground: Ground) -> tuple[ToolSpec, ...]:
 
 def address_of(llm: object) -> tuple[str, int] | None:
     """Return host and port of a model's provider; None where it does not say."""
-    base_url = getattr(llm, "base_url", None)
-    if not isinstance(base_url, str):
+    address = getattr(llm, "address", None)
+    if not isinstance(address, str):
         return None
-    parts = urlsplit(base_url)
+    parts = urlsplit(address)
     port = parts.port or _PORTS.get(parts.scheme)
     return (parts.hostname, port) if parts.hostname and port else None
 

@@ -19,6 +19,7 @@ from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Request
 from orchestrator.ports import LLM
+from orchestrator.providers.limiter import Limited, RateLimit
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.retry import Tried
@@ -238,6 +239,21 @@ async def test_over_http_the_model_reads_and_plans_and_the_key_goes_to_its_serve
         fault = await ModelPlanner(llm, root).reachable()
     assert fault is not None
     assert fault.code == "AI-002"
+
+
+@pytest.mark.parametrize(
+    ("variable", "address"),
+    [("http://127.0.0.1:9/v1", ("127.0.0.1", 9)), ("", ("api.openai.com", 443))],
+)
+def test_where_a_model_is_asked_is_known_also_where_nobody_named_it(
+    monkeypatch: pytest.MonkeyPatch, variable: str, address: tuple[str, int]
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    if variable:
+        monkeypatch.setenv("OPENAI_BASE_URL", variable)
+    model = OpenAI("m", api_key=KEY)
+    assert address_of(model) == address
+    assert address_of(Limited(model, RateLimit(concurrency=1))) == address
 
 
 async def test_a_model_that_names_no_address_counts_as_reachable(root: Path) -> None:
