@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.errors import Corrupt, JournalError, OrchestratorError, StateTimeout
-from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.model import PlanStatus
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator_callbacks.approval.deps import ApprovalRun
+from orchestrator_callbacks.approval.trouble import fault_of
 from orchestrator_guards import Blocked
 
 # ---- a person's decisions ----
@@ -130,22 +129,3 @@ def _keep(run: ApprovalRun) -> None:
     if ctx.fault is None or error is not None:
         ctx.fault = fault_of(error).plain()
     ctx.shown = False
-
-
-_FAULTS: tuple[tuple[type[Exception], str], ...] = (
-    (Corrupt, "ST-002"),
-    (JournalError, "FS-010"),
-    (StateTimeout, "IPC-008"),
-    (TimeoutError, "AI-002"),
-)
-"""Type of an error that is no Faulted -> its code."""
-
-
-def fault_of(error: Exception | None) -> Fault:
-    """Return an error as the table knows it. The text of one that is not ours may say anything, and is left out."""
-    if isinstance(error, Faulted):
-        return error.fault
-    code = next((code for kind, code in _FAULTS if isinstance(error, kind)), "ST-008")
-    if isinstance(error, OrchestratorError):
-        return Fault(code, str(error))
-    return Fault(code, f"an unexpected {type(error).__name__}", technical_detail=type(error).__name__)

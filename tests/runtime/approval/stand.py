@@ -13,7 +13,6 @@ from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
 from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.runtime.approval.project import Approval
-from orchestrator.runtime.approval.status import Status
 from orchestrator.testing.clock import FakeClock
 
 Tree = dict[str, tuple[int, bytes]]
@@ -136,7 +135,7 @@ async def project(root: Path, planner: Any = None, **options: Any) -> Any:
         yield approval
 
 
-async def waiting(approval: Approval, text: str = "Please tidy up.") -> Status:
+async def waiting(approval: Approval, text: str = "Please tidy up.") -> Any:
     """Submit, and look at the plan."""
     status = await approval.submit(text)
     assert status.state == "AwaitingApproval", status.error

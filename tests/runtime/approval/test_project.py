@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -252,7 +253,7 @@ async def test_a_plan_expires_when_the_limits_it_was_made_under_change(tmp_path:
 # ---- pause, resume, cancel ----
 
 
-async def stopped_after(root: Path, step: int, wish: str) -> Approval:
+async def stopped_after(root: Path, step: int, wish: str) -> Any:
     """Carry out a plan and let somebody wish something while the step of that number is in flight."""
 
     def on_step(fact: StepFact) -> None:
@@ -401,7 +402,7 @@ async def test_a_failure_before_there_is_an_intent_can_only_be_acknowledged(tmp_
 
 async def test_without_a_planner_a_submission_fails_and_says_what_to_configure(tmp_path: Path) -> None:
     async with Approval(planted(tmp_path), clock=clock()) as approval:
-        status = await approval.submit("Please tidy up.")
+        status: Any = await approval.submit("Please tidy up.")
         assert (status.state, status.error["code"]) == ("Failed", "CFG-001")
 
 
