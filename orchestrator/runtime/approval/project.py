@@ -174,10 +174,10 @@ class Approval:
         run = self._allow("approve", State.AWAITING_APPROVAL)
         plan = Plan.read(run.ctx.plan or {})
         if digest is not None and not (len(digest) >= LEAST and plan.digest.startswith(digest)):
-            raise self._refusal("plan", "this is not the plan that waits for approval", "show", code="ST-003")
+            raise self._refusal("plan", "this is not the plan that waits for approval", "diff", code="ST-003")
         await self._still_holds(run)
         if run.ctx.previewed != plan.digest:
-            raise self._refusal("preview_acknowledged", "nobody has looked at this plan yet", "show")
+            raise self._refusal("preview_acknowledged", "nobody has looked at this plan yet", "diff", "approve")
         if steps is not None:
             plan = await self._derived(run, plan, tuple(map(str, steps)))
             if run.ctx.previewed != plan.digest:
@@ -192,7 +192,7 @@ class Approval:
         """Carry out the plan that was approved, until it is done, or somebody pauses or cancels it."""
         run = self._allow("execute", State.AWAITING_APPROVAL)
         if not is_approved(run.ctx):
-            raise self._refusal("plan", "the plan is not approved", "show", "approve", code="ST-003")
+            raise self._refusal("plan", "the plan is not approved", "diff", "approve", code="ST-003")
         await self._still_holds(run)
         run.ctx.recovery = None
         return await self._go(Event.APPROVE)
