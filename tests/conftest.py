@@ -49,6 +49,7 @@ LONGEST_FIRST = (
     "dashboards/test_live.py",
     "providers/test_mcp_stdio.py",
     "crash/test_rollback_kill.py",
+    "crash/test_approval_kill.py",
     "providers/test_mcp_http.py",
     "cli/test_run_model.py",
     "cli/test_run_mcp.py",
