@@ -32,7 +32,14 @@ def faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
         for fault in _step_faults(step, earlier, caps):
             yield fault.at(step.id)
         earlier.append(step.id)
+    yield from _words("the goal of the plan", draft.goal)
     yield from _plan_faults(draft, caps)
+
+
+def _words(what: str, *texts: str) -> Iterator[Fault]:
+    """Tell of words for the person that a terminal could take for something else."""
+    if not all(letter.isprintable() or letter in "\t\n" for text in texts for letter in text):
+        yield Fault("SEC-010", f"{what} has letters that hide what it says")
 
 
 def _plan_faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
@@ -63,6 +70,7 @@ def _collisions(paths: Iterable[str]) -> Iterator[Fault]:
 
 def _step_faults(step: Step, earlier: list[str], caps: PlanCaps) -> Iterator[Fault]:
     yield from _order_faults(step, earlier)
+    yield from _words("the title or a constraint of the step", step.title, *step.constraints)
     if step.kind is StepKind.RUN:
         yield from _command_faults(step, caps)
     else:
@@ -87,8 +95,7 @@ def _command_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
     if not step.argv or not step.argv[0].strip():
         yield Fault("VAL-014", "a command names no program")
         return
-    if any(not all(letter.isprintable() or letter in "\t\n" for letter in one) for one in step.argv):
-        yield Fault("SEC-010", "an argument has letters that hide what it is")
+    yield from _words("an argument of the command", *step.argv)
     program = step.argv[0]
     if not program.isascii() or any(letter in program for letter in "/\\ ~$`"):
         yield Fault("SEC-012", f"{program!a} is no plain name of a program that is looked up on the PATH")

@@ -7,7 +7,8 @@ and cannot be taken back; one that was cut short is `unknown`, and a person deci
     rolled_back {effect: "command", key, step, outcome: "not started"}
     done    {effect: "step", step, after: {path: sha256 or None}}        the last record of a step that is complete
 
-`step` is the label of a step, which names its plan too: a run may do several plans, one after the other.
+`step` is the label of a step, which names its plan too: a run may do several plans, one after the other. A command that
+changes a file of the plan does so outside of the plan: a later step of that file is refused, and an undo keeps it.
 """
 
 from __future__ import annotations
@@ -179,6 +180,9 @@ class StepWork:
             raise Faulted(Fault("ST-003", f"step {step.id!r} is another one than the plan has", step=step.id))
         if step.id in self._done:
             raise Faulted(Fault("ST-001", f"step {step.id!r} is complete already", step=step.id))
+        first = next(one.id for one in self._plan.steps if one.id not in self._done)
+        if first != step.id:
+            raise Faulted(Fault("ST-001", f"step {first!r} comes before step {step.id!r}", step=step.id))
         report = await RETRIES.call(self._tried, step, clock=self._clock)
         after = {file.path: file.sha256 for file in report.files}
         body = {"effect": STEP, "step": self._plan.step_label(step), "after": after}

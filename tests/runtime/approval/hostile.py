@@ -300,6 +300,9 @@ HOSTILE: tuple[Hostile, ...] = (
     Hostile("binary diff", "FS-007", (edit("a.py", "GIT binary patch\nliteral 3\n"),)),
     Hostile("edit after its deletion", "FS-001", (delete("a.py"), {**edit("a.py"), "id": "2"})),
     Hostile("create after its creation", "FS-002", (create("n.py"), {**create("n.py"), "id": "2"})),
+    Hostile("escape in a title", "SEC-010", (create("n.py", title="fine\x1b[2K"),)),
+    Hostile("turned reading order in a constraint", "SEC-010", (create("n.py", constraints=["\u202e"]),)),
+    Hostile("escape in a goal", "SEC-010", document={"goal": "\x1b]0;x\x07", "steps": [create("n.py")]}),
     # ---- commands ----
     *(Hostile(f"program {name}", "SEC-012", (run(name, "-c", "x"),)) for name in SHELLS),
     Hostile("program by path", "SEC-012", (run("/bin/sh", "-c", "x"),)),

@@ -89,6 +89,14 @@ async def test_a_step_is_not_done_twice(root: Path) -> None:
     assert (await refused(work, stage.plan, "1")).code == "ST-001"
 
 
+async def test_steps_are_done_in_their_order_only(root: Path) -> None:
+    stage = Stage(root, *STEPS)
+    work = await stage.begin()
+    error = await refused(work, stage.plan, "3")
+    assert (error.code, error.fault.message) == ("ST-001", "step '1' comes before step '3'")
+    assert await stage.bodies() == []
+
+
 async def test_an_edit_from_outside_is_kept_by_an_undo_and_the_rest_put_back(root: Path) -> None:
     stage = Stage(root, *STEPS)
     work = await stage.begin()
@@ -122,13 +130,13 @@ async def test_a_cancelled_step_goes_to_its_end_first(root: Path) -> None:
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
     work = await stage.begin(hook=lambda _: loop.call_soon_threadsafe(begun.set))
-    task = asyncio.ensure_future(work.perform(stage.plan.step("2")))
+    task = asyncio.ensure_future(work.perform(stage.plan.step("1")))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (root / "a.py").read_text() == "one = 1\ntwo = 3\n"
-    assert work.done == ("2",)
+    assert (root / "new/deep/n.py").read_text() == "n = 1\n"
+    assert work.done == ("1",)
 
 
 # ---- crashes ----
