@@ -224,6 +224,29 @@ def test_a_state_that_was_tampered_with_is_told_and_never_used(cli: Cli, approva
     assert shop.tree() == shop.before
 
 
+def test_a_journal_that_cannot_be_read_is_set_aside_only_on_a_persons_word(
+    cli: Cli, approval: Cli, shop: Shop
+) -> None:
+    cli(*shop.submit)
+    with (shop.folder / OURS / "journal.db").open("r+b") as journal:
+        journal.seek(4096)
+        journal.write(b"garbage" * 20)
+    found = approval("status")
+    assert found.code == 1
+    assert "damaged: what is in .orchestrator/ cannot be trusted, now Failed" in found.out
+    assert f"orchestrator approval acknowledge --discard --project {shop.folder}" in found.out
+    for command in ("diff", "execute", "acknowledge"):
+        refused = approval(command)
+        assert refused.code == 2
+        assert refused.err.startswith("orchestrator: refused (gate ")
+    done = approval("acknowledge", "--discard")
+    assert done.code == 0
+    assert "state: Idle" in done.out
+    assert (shop.folder / OURS / "damaged-1" / "journal.db").is_file()
+    assert shop.tree() == shop.before
+    assert cli(*shop.submit).code == 0
+
+
 @pytest.mark.parametrize("command", ["submit", "show", "diff", "approve", "execute", "resume", "status"])
 def test_help_says_what_a_command_does(cli: Cli, command: str) -> None:
     done = cli("approval", command, "--help")

@@ -221,6 +221,32 @@ def test_a_file_of_ours_that_somebody_changed_is_kept_and_named_by_the_cancel(
     assert approved("acknowledge").code == 0
 
 
+def test_a_command_that_may_have_run_is_run_again_only_on_a_persons_word(
+    cli: Cli, start: Start, shop: Shop
+) -> None:
+    waits = "import pathlib, time\nprint('began', file=open('began', 'a'))\n"
+    waits += "while not pathlib.Path('go').exists(): time.sleep(0.01)"
+    step = {"id": "build", "kind": "run", "argv": ["python3", "-c", waits]}
+    shop.says({"goal": "Build.", "steps": [step]})
+    for command in (shop.submit, ("approval", "diff", *shop.here), ("approval", "approve", *shop.here)):
+        assert cli(*command).code == 0
+    process = start("approval", "execute", *shop.here)
+    began = shop.folder / "began"
+    while not (began.exists() and began.read_text()):
+        assert process.poll() is None
+    process.kill()
+    rest(process)
+    (shop.folder / "go").touch()
+    found = cli("approval", "status", *shop.here)
+    assert f"orchestrator approval resume --again --project {shop.folder}" in found.out
+    refused = cli("approval", "resume", *shop.here)
+    assert refused.code == 2
+    assert "ST-006" in refused.err
+    assert began.read_text() == "began\n"
+    assert cli("approval", "resume", "--again", *shop.here).code == 0
+    assert began.read_text() == "began\nbegan\n"
+
+
 # ---- another terminal ----
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -89,7 +90,7 @@ class _Carried:
         self._command = command
         self._steps = Steps(self._lose, pace=asked.pace, quiet=asked.json)
         self._approval: Approval | None = None
-        self._lost = False
+        self._lost = self._stopped = False
 
     async def out(self) -> int:
         """Do it and return the exit code."""
@@ -128,8 +129,9 @@ class _Carried:
             on_step=self._steps,
         )
         try:
-            async with approval:
-                return await self._done(approval)
+            with on_signal(self._stop):
+                async with approval:
+                    return await self._done(approval)
         except Held as held:
             if self._command.elsewhere is None:
                 return refusal.busy(held, asked.given, json=asked.json)
@@ -140,13 +142,15 @@ class _Carried:
         if approval.recovered is not None and not asked.json:
             for line in standing.recovery_lines(approval.recovered, asked.given, colour=coloured()):
                 say(line)
+        if self._stopped:
+            raise KeyboardInterrupt
         self._approval = approval
-        with on_signal(self._stop), self._steps.showing():
+        with self._steps.showing() if self._command.on_signal == "pause" else nullcontext():
             status = await self._command.work(approval)
         if self._lost:
             return Exit.PIPE
         code = self._tell(status, approval)
-        if status.state is State.FAILED:
+        if status.state is State.FAILED and status.run_id:
             await approval.shown()
         return code
 
@@ -160,8 +164,9 @@ class _Carried:
         elif self._command.told is not None:
             self._command.told(status)
         else:
-            if recovered is None and status.recovery is not None:
-                for line in standing.recovery_lines(status.recovery, asked.given, colour=coloured()):
+            last = status.recovery
+            if recovered is None and last is not None and last.now == status.state:
+                for line in standing.recovery_lines(last, asked.given, colour=coloured()):
                     say(line)
             for line in standing.lines(status, asked.given, colour=coloured()):
                 say(line)
@@ -170,9 +175,12 @@ class _Carried:
     # ---- stopping ----
 
     def _stop(self) -> None:
+        self._stopped = True
         pausing = self._command.on_signal == "pause"
-        what = "pausing after the step that is being made" if pausing else "cancelling"
-        complain(f"{what}; a second signal ends the process at once, and the next start recovers")
+        what = "pausing after the step" if pausing else "cancelling after the answer"
+        complain(
+            f"{what} that is being made; a second signal ends the process at once, and the next start recovers"
+        )
         self._ask()
 
     def _lose(self) -> None:

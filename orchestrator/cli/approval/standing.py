@@ -34,8 +34,8 @@ VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
 """Action -> (what is to be filled in, what it comes to)."""
 
 _LOOKS = ("diff", "show")
-_WAITED = frozenset((State.AWAITING_APPROVAL.value, "corrupt"))
-"""What a start can find that nobody was at work on."""
+_CORRUPT = "corrupt"
+"""What a recovery says it found where nothing could be trusted."""
 
 _STEP = re.compile(r"(?P<action>[a-z]+)(?P<options>( --[a-z]+)*)(, (?P<more>.*))?")
 _PLACES = (("step", "step"), ("file", "path"))
@@ -112,9 +112,11 @@ def question_lines(question: Question) -> Iterator[str]:
 
 def recovery_lines(recovered: Recovered, project: str | None, *, colour: bool = False) -> Iterator[str]:
     """Return what was found at a start after a crash, what became of it, and what a person can do."""
-    how = "" if recovered.found in _WAITED else " was interrupted"
+    how = "" if recovered.found == State.AWAITING_APPROVAL else " was interrupted"
     moved = "" if recovered.now == recovered.found else f", now {recovered.now}"
     said = f"recovered: {recovered.found}{how}{moved}"
+    if recovered.found == _CORRUPT:
+        said = f"damaged: what is in .orchestrator/ cannot be trusted{moved}"
     yield painted(visible(said), Paint.HEAD, colour=colour)
     if recovered.why:
         yield f"  {one_line(recovered.why)}"
@@ -165,7 +167,7 @@ def said_or_typed(step: str, project: str | None) -> str:
     if found is None or found["action"] not in VERBS:
         return one_line(step)
     command = typed(found["action"], project, *found["options"].split())
-    return f"{command}: {one_line(found['more'])}" if found["more"] else command
+    return f"{command}  ({one_line(found['more'])})" if found["more"] else command
 
 
 def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
@@ -177,7 +179,7 @@ def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
         possible = [action for action in possible if action not in _LOOKS]
     if "approve" in possible:  # not before looking
         possible.sort(key=lambda action: action not in _LOOKS)
-    known = [(typed(action, project), VERBS.get(action, ((), ""))[1]) for action in possible]
+    known = [(said_or_typed(one, project), VERBS.get(one.split()[0], ((), ""))[1]) for one in possible]
     if not known:
         return
     width = max(len(command) for command, _ in known)
