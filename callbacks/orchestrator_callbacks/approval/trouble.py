@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from orchestrator.errors import Corrupt, JournalError, LLMError, OrchestratorError, StateTimeout
+from orchestrator.errors import Corrupt, JournalError, LLMError, OrchestratorError
 from orchestrator.machines.approval.fault import RULES, Fault, Faulted
 from orchestrator.machines.approval.model import Event
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (Corrupt, "ST-002"),
     (JournalError, "FS-010"),
-    (StateTimeout, "IPC-008"),
     (TimeoutError, "AI-002"),
 )
 """Type of an error that is no Faulted -> its code."""

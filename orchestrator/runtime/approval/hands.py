@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from orchestrator.journal.files import Hook, silent
 from orchestrator.kernel.journal import Journal
+from orchestrator.machines.approval.drift import DriftReport
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.intent import Extraction
 from orchestrator.machines.approval.limits import ApprovalLimits
@@ -27,6 +28,12 @@ from orchestrator_callbacks.approval.request import intent_of
 from orchestrator_guards import Blocked, first_blocked
 
 T = TypeVar("T")
+
+_RESOLVE = (
+    "resume, once the files are as the plan expects them",
+    "cancel, which undoes the plan and keeps what others changed; then submit for a new plan",
+)
+"""What a person can do about a conflict (seed 001: re-plan, cancel, or manually resolve; B7)."""
 
 
 class ProjectHands:
@@ -134,7 +141,7 @@ class ProjectHands:
     async def standing(self, run: ApprovalRun) -> Blocked | None:
         """Say why the plan does not hold any more: a target or the settings changed."""
         plan = Plan.read(run.ctx.plan or {})
-        return first_blocked([self._configured(plan), await self._drifted(run, plan)])
+        return first_blocked([self._configured(plan), await self._drifted(run)])
 
     def _configured(self, plan: Plan) -> Blocked | None:
         if plan.caps_digest == digest_of(asdict(self._limits.caps)):
@@ -143,17 +150,16 @@ class ProjectHands:
             "plan", "the settings changed since the plan was made", ("changes", "cancel"), code="CFG-004"
         )
 
-    async def _drifted(self, run: ApprovalRun, plan: Plan) -> Blocked | None:
-        found = await self.drift(run, plan)
+    async def _drifted(self, run: ApprovalRun) -> Blocked | None:
+        found = await self.drifted(run)
         if not found:
             return None
-        reason = f"changed from outside since the plan was made: {', '.join(found)}"
-        return Blocked("drift", reason, ("status", "cancel", "changes"), code="ST-005")
+        reason = f"not as the plan expects it: {'; '.join(map(str, found.entries))}"
+        return Blocked("drift", reason, _RESOLVE, code="ST-005")
 
-    async def drift(self, run: ApprovalRun, plan: Plan) -> list[str]:
-        """Return the targets of a plan that are not as it, and its finished steps, left them."""
-        report = await self._ground.drift(plan, await self.done(run))
-        return [entry.path for entry in report.entries]
+    async def drifted(self, run: ApprovalRun) -> DriftReport:
+        """Return the targets of the plan that are not as it, and its finished steps, left them."""
+        return await self._ground.drift(Plan.read(run.ctx.plan or {}), await self.done(run))
 
     async def done(self, run: ApprovalRun) -> tuple[str, ...]:
         """Return the ids of the steps that are done."""

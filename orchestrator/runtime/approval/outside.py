@@ -18,6 +18,9 @@ from orchestrator.runtime.approval.view import WORKING, status_of
 from orchestrator_callbacks.approval.wish import WISHES
 from orchestrator_guards import Blocked
 
+_FEW = 20
+"""How many of the last requests are looked at for one that is the same."""
+
 
 async def look(project: Path | str) -> Status:
     """Return where a project stands, whoever holds it."""
@@ -32,7 +35,7 @@ async def look(project: Path | str) -> Status:
         return _told(head, await journal.load(head.run_id))
     except (Corrupt, TooNew) as damage:
         error, found = recovery.damaged(str(damage), time.time())
-        return Status(state=State.FAILED, error=error, recovery=found, actions=("acknowledge",))
+        return Status(state=State.FAILED, error=error, recovery=found, actions=(recovery.DISCARD,))
     finally:
         await journal.close()
 
@@ -76,8 +79,11 @@ async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
     if state is State.CANCELLING:
         reason = "it is being cancelled already; nothing stops that"
         raise GateRefused(Blocked("not_cancelling", reason, ("status",), code="IPC-002"))
-    number = len(await journal.inbox(head.run_id)) + 1
-    await journal.post(head.run_id, Posted(f"{wish}-{head.seq}-{number}", wish, {"why": why}, by))
+    posted = await journal.inbox(head.run_id)
+    if any(one.kind == wish and one.id not in stored.handled for one in posted[-_FEW:]):
+        reason = f"it was asked to {wish} already, and will as soon as it can"
+        raise GateRefused(Blocked("state", reason, ("status",), code="IPC-006"))
+    await journal.post(head.run_id, Posted(f"{wish}-{head.seq}-{len(posted) + 1}", wish, {"why": why}, by))
 
 
 def _nobody(state: str) -> GateRefused:

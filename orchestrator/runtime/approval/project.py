@@ -7,6 +7,7 @@ one command of a person; between two of them no process need live: the run waits
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +27,7 @@ from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.ports import Clock, SystemClock
 from orchestrator.runtime.approval import outside, recovery, store
 from orchestrator.runtime.approval.session import Session
-from orchestrator.runtime.approval.status import Recovered, Status, StepFact
+from orchestrator.runtime.approval.status import Drift, Recovered, Status, StepFact
 from orchestrator.runtime.approval.view import status_of
 from orchestrator.runtime.login import somebody
 from orchestrator_callbacks.approval import before, request
@@ -104,8 +105,12 @@ class Approval:
     # ---- looking ----
 
     async def status(self) -> Status:
-        """Return where the project stands. Changes nothing."""
-        return self._status()
+        """Return where the project stands, with the files that are not as the plan expects them. Changes nothing."""
+        status, run = self._status(), self._session.run
+        if run is None or status.plan is None or status.state not in (State.AWAITING_APPROVAL, State.PAUSED):
+            return status
+        drifted = await self._session.hands.drifted(run)
+        return replace(status, drift=tuple(Drift(entry.path, entry.why) for entry in drifted.entries))
 
     async def show(self, version: int | None = None) -> Status:
         """Return the plan, and take down that the person has seen it: only then may it be approved."""
@@ -177,7 +182,9 @@ class Approval:
             raise self._refusal("plan", "this is not the plan that waits for approval", "diff", code="ST-003")
         await self._still_holds(run)
         if run.ctx.previewed != plan.digest:
-            raise self._refusal("preview_acknowledged", "nobody has looked at this plan yet", "diff", "approve")
+            raise self._refusal(
+                "preview_acknowledged", "nobody has looked at this plan yet", "diff", "approve"
+            )
         if steps is not None:
             plan = await self._derived(run, plan, tuple(map(str, steps)))
             if run.ctx.previewed != plan.digest:
@@ -291,7 +298,7 @@ class Approval:
         if session.damage is None:
             return Status(state=State.IDLE, actions=("submit",))
         error, recovered = recovery.damaged(str(session.damage), self._clock.time())
-        return Status(state=State.FAILED, error=error, recovery=recovered, actions=("acknowledge",))
+        return Status(state=State.FAILED, error=error, recovery=recovered, actions=(recovery.DISCARD,))
 
     def _run(self, action: str) -> ApprovalRun:
         run = self._session.run

@@ -27,6 +27,9 @@ from orchestrator.runtime.approval.status import Recovered
 from orchestrator_callbacks.approval import before
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
+DISCARD = "acknowledge --discard"
+"""What sets aside a store that cannot be read."""
+
 CRASHED = "the process that worked on it ended before its work did"
 MANUAL = (
     "look at the project and at .orchestrator/",
@@ -164,6 +167,6 @@ _WAYS: Mapping[State, Callable[[Session, ApprovalRun], Awaitable[Recovered | Non
 
 def damaged(why: str, now: float) -> tuple[dict[str, Any], Recovered]:
     """Return error and recovery of a project whose journal itself cannot be read."""
-    options = ("look at .orchestrator/", "acknowledge --discard, which sets it aside and begins anew")
+    options = ("look at .orchestrator/", f"{DISCARD}, which sets it aside and begins anew")
     error = {**Fault("ST-002", why).plain(), "shown": False}
     return error, Recovered("corrupt", State.FAILED.value, why, now, options=options)

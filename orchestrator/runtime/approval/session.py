@@ -92,6 +92,10 @@ class Session:
             clock=self.clock,
             codec=self._codec,
         )
+        for observer in self._observers:
+            declare = getattr(observer, "declare", None)
+            if declare is not None:
+                declare(APPROVAL, backends=[self.journal.backend])
         try:
             await self._take_up()
         except (Corrupt, TooNew) as damage:
@@ -120,6 +124,7 @@ class Session:
             for one in records:
                 self.journal.projection.take(one.kind, one.body)
             self.run = run
+            store.tidy(self.folder)
             self.up_to_date = projection.verify(self.folder, self._project_id, head.run_id, records)
         except Corrupt as damage:
             if self.run is None:
@@ -147,8 +152,15 @@ class Session:
         self.launch = dict(launch)
         self.run = Run(self.machine, record.run_id(ctx.number), ctx, self.deps)
         await self.driver.start(self.run)
-        await self.journal.prune(keep_last=self.limits.keep_plans - 1)
-        store.forget_plans(self.folder, ctx.number - self.limits.keep_plans)
+        await self._forget(ctx.number - self.limits.keep_plans)
+
+    async def _forget(self, last: int) -> None:
+        """Remove the requests up to number `last`, and no run of another graph: the file may be shared with these."""
+        heads = [head async for head in self.journal.runs(graph=record.GRAPH)]
+        for head in heads:
+            if record.number_of(head) <= last and head.owner is None:
+                await self.journal.erase(head.run_id)
+        store.forget_plans(self.folder, last)
 
     async def _end(self) -> None:
         run = self.run

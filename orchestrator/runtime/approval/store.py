@@ -49,16 +49,21 @@ def folder_of(project: Path | str) -> Path:
 
 
 def prepare(folder: Path) -> str:
-    """Make the folder what it must be, take away what crashes left, and return the project's id."""
+    """Make the folder what it must be, and return the project's id."""
     try:
         for each in (folder, *(folder / name for name in _FOLDERS)):
             each.mkdir(mode=0o700, exist_ok=True)
             if stat.S_ISLNK(os.lstat(each).st_mode):
                 raise Faulted(Fault("CFG-003", f"{each.name!r} in {FOLDER!r} is a symlink; remove it"))
-            sweep(each)
         return project_id(folder) or _new_id(folder)
     except OSError as error:
         raise Faulted(Fault("CFG-003", f"{FOLDER!r} cannot be used: {error.strerror}")) from None
+
+
+def tidy(folder: Path) -> None:
+    """Take away what crashes left. Only for who holds the project: a write in flight loses its temporary file."""
+    for each in (folder, *(folder / name for name in _FOLDERS)):
+        sweep(each)
 
 
 def project_id(folder: Path) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import Draft
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.refusal import GateRefused
@@ -262,14 +264,13 @@ async def stopped_after(root: Path, step: int, wish: str) -> Any:
 
     async with project(root, on_step=on_step) as approval:
         await waiting(approval)
-        await approval.approve()
-        return approval
+        return await approval.approve()
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
 async def test_a_plan_pauses_between_steps_and_goes_on_where_it_stopped(tmp_path: Path, step: int) -> None:
     root = planted(tmp_path)
-    status = await (await stopped_after(root, step, "pause")).status()
+    status = await stopped_after(root, step, "pause")
     assert status.state == "Paused"
     assert [one.status for one in status.steps] == ["done"] * step + ["pending"] * (5 - step)
     async with project(root) as approval:
@@ -283,7 +284,7 @@ async def test_a_plan_pauses_between_steps_and_goes_on_where_it_stopped(tmp_path
 async def test_a_cancel_moves_the_state_at_once_and_brings_every_byte_back(tmp_path: Path, step: int) -> None:
     root = planted(tmp_path)
     before = tree(root)
-    status = await (await stopped_after(root, step, "cancel")).status()
+    status = await stopped_after(root, step, "cancel")
     assert (status.state, status.plan_status) == ("Idle", "cancelled")
     assert tree(root) == before
     assert set(status.undone) <= {*FILES, *DONE}
@@ -309,8 +310,10 @@ async def test_a_conflict_blocks_the_resume_names_the_file_and_keeps_the_edit(
     async with project(root) as approval:
         error = await refused(approval.resume(), "drift", "ST-005")
         assert name in error.reason
-        assert "cancel" in error.next_steps
-        assert (await approval.status()).state == "Paused"
+        assert [one.split(",")[0] for one in error.next_steps] == ["resume", "cancel"]
+        status = await approval.status()
+        assert (status.state, [one.path for one in status.drift]) == ("Paused", [name])
+        assert status.drift[0].why == "was changed outside"
         assert (root / name).read_bytes() == b"from outside"
 
 
@@ -339,7 +342,7 @@ async def test_an_edit_from_outside_survives_the_cancel_and_the_rest_is_undone(t
 
 async def test_a_pause_that_comes_after_the_last_step_began_changes_nothing(tmp_path: Path) -> None:
     root = planted(tmp_path)
-    status = await (await stopped_after(root, 5, "pause")).status()
+    status = await stopped_after(root, 5, "pause")
     assert (status.state, status.plan_status) == ("Idle", "completed")
     async with project(root) as approval:  # and it is not found by a later plan
         (root / "old.txt").write_bytes(FILES["old.txt"])
@@ -432,13 +435,20 @@ async def test_an_empty_request_and_a_command_out_of_place_change_nothing(tmp_pa
 # ---- what is kept ----
 
 
-async def test_only_the_last_requests_are_kept(tmp_path: Path) -> None:
+async def test_only_the_last_requests_are_kept_and_no_run_of_another_graph_is_removed(tmp_path: Path) -> None:
     root = planted(tmp_path)
+    (root / ".orchestrator").mkdir()
+    async with SqliteJournal(root / ".orchestrator/journal.db") as journal:
+        lease = await journal.create("other", "me", {"graph": "llm_loop", "fingerprint": "f", "at": 0.0})
+        await journal.append(lease, [Draft("ended", {"outcome": "completed", "reason": "none"})])
+        await journal.release(lease)
     async with project(root, limits=ApprovalLimits(keep_plans=3)) as approval:
         for _ in range(6):
             await waiting(approval)
             await approval.reject()
         runs = [head.run_id async for head in approval._session.journal.runs(graph="approval")]
     assert runs == ["approval-0004", "approval-0005", "approval-0006"]
+    async with SqliteJournal(root / ".orchestrator/journal.db") as journal:
+        assert (await journal.head("other")).status == "ended"
     kept = sorted(file.name for file in (root / ".orchestrator/plan").iterdir())
     assert kept == ["plan-4.v1.json", "plan-5.v1.json", "plan-6.v1.json"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Held
+from orchestrator.journal.files import stage
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.approval.refusal import GateRefused
@@ -59,6 +60,8 @@ async def test_another_process_asks_the_one_that_works_to_stop(tmp_path: Path, w
     assert [one.status for one in status.steps] == ["done", "running", "pending", "pending", "pending"]
     await Approval.ask(root, wish, by="bob", why="lunch")
     await heard(root)
+    with pytest.raises(GateRefused, match="IPC-006"):
+        await Approval.ask(root, wish, by="bob")
     work.go.set()
     assert await task == ends
     if wish == "cancel":
@@ -140,3 +143,18 @@ async def test_a_planner_is_not_needed_to_go_on_with_a_plan(tmp_path: Path) -> N
     async with Approval(root, by="ann", clock=clock()) as approval:
         status = await approval.approve()
         assert (status.plan_status, status.launch) == ("completed", {"planner": "file"})
+
+
+async def test_a_process_that_comes_while_another_writes_disturbs_no_write(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    work = AtWork(root)
+    task = asyncio.create_task(work.carried_out())
+    await work.begun.wait()
+    folder = root / ".orchestrator"
+    staged = stage("steps.json", b"{}", root=folder)  # a projection that is just being written
+    with pytest.raises(Held):
+        async with project(root):
+            pass
+    staged.commit()
+    work.go.set()
+    assert await task == "Idle completed"

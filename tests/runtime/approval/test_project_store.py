@@ -168,7 +168,11 @@ async def test_a_journal_that_cannot_be_read_is_touched_by_nobody_until_a_person
     damaged = path.read_bytes() if path.exists() else b""
     async with project(root) as approval:
         status = await approval.status()
-        assert (status.state, status.error["code"], status.actions) == ("Failed", "ST-002", ("acknowledge",))
+        assert (status.state, status.error["code"], status.actions) == (
+            "Failed",
+            "ST-002",
+            ("acknowledge --discard",),
+        )
         assert approval.recovered.found == "corrupt"
         with pytest.raises(Exception, match="acknowledge --discard"):
             await approval.acknowledge()
