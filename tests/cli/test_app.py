@@ -19,6 +19,7 @@ COMMANDS = (
     "report",
     "doctor",
     "pipeline",
+    "approval",
     "runs",
     "operate",
     "ops",
