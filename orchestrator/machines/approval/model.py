@@ -123,6 +123,6 @@ class ApprovalContext:
     undone: list[str] = field(default_factory=list)
     """Files that the last rollback put back."""
     again: list[str] = field(default_factory=list)
-    """Labels of steps whose command may have run, and that a person lets run again."""
+    """Keys of commands that may have run, and that a person lets run again: once, for the next try has another key."""
     recovery: dict[str, Any] | None = None
     """What the last recovery found and did."""

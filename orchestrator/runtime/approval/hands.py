@@ -119,10 +119,9 @@ class ProjectHands:
 
     async def ready(self, run: ApprovalRun) -> Blocked | None:
         """Say what keeps the plan from being carried out, or gone on with."""
-        plan = Plan.read(run.ctx.plan or {})
         work = await self.work(run)
         asked = [await self.standing(run), await self._reachable()]
-        open_commands = [one for one in work.unknown if plan.step_label(one) not in run.ctx.again]
+        open_commands = [step for step, key in work.unknown.items() if key not in run.ctx.again]
         if open_commands:
             reason = f"the command of step {', '.join(open_commands)} was cut short; nobody knows whether it has run"
             asked.append(Blocked("plan", reason, ("resume --again", "cancel"), code="ST-006"))

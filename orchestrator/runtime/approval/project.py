@@ -244,8 +244,7 @@ class Approval:
             return await self._go(Event.RESUME_FAILED)
         if again:
             work = await self._session.hands.work(run)
-            plan = Plan.read(ctx.plan or {})
-            ctx.again = sorted({*ctx.again, *(plan.step_label(step) for step in work.unknown)})
+            ctx.again = sorted({*ctx.again, *work.unknown.values()})
         ctx.recovery = None
         return await self._go(Event.RESUME)
 

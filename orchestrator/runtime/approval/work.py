@@ -14,10 +14,10 @@ changes a file of the plan does so outside of the plan: a later step of that fil
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from orchestrator.errors import JournalError
 from orchestrator.journal.change import AnyRecord, Change, Conflict, ExternalEdit, Undone
@@ -59,8 +59,9 @@ class Standing:
     completed: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     """Steps whose command has ended, well or not."""
-    unknown: tuple[str, ...] = ()
-    """Steps whose command may have run, or be running."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Steps that are not complete though their command was begun and did not end well, as far as anybody knows: id ->
+    key of the last try. Nobody runs such a command again without being told to."""
     begun: int = 0
     """Commands of all plans of the run."""
 
@@ -73,39 +74,48 @@ def completed(records: Iterable[AnyRecord], plan: Plan) -> tuple[str, ...]:
 def standing(records: Iterable[AnyRecord], plan: Plan) -> Standing:
     """Read how far a plan is. Pure."""
     steps: dict[str, None] = {}
-    ended: dict[str, None] = {}
-    open_: dict[str, str] = {}
+    commands = _Commands()
     changes: dict[str, str] = {}
-    begun = 0
     for record in records:
         kind, body = record.kind, record.body
-        effect, label = body.get("effect"), str(body.get("step", ""))
-        begun += effect == COMMAND and kind == "intent"
-        key = str(body.get("key", ""))
+        effect, label, key = body.get("effect"), str(body.get("step", "")), str(body.get("key", ""))
+        commands.begun += effect == COMMAND and kind == "intent"
         if kind == "rolled_back" and key in changes:
             steps.pop(changes[key], None)
         elif not label.startswith(plan.label):
             continue
         elif effect == COMMAND:
-            _fold_command(kind, key, label, open_, ended)
+            commands.fold(kind, key, label, body.get("exit"))
         elif effect == STEP and kind == "done":
             steps[label] = None
         elif kind == "intent":
             changes[key] = label
-    return Standing(plan.ids(steps), plan.ids(ended), plan.ids(open_.values()), begun)
+    unknown = {label: key for label, key in commands.unsettled.items() if label not in steps}
+    ids = plan.ids(unknown)
+    return Standing(
+        plan.ids(steps),
+        plan.ids(commands.ended),
+        dict(zip(ids, unknown.values(), strict=True)),
+        commands.begun,
+    )
 
 
-def _fold_command(kind: str, key: str, label: str, open_: dict[str, str], ended: dict[str, None]) -> None:
-    if kind == "intent":
-        open_[key] = label
-    else:
-        open_.pop(key, None)
-        if (
-            kind == "done"
-        ):  # run again on somebody's word: what became of the try before is no question any more
-            ended[label] = None
-            for one in [one for one, other in open_.items() if other == label]:
-                del open_[one]
+@dataclass(slots=True)
+class _Commands:
+    """What the records tell of commands, by the label of their step."""
+
+    unsettled: dict[str, str] = field(default_factory=dict)
+    """Keys of those that were begun and did not end well."""
+    ended: dict[str, None] = field(default_factory=dict)
+    begun: int = 0
+
+    def fold(self, kind: str, key: str, label: str, exit_code: int | None) -> None:
+        if kind == "intent":
+            self.unsettled[label] = key
+        elif kind == "done":
+            self.ended[label] = None
+        if kind == "rolled_back" or (kind == "done" and exit_code == 0):
+            self.unsettled.pop(label, None)
 
 
 class StepWork:
@@ -143,8 +153,8 @@ class StepWork:
         self._done = list(told.completed)
         self._ran = list(told.commands)
         self._begun = told.begun
-        self.unknown = told.unknown
-        """Ids of steps whose command may have run."""
+        self.unknown = dict(told.unknown)
+        """Steps whose command may have run: id -> key of the last try. To do such a step runs it once more."""
 
     @property
     def done(self) -> tuple[str, ...]:
@@ -184,9 +194,6 @@ class StepWork:
         if first != step.id:
             raise Faulted(Fault("ST-001", f"step {first!r} comes before step {step.id!r}", step=step.id))
         report = await RETRIES.call(self._tried, step, clock=self._clock)
-        after = {file.path: file.sha256 for file in report.files}
-        body = {"effect": STEP, "step": self._plan.step_label(step), "after": after}
-        await self._append("done", body)
         self._done.append(step.id)
         self._hook("step done")
         return report
@@ -195,7 +202,7 @@ class StepWork:
         if step.kind is StepKind.RUN:
             return await self._run(step)
         try:
-            return StepReport(step.id, tuple([await self._change(step, file) for file in step.files]))
+            files = tuple([await self._change(step, file) for file in step.files])
         except JournalError:
             raise
         except Exception as error:
@@ -205,6 +212,12 @@ class StepWork:
                 kept = [Fault("ST-007", str(one), path=one.path, step=step.id) for one in undone.conflicts]
                 raise Faulted([*fault.faults, *kept], code="ST-007") from error
             raise fault from error
+        await self._append(self._complete(step, files))
+        return StepReport(step.id, files)
+
+    def _complete(self, step: Step, files: tuple[Fingerprint, ...] = ()) -> Draft:
+        after = {file.path: file.sha256 for file in files}
+        return Draft("done", {"effect": STEP, "step": self._plan.step_label(step), "after": after})
 
     async def _change(self, step: Step, file: FileChange) -> Fingerprint:
         path, label = file.path, self._plan.step_label(step)
@@ -230,19 +243,23 @@ class StepWork:
         key = f"{COMMAND}-{self._begun}"
         self._begun += 1
         about = {"effect": COMMAND, "key": key, "step": label}
-        await self._append("intent", {**about, "argv": list(step.argv)})
+        await self._append(Draft("intent", {**about, "argv": list(step.argv)}))
+        self.unknown[step.id] = key
         self._hook("command begins")
         try:
             ran = await command.run(step.argv, root=self._ground.root, seconds=step.timeout)
         except Faulted as fault:
-            await self._append("rolled_back", {**about, "outcome": "not started"})
+            await self._append(Draft("rolled_back", {**about, "outcome": "not started"}))
+            del self.unknown[step.id]
             raise Faulted([one.at(step.id) for one in fault.faults], code=fault.code) from None
         self._hook("command ended")
-        await self._append("done", {**about, "exit": ran.exit_code})
+        ended = Draft("done", {**about, "exit": ran.exit_code})
+        # In one append: a command that ended well is never run again because a crash came before its step was complete.
+        await self._append(ended, *([self._complete(step)] if ran.exit_code == 0 else []))
         self._ran.append(step.id)
-        self.unknown = tuple(one for one in self.unknown if one != step.id)
         if ran.exit_code != 0:
             raise Faulted(_failed(step, ran))
+        del self.unknown[step.id]
         return StepReport(step.id, (), ran.exit_code, ran.output)
 
     # ---- back ----
@@ -264,11 +281,11 @@ class StepWork:
         if step_id in self._done:
             self._done.remove(step_id)
 
-    async def _append(self, kind: str, body: dict[str, Any]) -> None:
-        waiting = self._journal.append(self._lease, [Draft(kind, body)])
+    async def _append(self, *drafts: Draft) -> None:
+        waiting = self._journal.append(self._lease, drafts)
         if waiting is not None:
             await waiting
-        self._hook(kind)
+        self._hook(drafts[0].kind)
 
 
 def _hidden(changes: Iterable[Change], label: str, conflicts: list[Conflict]) -> bool:

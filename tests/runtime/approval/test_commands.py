@@ -67,7 +67,7 @@ async def test_a_command_that_fails_is_told_and_what_files_it_made_stays(root: P
     work = await stage.begin()
     error = await refused(work, stage.plan, "1")
     assert (error.code, error.fault.message) == ("BLD-002", "'python3' ended with 3")
-    assert (work.commands_run, work.unknown, work.done) == (("1",), (), ())
+    assert (work.commands_run, work.unknown, work.done) == (("1",), {"1": "command-0"}, ())
     assert (root / "made").exists()
     assert [body.get("exit") for _, body in await stage.bodies()] == [None, 3]
 
@@ -133,13 +133,43 @@ async def test_a_command_cut_short_by_a_crash_is_unknown_until_it_ran_again(root
     with suppress(Crash):
         await work.perform(stage.plan.steps[0])
     recovered = await stage.again()
-    assert (recovered.unknown, recovered.commands_run) == (("1",), ())
+    assert (recovered.unknown, recovered.commands_run) == ({"1": "command-0"}, ())
     assert (await recovered.undo_open()).changes == ()
     await recovered.perform(stage.plan.steps[0])
     assert (root / "made").read_text() == "xx"
-    assert (recovered.unknown, recovered.done) == ((), ("1",))
+    assert (recovered.unknown, recovered.done) == ({}, ("1",))
     told = standing(await stage.journal.load("run"), stage.plan)
-    assert (told.unknown, told.completed, told.begun) == ((), ("1",), 2)
+    assert (told.unknown, told.completed, told.begun) == ({}, ("1",), 2)
+
+
+async def test_a_command_that_a_crash_cut_short_twice_is_unknown_by_another_key(root: Path) -> None:
+    def hook(name: str) -> None:
+        if name == "command begins":
+            raise Crash
+
+    stage = Stage(root, python("pass"))
+    work = await stage.begin(hook=hook)
+    with suppress(Crash):
+        await work.perform(stage.plan.steps[0])
+    again = await stage.again(hook=hook)
+    with suppress(Crash):
+        await again.perform(stage.plan.steps[0])
+    assert (again.unknown, (await stage.again()).unknown) == ({"1": "command-1"}, {"1": "command-1"})
+
+
+async def test_a_command_that_ended_well_is_complete_in_the_same_record_as_its_end(root: Path) -> None:
+    appended: list[int] = []
+    stage = Stage(root, python("pass"))
+    work = await stage.begin()
+    append = stage.journal.append
+
+    def counted(lease: Any, drafts: Any, blobs: Any = None) -> Any:
+        appended.append(len(drafts))
+        return append(lease, drafts, blobs)
+
+    stage.journal.append = counted  # type: ignore[method-assign]
+    await work.perform(stage.plan.steps[0])
+    assert appended == [1, 2]
 
 
 async def test_a_program_that_cannot_be_started_just_now_is_tried_once_more(
@@ -158,7 +188,7 @@ async def test_a_program_that_cannot_be_started_just_now_is_tried_once_more(
     assert error.code == "BLD-004"
     kinds = [(kind, body.get("outcome")) for kind, body in await stage.bodies()]
     assert kinds == [("intent", None), ("rolled_back", "not started")] * 2
-    assert work.unknown == ()
+    assert work.unknown == {}
     await work.perform(stage.plan.steps[0])
     assert work.done == ("1",)
 

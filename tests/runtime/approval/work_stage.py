@@ -62,11 +62,11 @@ class Stage:
         self.lease = await self.journal.create("run", "me", BODY)
         return StepWork(self.journal, self.lease, self.root, self.plan, clock=FakeClock(auto=True), **options)
 
-    async def again(self) -> StepWork:
+    async def again(self, **options: Any) -> StepWork:
         """The work of the next owner."""
         lease = await self.journal.claim("run", "next", steal=True)
         records = await self.journal.load("run")
-        return StepWork(self.journal, lease, self.root, self.plan, records=records)
+        return StepWork(self.journal, lease, self.root, self.plan, records=records, **options)
 
     async def bodies(self) -> list[tuple[str, dict[str, Any]]]:
         return [(one.kind, dict(one.body)) for one in (await self.journal.load("run"))[1:]]
