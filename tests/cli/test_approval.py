@@ -143,6 +143,45 @@ def test_steps_that_the_chosen_ones_need_wait_for_a_yes_of_their_own(
     assert shop.tree() == shop.before
 
 
+def test_the_parts_of_a_request_are_one_plan_each_and_each_waits_for_its_own_yes(
+    cli: Cli, approval: Cli, shop: Shop
+) -> None:
+    shop.says({"plans": [{**one_change("a.txt"), "goal": "One."}, {**one_change("b.txt"), "goal": "Two."}]})
+    assert "plan-1 version 1, pending" in cli(*shop.submit).out
+    approval("diff")
+    first = approval("approve", "--execute")
+    assert first.code == 0
+    assert "question: Go on with the next part: Two." in first.out
+    assert not (shop.folder / "b.txt").exists()
+    assert "pending" in approval("submit", "--confirm").out
+    approval("diff")
+    second = approval("approve", "--execute")
+    assert second.code == 0
+    assert "question" not in second.out
+    assert shop.read("a.txt") == shop.read("b.txt") == "new\n"
+
+
+def test_a_plan_that_waited_for_too_long_cannot_be_approved(cli: Cli, approval: Cli, shop: Shop) -> None:
+    cli(*shop.submit, "--limit", "expiry_seconds=0.001")
+    done = approval("approve")
+    assert done.code == 2
+    assert "the plan expired: it waited for too long" in done.out
+    assert f"next: orchestrator approval submit --project {shop.folder} TEXT" in done.err
+    assert data(approval("status", "--json"))["plan_status"] == "expired"
+    assert shop.tree() == shop.before
+
+
+def test_limits_of_a_request_are_kept_for_the_commands_after_it(cli: Cli, approval: Cli, shop: Shop) -> None:
+    done = cli(*shop.submit, "--limit", "steps=3")
+    assert done.code == 1
+    assert "VAL-007" in done.out
+    approval("acknowledge")
+    assert cli(*shop.submit, "--limit", "steps=5", "--limit", "diff_lines=0").code == 0
+    approval("diff")
+    assert approval("approve").code == 0, "other limits would be another configuration"
+    assert approval("execute").code == 0
+
+
 def test_an_edit_from_outside_before_the_execution_is_named_and_kept(
     cli: Cli, approval: Cli, shop: Shop
 ) -> None:

@@ -186,12 +186,11 @@ def test_a_text_from_somebody_cannot_drive_the_terminal(cli: Cli, approval: Cli,
     document["goal"] = "Fine.\x1b[2J\u202e"
     document["steps"][0]["title"] = "\x1b]0;owned\x07"
     shop.says(document)
-    cli("approval", "submit", "do\x1b[31m it", "--plan", str(shop.plan), *shop.here)
-    for command in ("status", "show", "diff"):
-        done = approval(command)
-        assert done.code == 0
-        assert "\x1b" not in done.out
-        assert "\x07" not in done.out
+    submitted = cli("approval", "submit", "do\x1b[31m it", "--plan", str(shop.plan), *shop.here)
+    assert submitted.code == 1, "words that hide something are no plan"
+    for done in (submitted, approval("status"), approval("diff"), approval("acknowledge")):
+        assert "\x1b" not in done.out + done.err
+        assert "\x07" not in done.out + done.err
 
 
 def test_a_project_that_cannot_be_written_to_is_one_sentence(cli: Cli, shop: Shop) -> None:

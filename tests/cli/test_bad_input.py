@@ -64,7 +64,10 @@ BAD = [
     (("replay", "two.jsonl", "--speed", "nan"), "speed is nan"),
     (("replay", "two.jsonl", "--speed", "fast"), "Invalid value for '--speed'"),
     (("replay", "two.jsonl", "--json", "--live"), "give one of them"),
-    (("graph", "nowhere"), "unknown graph 'nowhere'; known: approval, llm_loop, pipeline, or module:attribute"),
+    (
+        ("graph", "nowhere"),
+        "unknown graph 'nowhere'; known: approval, llm_loop, pipeline, or module:attribute",
+    ),
     (("graph", "models:number"), "graph 'models:number' is a int, not a Graph"),
     (("graph", "--format", "svg"), "unknown format 'svg'; known: mermaid, dot, table, json"),
     (("lint", "nowhere"), "unknown graph 'nowhere'; known: approval, llm_loop"),

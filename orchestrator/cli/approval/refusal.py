@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from orchestrator.cli.approval.standing import one_line, said_or_typed, typed
+from orchestrator.cli.approval.standing import one_line, said_or_typed, typed, worth_saying
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, say_json
 from orchestrator.errors import Held
@@ -25,7 +25,7 @@ def told(refused: GateRefused, project: str | None, *, json: bool) -> Exit:
         "next_steps": list(refused.next_steps),
         "retryable_now": refused.retryable_now,
     }
-    steps = [said_or_typed(one, project) for one in refused.next_steps]
+    steps = [said_or_typed(one, project) for one in worth_saying(refused.next_steps)]
     return _say(f"({named}): {one_line(refused.reason)}{again}", "next", steps, data, json=json)
 
 

@@ -16,7 +16,7 @@ from orchestrator.runtime.approval.status import Drift, Question, Recovered, Sta
 
 VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "submit": (("TEXT",), "say what is to be done"),
-    "confirm": ((), "yes, that is what was meant"),
+    "confirm": ((), "yes, go on with that"),
     "show": ((), "see the plan"),
     "diff": ((), "see what the plan would change, line by line"),
     "approve": ((), "let it be done as it is shown"),
@@ -170,8 +170,8 @@ def said_or_typed(step: str, project: str | None) -> str:
     return f"{command}  ({one_line(found['more'])})" if found["more"] else command
 
 
-def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
-    """Return the commands that are possible now, and what each comes to."""
+def worth_saying(actions: Iterable[str]) -> list[str]:
+    """Return what a person is told of what is possible, in the order in which to do it."""
     possible = list(actions)
     if "reject" in possible and "cancel" in possible:  # the same, as long as nothing is done
         possible.remove("cancel")
@@ -179,6 +179,12 @@ def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
         possible = [action for action in possible if action not in _LOOKS]
     if "approve" in possible:  # not before looking
         possible.sort(key=lambda action: action not in _LOOKS)
+    return possible
+
+
+def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
+    """Return the commands that are possible now, and what each comes to."""
+    possible = worth_saying(actions)
     known = [(said_or_typed(one, project), VERBS.get(one.split()[0], ((), ""))[1]) for one in possible]
     if not known:
         return
