@@ -40,12 +40,14 @@ async def before_reject(run: ApprovalRun) -> None:
 
 
 async def before_request_changes(run: ApprovalRun) -> None:
-    """The person's answer was about the version before."""
+    """The person's answer was about the version before. Another one must be within the planner's budget."""
+    _refuse(run, run.deps.hands.affordable())
     run.ctx.consent = None
 
 
 async def before_retry(run: ApprovalRun) -> None:
-    """Same intent, new plan: what was said and done about the old one is void."""
+    """Same intent, new plan, within the planner's budget: what was said and done about the old one is void."""
+    _refuse(run, run.deps.hands.affordable())
     ctx = run.ctx
     ctx.plan, ctx.plan_status, ctx.consent, ctx.changes = None, "", None, ""
     _forget(run)

@@ -45,6 +45,10 @@ class Hands(Protocol):
         """Say what keeps a plan from being carried out, or from being gone on with: drift, the planner, a limit."""
         ...
 
+    def affordable(self) -> Blocked | None:
+        """Say what keeps the planner from being asked for another plan: a budget that is used up."""
+        ...
+
     async def left(self, run: ApprovalRun) -> tuple[Step, ...]:
         """Return the steps that are still to be done, in their order."""
         ...

@@ -142,6 +142,13 @@ class ProjectHands:
         plan = Plan.read(run.ctx.plan or {})
         return first_blocked([self._configured(plan), await self._drifted(run)])
 
+    def affordable(self) -> Blocked | None:
+        """Say that the planner has used too much of its token budget to be asked for another plan."""
+        fault = None if self._planner is None else self._planner.budget()
+        if fault is None:
+            return None
+        return Blocked("token_budget", fault.message, ("reject", "acknowledge"), code=fault.code)
+
     def _configured(self, plan: Plan) -> Blocked | None:
         if plan.caps_digest == digest_of(asdict(self._limits.caps)):
             return None
@@ -229,7 +236,7 @@ class _InTime:
     def __init__(self, planner: Planner, pace: Pace, seconds: float) -> None:
         self._planner = planner
         self._pace = pace
-        self._seconds = seconds
+        self._seconds = 0.0 if getattr(planner, "bounds_itself", False) else seconds
 
     @property
     def regenerates(self) -> bool:
@@ -240,6 +247,11 @@ class _InTime:
 
     async def plan(self, request: PlanRequest) -> PlanDraft:
         return await self._timed(self._planner.plan(request))
+
+    def budget(self) -> Fault | None:
+        asked = getattr(self._planner, "budget", None)
+        fault: Fault | None = None if asked is None else asked()
+        return fault
 
     async def reachable(self) -> Fault | None:
         return await self._timed(self._planner.reachable(), counts=False)

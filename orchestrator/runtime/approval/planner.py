@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from orchestrator.machines.approval.path import path_faults
 from orchestrator.machines.approval.plan import PlanDraft
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.messages import Request, Response, Usage
 from orchestrator.ports import LLM, Clock
 from orchestrator.retry import RetryPolicy, classify
 from orchestrator.runtime.approval.ground import Ground
@@ -34,12 +36,18 @@ from orchestrator.toolspec import ToolSpec, tool
 
 LIMITS = Limits(
     max_iterations=30,
-    max_seconds=120.0,
+    max_seconds=1_800.0,
     max_input_tokens=100_000,
     max_output_tokens=16_000,
     completion_retries=0,
 )
-"""Of one answer (seed 001's knowledge base: 120 s, 100,000 tokens in, 16,000 out)."""
+"""Tokens: of all answers for one thing that a person wants (seed 001's knowledge base). The rest: of one answer."""
+REQUEST_SECONDS = 120.0
+"""Of one request to the model."""
+RESERVE = 4_000
+"""Input tokens that are kept back."""
+SOFT_SHARE = 0.80
+"""No further answer is begun where more of the budget is used."""
 CONNECT_SECONDS = 5.0
 _PORTS = {"https": 443, "http": 80}
 
@@ -73,10 +81,13 @@ _CODES = {
 class ModelPlanner:
     """Asks a model what a person wants, and for plans. Raises Faulted of the family AI.
 
-    `limits` are those of one answer. `params` go into every request.
+    `limits` are those of one answer, but tokens: they are of all answers since a person's request was last extracted.
+    `seconds` bound each request to the model; 0 is no bound. `params` go into every request.
     """
 
     regenerates = True
+    bounds_itself = True
+    """Each request to the model has a time limit of its own; a whole plan takes as many as it takes."""
 
     def __init__(
         self,
@@ -85,13 +96,16 @@ class ModelPlanner:
         *,
         caps: PlanCaps | None = None,
         limits: Limits | None = None,
+        seconds: float = REQUEST_SECONDS,
         clock: Clock | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
         self._llm = llm
+        self._asked = _InTime(llm, seconds)
         self._ground = Ground(root, caps)
+        self._limits = limits or LIMITS
+        self._used = Usage()
         self._options = {
-            "limits": limits or LIMITS,
             "retry": RetryPolicy(attempts=1),
             "observers": (),
             "clock": clock,
@@ -99,7 +113,8 @@ class ModelPlanner:
         }
 
     async def extract(self, text: str) -> Extraction:
-        """Ask what a person wants."""
+        """Ask what a person wants. From here on tokens are counted anew."""
+        self._used = Usage()
         found: Extraction = await self._answer(self._extractor, text)
         return found
 
@@ -107,6 +122,21 @@ class ModelPlanner:
         """Ask for a plan."""
         draft: PlanDraft = await self._answer(self._drafter, _prompt(request, self._ground.caps))
         return draft
+
+    def budget(self) -> Fault | None:
+        """Say that too many tokens are used for another answer to be begun, or None."""
+        limits, used = self._limits, self._used
+        most = max(limits.max_input_tokens - RESERVE, 1) if limits.max_input_tokens else 0
+        for name, spent, allowed in (
+            ("input", used.input_tokens, most),
+            ("output", used.output_tokens, limits.max_output_tokens),
+        ):
+            if allowed and spent > SOFT_SHARE * allowed:
+                said = (
+                    f"{spent} {name} tokens are used of {allowed}; no plan is begun beyond {SOFT_SHARE:.0%}"
+                )
+                return Fault("RES-002", said)
+        return None
 
     async def reachable(self) -> Fault | None:
         """Say whether the address of the provider takes connections; nothing is asked there."""
@@ -126,12 +156,12 @@ class ModelPlanner:
 
     @cached_property
     def _extractor(self) -> Orchestrator:
-        return Orchestrator(self._llm, output_type=Extraction, instructions=_EXTRACT, **self._options)  # type: ignore[arg-type]
+        return Orchestrator(self._asked, output_type=Extraction, instructions=_EXTRACT, **self._options)  # type: ignore[arg-type]
 
     @cached_property
     def _drafter(self) -> Orchestrator:
         return Orchestrator(
-            self._llm,
+            self._asked,
             output_type=PlanDraft,
             instructions=_PLAN,
             tools=reading(self._ground),
@@ -139,10 +169,40 @@ class ModelPlanner:
         )
 
     async def _answer(self, agent: Orchestrator, prompt: str) -> Any:
-        result = await agent.run(prompt)
+        if fault := self.budget():
+            raise Faulted(fault)
+        result = await agent.run(prompt, limits=self._left())
+        self._used += result.usage
         if result.outcome is not Outcome.COMPLETED:
             raise _faulted(result)
         return result.output
+
+    def _left(self) -> Limits:
+        """Return the limits of the next answer: of the tokens, what is left."""
+        limits, used = self._limits, self._used
+        most = limits.max_input_tokens and max(limits.max_input_tokens - RESERVE - used.input_tokens, 1)
+        out = limits.max_output_tokens and max(limits.max_output_tokens - used.output_tokens, 1)
+        return replace(limits, max_input_tokens=most, max_output_tokens=out)
+
+
+class _InTime:
+    """A model that answers within so many seconds, or not at all. All else one may ask of it is its own."""
+
+    def __init__(self, llm: LLM, seconds: float) -> None:
+        self._llm = llm
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_llm":  # of a copy that is not made yet
+            raise AttributeError(name)
+        return getattr(self._llm, name)
+
+    async def complete(self, request: Request) -> Response:
+        try:
+            async with asyncio.timeout(self._seconds or None):
+                return await self._llm.complete(request)
+        except TimeoutError as error:
+            raise LLMError(f"no answer within {self._seconds:g} s", kind="timeout") from error
 
 
 def reading(ground: Ground) -> tuple[ToolSpec, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request
+from orchestrator.messages import Request, Response, Usage
 from orchestrator.ports import LLM
 from orchestrator.providers.limiter import Limited, RateLimit
 from orchestrator.providers.openai import OpenAI
@@ -201,6 +202,48 @@ async def test_an_empty_or_endless_request_asks_nobody(root: Path, text: str) ->
     with pytest.raises(Faulted) as refused:
         await extracted(ModelPlanner(llm, root), text)
     assert refused.value.code == "VAL-001"
+
+
+async def test_tokens_are_counted_over_all_answers_for_one_request_and_end_at_the_soft_limit(
+    root: Path,
+) -> None:
+    def reply(tokens: int) -> Response:
+        return Response(json.dumps(PLAN), usage=Usage(input_tokens=tokens, output_tokens=10))
+
+    said = [
+        Response(json.dumps(EXTRACTION), usage=Usage(input_tokens=60_000, output_tokens=10)),
+        reply(10_000),
+    ]
+    planner = ModelPlanner(ScriptedLLM([*said, reply(9_000)]), root)
+    await planner.extract("x")
+    await planner.plan(PlanRequest(intent=INTENT))
+    assert planner.budget() is None
+    await planner.plan(PlanRequest(intent=INTENT))
+    with pytest.raises(Faulted, match="79000 input tokens are used of 96000") as refused:
+        await planner.plan(PlanRequest(intent=INTENT))
+    assert refused.value.code == "RES-002"
+
+
+async def test_an_answer_beyond_the_hard_limit_is_the_last(root: Path) -> None:
+    much = Usage(input_tokens=96_001, output_tokens=1)
+    planner = ModelPlanner(
+        FunctionLLM(lambda _: Response("", (call("read_file", path="a.py"),), usage=much)), root
+    )
+    with pytest.raises(Faulted) as refused:
+        await planner.plan(PlanRequest(intent=INTENT))
+    assert refused.value.code == "RES-002"
+    assert planner.budget() is not None
+
+
+async def test_a_model_that_never_answers_is_waited_for_so_long_and_no_longer(root: Path) -> None:
+    async def never(_: Request) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    planner = ModelPlanner(FunctionLLM(never), root, seconds=0.05)
+    with pytest.raises(Faulted) as failed:
+        await planner.extract("x")
+    assert failed.value.code == "AI-002"
 
 
 # ---- a model over a real connection ----
