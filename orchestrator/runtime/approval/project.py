@@ -163,6 +163,7 @@ class Approval:
         if ctx.kept is None:
             raise self._refusal("state", "no intent waits to be confirmed", "submit")
         ctx.intent, ctx.confirmed, ctx.plan, ctx.plan_status = ctx.kept, True, None, ""
+        ctx.recovery = None
         return await self._go(Event.SUBMIT)
 
     # ---- the person's decision ----

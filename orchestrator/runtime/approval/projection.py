@@ -80,9 +80,7 @@ class Projection:
             "steps": rows,
         }
 
-    def _state(
-        self, plan: Mapping[str, Any], files: Mapping[str, bytes], seq: int
-    ) -> dict[str, Any]:
+    def _state(self, plan: Mapping[str, Any], files: Mapping[str, bytes], seq: int) -> dict[str, Any]:
         state = self.stored.state or State.IDLE.value
         busy = state in (State.EXECUTING.value, State.PAUSED.value, State.CANCELLING.value)
         return {

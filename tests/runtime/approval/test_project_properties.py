@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.errors import JournalError
+from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.journal import Record
+from orchestrator.kernel.journal import Journal, Record
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.intent import Extraction
@@ -34,37 +35,25 @@ MAY_WRITE = (
     "approve_some",
     "wish_pause",
     "wish_cancel",
+    "crash",
 )
 """Commands after which the project may be another one; each needs a consent that was given before."""
 
-COMMANDS = st.sampled_from(
-    (
-        *(
-            "submit",
-            "submit",
-            "confirm",
-            "show",
-            "show",
-            "approve",
-            "approve",
-            "approve_later",
-            "approve_some",
-        ),
-        *(
-            "execute",
-            "reject",
-            "changes",
-            "resume",
-            "resume",
-            "cancel",
-            "cancel",
-            "shown",
-            "acknowledge",
-            "retry",
-        ),
-        *("rollback", "wish_pause", "wish_pause", "wish_cancel", "wait", "edit", "reopen", "pause"),
-    )
+OTHERS = (
+    "submit",
+    "confirm",
+    "show",
+    "approve_later",
+    "reject",
+    "changes",
+    "shown",
+    "acknowledge",
+    "retry",
+    "pause",
 )
+FROM_OUTSIDE = ("wait", "edit", "reopen")
+OFTEN = ("submit", "show", "show", "approve", "resume", "cancel", "crash")
+COMMANDS = st.sampled_from((*MAY_WRITE, *OTHERS, *FROM_OUTSIDE, *OFTEN))
 
 
 class Improviser:
@@ -136,12 +125,12 @@ class Person:
         (root / "kept.txt").write_text("one\ntwo\n")
         (root / "old.txt").write_text("old\n")
 
-    async def open(self) -> None:
+    async def open(self, journal: Journal | None = None) -> None:
         self.approval = Approval(
             self.root,
             self.planner,
             clock=self.clock,
-            journal=self.journal,
+            journal=journal or self.journal,
             by="ann",
             on_step=self._on_step,
         )
@@ -177,35 +166,86 @@ class Person:
             case "wish_pause" | "wish_cancel":
                 state = (await approval.status()).state
                 await (approval.resume() if state == "Paused" else approval.approve())
+            case "wait" | "edit" | "reopen" | "crash":
+                await self._happens(command, number)
+            case _:
+                await getattr(approval, command)()
+
+    async def _happens(self, what: str, number: int) -> None:
+        match what:
             case "wait":
                 await self.clock.advance((1.0, 1000.0, 1800.0)[number % 3])
             case "edit":
                 (self.root / "kept.txt").write_text(f"one\nsomebody {number}\n")
                 self.edited = True
             case "reopen":
-                await approval.__aexit__(None, None, None)
+                await self.approval.__aexit__(None, None, None)
                 await self.open()
                 assert self.approval.recovered is None or self.approval.recovered.found == "AwaitingApproval"
             case _:
-                await getattr(approval, command)()
+                await self._crash(1 + 3 * number)
+
+    async def _crash(self, at: int) -> None:
+        """Go on with whatever there is, and lose the journal at an append; the next process finds what is left."""
+        await self.approval.__aexit__(None, None, None)
+        crashing = CrashingJournal(self.journal, at=at, when="before" if at % 2 else "after")
+        try:
+            await self.open(crashing)
+            match (await self.approval.status()).state:
+                case "AwaitingApproval":
+                    await self.approval.show()
+                    await self.approval.approve()
+                case "Paused":
+                    await (self.approval.cancel() if at % 5 else self.approval.resume())
+                case "Idle":
+                    await self.approval.submit("Once more.")
+                case _:
+                    pass
+        except (JournalError, GateRefused, Faulted):
+            pass
+        finally:
+            await self.approval.__aexit__(None, None, None)
+            self.journal.bury(self.approval._session.driver.owner)
+        await self.open()
 
     async def _holds(self, command: str, before: Tree) -> None:
         status, now = await self.approval.status(), tree(self.root)
         assert status.state in (State.IDLE, State.AWAITING_APPROVAL, State.PAUSED, State.FAILED), self.trail
         if now != before and command != "edit":
             assert command in MAY_WRITE, self.trail
-        if status.plan_status == "cancelled" and not self.edited and command in ("cancel", "wish_cancel"):
+        if (
+            status.plan_status == "cancelled"
+            and not self.edited
+            and command in ("cancel", "wish_cancel", "crash")
+        ):
             assert now == self.base, self.trail
         for head in [one async for one in self.journal.runs(graph="approval")]:
             check_records(await self.journal.load(head.run_id), self.trail)
 
 
+JUMPS = {("Executing", "Paused"), ("ExtractingIntent", "Idle"), ("Planning", "Idle")}
+"""What a recovery may do past the table."""
+
+
 def check_records(records: list[Record], trail: list[str]) -> None:
-    """The path is one of the table, each write has its approval before it, and each intent was settled."""
+    """The path is one of the table and of recoveries, and each write has its approval before it."""
+    check_path(records, trail)
+    check_writes(records, trail)
+
+
+def check_path(records: list[Record], trail: list[str]) -> None:
     rows = {(source.value, event.value, dest.value) for source, event, dest, _ in APPROVAL.rows}
-    moves = [one.body for one in records if one.kind == "transition"]
-    assert {(one["source"], one["event"], one["dest"]) for one in moves} <= rows, trail
-    assert all(one["dest"] == after["source"] for one, after in pairwise(moves)), trail
+    state = "Idle"
+    for one in records:
+        if one.kind == "transition":
+            assert (state, one.body["event"], one.body["dest"]) in rows, trail
+            state = one.body["dest"]
+        elif one.kind == "recovered":
+            assert (state, one.body["to"]) in JUMPS, trail
+            state = one.body["to"]
+
+
+def check_writes(records: list[Record], trail: list[str]) -> None:
     approved: set[str] = set()
     plan: Plan | None = None
     executing = False
@@ -234,7 +274,7 @@ async def lived(commands: list[tuple[str, int]], choices: list[int], root: Path)
     await person.approval.__aexit__(None, None, None)
 
 
-@settings(max_examples=400 if SOAK else 60)
+@settings(max_examples=400 if SOAK else 40)
 @given(
     st.lists(st.tuples(COMMANDS, st.integers(0, 8)), min_size=1, max_size=25),
     st.lists(st.integers(0, 839), min_size=3, max_size=12),
@@ -256,11 +296,14 @@ WAYS = st.sampled_from(
         ("show", "approve_some", "show", "approve"),
         ("changes", "show", "approve"),
         ("wait", "show", "approve"),
+        ("show", "crash", "resume"),
+        ("show", "crash", "cancel"),
+        ("show", "wish_pause", "crash", "cancel"),
     )
 )
 
 
-@settings(max_examples=200 if SOAK else 40)
+@settings(max_examples=200 if SOAK else 30)
 @given(
     st.lists(st.tuples(WAYS, st.integers(0, 8)), min_size=1, max_size=6),
     st.lists(st.integers(2, 839), min_size=3, max_size=12),
