@@ -172,8 +172,7 @@ class StepWork:
 
     async def undo_open(self) -> Undone:
         """Take back what a crash left of a step that is not complete."""
-        steps = {change.step for change in self._stack.changes} - set(map(self._plan.step_label, self._done))
-        return await _to_its_end(self._undone(steps))
+        return await _to_its_end(self._undone(self._open))
 
     async def undo_plan(self) -> Undone:
         """Take back every step of the plan, newest first. What was changed outside stays, and is told."""
@@ -182,6 +181,11 @@ class StepWork:
     async def drift(self) -> DriftReport:
         """Compare every file of the plan with what it must be now."""
         return await self._ground.drift(self._plan, self._done)
+
+    @property
+    def _open(self) -> set[str]:
+        """Steps that are not complete, and have changed something, or may have."""
+        return {change.step for change in self._stack.changes} - set(map(self._plan.step_label, self._done))
 
     # ---- forward ----
 
@@ -193,6 +197,9 @@ class StepWork:
         first = next(one.id for one in self._plan.steps if one.id not in self._done)
         if first != step.id:
             raise Faulted(Fault("ST-001", f"step {first!r} comes before step {step.id!r}", step=step.id))
+        left = await self._undone(self._open)
+        if left.conflicts:
+            raise Faulted([Fault("ST-005", str(one), path=one.path, step=step.id) for one in left.conflicts])
         report = await RETRIES.call(self._tried, step, clock=self._clock)
         self._done.append(step.id)
         self._hook("step done")

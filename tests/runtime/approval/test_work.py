@@ -178,6 +178,28 @@ async def test_after_a_crash_at_any_boundary_the_open_step_is_undone_and_the_oth
     assert tree(root) == states[0]
 
 
+async def test_an_edit_of_the_open_step_blocks_it_until_the_person_has_put_the_file_right(root: Path) -> None:
+    def hook(name: str) -> None:
+        if name == "folder synced":
+            raise Crash
+
+    stage = Stage(root, STEPS[1])
+    before = (root / "a.py").read_bytes()
+    work = await stage.begin(hook=hook)
+    with suppress(Crash):
+        await work.perform(stage.plan.steps[0])
+    (root / "a.py").write_text("mine\n")
+    recovered = await stage.again()
+    assert [one.path for one in (await recovered.undo_open()).conflicts] == ["a.py"]
+    assert (await refused(recovered, stage.plan, "2")).code == "ST-005"
+    assert (root / "a.py").read_text() == "mine\n"
+    (root / "a.py").write_bytes(before)
+    await recovered.perform(stage.plan.steps[0])
+    assert (root / "a.py").read_text() == "one = 1\ntwo = 3\n"
+    await recovered.undo_plan()
+    assert (root / "a.py").read_bytes() == before
+
+
 async def _each(work: StepWork, plan: Plan, then: Callable[[], None]) -> None:
     for step in plan.steps:
         await work.perform(step)
