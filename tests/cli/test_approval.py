@@ -244,3 +244,19 @@ def test_a_plan_that_hides_something_is_shown_with_a_warning(cli: Cli, approval:
     assert "2 characters that a terminal hides or obeys" in shown.out
     assert "\x1b" not in shown.out
     assert data(approval("diff", "--json"))["files"][0]["hidden_characters"] == 2
+
+
+@pytest.mark.parametrize("command", ["resume", "cancel", "pause", "approve", "rollback"])
+def test_the_commands_for_other_runs_name_the_door_of_this_one(
+    cli: Cli, approval: Cli, shop: Shop, command: str
+) -> None:
+    cli(*shop.submit)
+    journal = ("--journal", str(shop.folder / OURS / "journal.db"))
+    done = cli("runs", command, "approval-0001", *journal)
+    assert done.code == 2
+    assert f"`orchestrator approval status --project {shop.folder}`" in done.err
+    shown = cli("runs", "show", "approval-0001", *journal)
+    assert shown.code == 0
+    assert f"orchestrator approval status --project {shop.folder}" in shown.out
+    assert data(approval("status", "--json"))["state"] == "AwaitingApproval"
+    assert cli("doctor", *journal).code == 0

@@ -147,6 +147,40 @@ def test_a_reader_that_goes_away_pauses_it(approved: Cli, start: Start, shop: Sh
     assert "state: Paused" in approved("status").out
 
 
+SLOW = """
+import asyncio
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+async def slow(request):
+    (HERE / "asked").touch()
+    while not (HERE / "answer").exists():
+        await asyncio.sleep(0.01)
+    return '{"intents": [{"kind": "AddFeature", "summary": "A note", "confidence": 0.99}]}'
+"""
+
+
+def test_a_signal_while_the_planner_is_asked_cancels_after_its_answer(
+    start: Start, shop: Shop, process: Cli
+) -> None:
+    home = shop.folder.parent
+    (home / "slow.py").write_text(SLOW)
+    asking = start("approval", "submit", "A note.", "--model", "python:slow:slow", *shop.here)
+    while not (home / "asked").exists():
+        assert asking.poll() is None
+    asking.send_signal(signal.SIGINT)
+    assert asking.stderr is not None
+    assert "cancelling after the answer that is being made" in asking.stderr.readline()
+    (home / "answer").touch()
+    done = rest(asking)
+    assert (done.code, done.err) == (6, "")
+    assert "state: Idle" in done.out
+    assert "plan:" not in done.out
+    assert shop.tree() == shop.before
+
+
 # ---- a crash ----
 
 

@@ -152,7 +152,7 @@ class _Carried:
         code = self._tell(status, approval)
         if status.state is State.FAILED and status.run_id:
             await approval.shown()
-        return code
+        return Exit.CANCELLED if self._stopped and self._command.on_signal == "cancel" else code
 
     def _tell(self, status: Status, approval: Approval | None) -> int:
         asked = self._asked
