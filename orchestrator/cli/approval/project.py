@@ -152,7 +152,7 @@ class _Carried:
         code = self._tell(status, approval)
         if status.state is State.FAILED and status.run_id:
             await approval.shown()
-        return Exit.CANCELLED if self._stopped and self._command.on_signal == "cancel" else code
+        return Exit.CANCELLED if self._is_cancelled() else code
 
     def _tell(self, status: Status, approval: Approval | None) -> int:
         asked = self._asked
@@ -173,6 +173,10 @@ class _Carried:
         return self._command.judge(status)
 
     # ---- stopping ----
+
+    def _is_cancelled(self) -> bool:
+        """Tell whether a signal stopped it, and that is no pause."""
+        return self._stopped and self._command.on_signal == "cancel"
 
     def _stop(self) -> None:
         self._stopped = True
