@@ -440,7 +440,8 @@ async def test_only_the_last_requests_are_kept_and_no_run_of_another_graph_is_re
     (root / ".orchestrator").mkdir()
     async with SqliteJournal(root / ".orchestrator/journal.db") as journal:
         lease = await journal.create("other", "me", {"graph": "llm_loop", "fingerprint": "f", "at": 0.0})
-        await journal.append(lease, [Draft("ended", {"outcome": "completed", "reason": "none"})])
+        if waits := journal.append(lease, [Draft("ended", {"outcome": "completed", "reason": "none"})]):
+            await waits
         await journal.release(lease)
     async with project(root, limits=ApprovalLimits(keep_plans=3)) as approval:
         for _ in range(6):

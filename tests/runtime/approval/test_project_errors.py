@@ -36,6 +36,9 @@ from tests.runtime.approval.stand import (
 SECRET = "sk-live-0123456789abcdef"  # noqa: S105 - what must appear nowhere
 
 
+MISSPELT: Any = {"expiry": 1.0}
+
+
 class OfAHost(Exception):
     """An error that nobody here knows; its text may say anything."""
 
@@ -260,7 +263,7 @@ async def test_an_observer_and_a_hook_that_raise_cannot_leave_a_state_open(tmp_p
         (lambda: ApprovalLimits(keep_plans=0), "1 to 100"),
         (lambda: ApprovalLimits(keep_plans=101), "1 to 100"),
         (lambda: ApprovalLimits(expiry_seconds=-1), "0 \\(off\\) or more"),
-        (lambda: ApprovalLimits(expiry=1.0), "expiry_seconds"),
+        (lambda: ApprovalLimits(**MISSPELT), "expiry_seconds"),
         (lambda: Approval("/nowhere/at/all"), "cannot be opened"),
         (lambda: Approval("/", limits={"keep_plans": 3}), "limits is a dict"),  # type: ignore[arg-type]
     ],

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.errors import OtherGraph
 from orchestrator.journal.codec import encoded
+from orchestrator.journal.redacted import SHOWN, parted
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.runtime.approval.diary import Diary
@@ -245,6 +246,19 @@ async def test_logs_tell_what_happened_without_prompts_or_contents(tmp_path: Pat
     assert moves[-1] == ("Completed", "acknowledge", "Idle")
     assert log.name == "2023-11-14.jsonl"
     assert not [word for word in ("nobody else", "print(", "Töpfe", "New text") if word in log.read_text()]
+
+
+async def test_what_may_be_shown_of_the_records_has_no_request_content_or_plan(tmp_path: Path) -> None:
+    async with project(planted(tmp_path)) as approval:
+        await waiting(approval, "A request that nobody else may read.")
+        await approval.approve()
+        await approval.submit("Another one.")
+        records = await approval._session.journal.load("approval-0001")
+    assert {one.kind for one in records} <= set(SHOWN)
+    shown = json.dumps([parted(one.kind, one.body).shown for one in records])
+    assert not [word for word in ("nobody else", "print(", "# New", "New text", "Tidy up") if word in shown]
+    assert '"plan_status": "completed"' in shown
+    assert '"step": "plan-1.1/5"' in shown
 
 
 def test_logs_are_kept_for_their_days_and_in_their_sizes(tmp_path: Path) -> None:
