@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.machines.approval.model import PlanStatus
+from orchestrator.machines.approval.plan import Plan
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_callbacks.approval.trouble import fault_of
@@ -13,13 +14,13 @@ from orchestrator_guards import Blocked
 
 async def before_approve(run: ApprovalRun) -> None:
     """Look once more: the plan has not expired, and the project is as it was when the plan was made."""
-    _refuse(run, expired(run) or await run.deps.hands.ready(run))
+    _refuse(run, expired(run) or await run.deps.hands.ready(run, provider=False))
     run.ctx.plan_status = PlanStatus.APPROVED.value
 
 
 async def before_resume(run: ApprovalRun) -> None:
     """Validate the resume: nothing but our own steps has changed the files of the plan, and the planner is there."""
-    _refuse(run, await run.deps.hands.ready(run))
+    _refuse(run, await run.deps.hands.ready(run, provider=True))
     run.ctx.conflicts = []
 
 
@@ -71,7 +72,9 @@ async def before_submit(run: ApprovalRun) -> None:
 
 async def before_steps_completed(run: ApprovalRun) -> None:
     """All steps are done."""
-    run.ctx.plan_status = PlanStatus.COMPLETED.value
+    ctx = run.ctx
+    ctx.plan_status = PlanStatus.COMPLETED.value
+    ctx.completed = [*ctx.completed, Plan.read(ctx.plan or {}).label]
 
 
 # ---- errors ----

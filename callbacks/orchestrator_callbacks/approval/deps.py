@@ -41,8 +41,8 @@ class Hands(Protocol):
         """Ask the planner for a plan that breaks no rule. Raises Faulted after the table's retries."""
         ...
 
-    async def ready(self, run: ApprovalRun) -> Blocked | None:
-        """Say what keeps a plan from being carried out, or from being gone on with: drift, the planner, a limit."""
+    async def ready(self, run: ApprovalRun, *, provider: bool) -> Blocked | None:
+        """Say what keeps a plan from being carried out: drift, a command in doubt, the log; `provider`: the planner."""
         ...
 
     def affordable(self) -> Blocked | None:
@@ -58,7 +58,7 @@ class Hands(Protocol):
         ...
 
     async def undo(self, run: ApprovalRun) -> Undone:
-        """Take back all that the steps of the plan have changed."""
+        """Take back what the plan has changed, and what plans of this request had that failed before it."""
         ...
 
 

@@ -25,7 +25,9 @@ class ApprovalLimits:
     confirm: float = 0.60
     """From this confidence on a person is asked; below, the request is refused."""
     expiry_seconds: float = 1800.0
-    """How long a plan may wait for approval, and an approval for execution; 0: for ever."""
+    """How long a plan may wait for approval, and an approval for execution; 0: for ever.
+
+    The knowledge base lets a plan expire with the session too; here each command is a process, so time has to do."""
     ai_seconds: float = 120.0
     """How long one answer of the planner may take; 0: for ever."""
     keep_plans: int = 10

@@ -103,6 +103,8 @@ class ApprovalContext:
     plan_status: str = ""
     versions: list[dict[str, Any]] = field(default_factory=list)
     """Every version of every plan of this run, as it was: id, version, digest, status, plan."""
+    completed: list[str] = field(default_factory=list)
+    """Labels of the plans that were carried out to their end: no later rollback takes them back."""
     plan_number: int = 0
     """Plans with an id of their own so far."""
     expires_at: float = 0.0

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
+from orchestrator.journal.change import Change, Conflict, Undone
 from orchestrator.journal.files import Hook, silent
-from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.journal import Journal, Lease
 from orchestrator.machines.approval.drift import DriftReport
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.intent import Extraction
@@ -23,7 +24,7 @@ from orchestrator.runtime.approval.diary import Diary
 from orchestrator.runtime.approval.ground import Ground
 from orchestrator.runtime.approval.pace import Pace
 from orchestrator.runtime.approval.work import StepWork, completed
-from orchestrator_callbacks.approval.deps import ApprovalRun, Undone
+from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_callbacks.approval.request import intent_of
 from orchestrator_guards import Blocked, first_blocked
 
@@ -117,10 +118,13 @@ class ProjectHands:
 
     # ---- gates ----
 
-    async def ready(self, run: ApprovalRun) -> Blocked | None:
-        """Say what keeps the plan from being carried out, or gone on with."""
+    async def ready(self, run: ApprovalRun, *, provider: bool) -> Blocked | None:
+        """Say what keeps the plan from being carried out, or gone on with.
+
+        A plan that is approved needs no provider; the seed asks for one before a resume.
+        """
         work = await self.work(run)
-        asked = [await self.standing(run), await self._reachable()]
+        asked = [await self.standing(run), await self._reachable() if provider else None]
         open_commands = [step for step, key in work.unknown.items() if key not in run.ctx.again]
         if open_commands:
             reason = f"the command of step {', '.join(open_commands)} was cut short; nobody knows whether it has run"
@@ -186,18 +190,20 @@ class ProjectHands:
         if run.lease is None:
             raise Faulted(Fault("ST-001", "this process does not hold the project"))
         if self._work is None or self._work[0] != plan.digest:
-            work = StepWork(
-                self._journal,
-                run.lease,
-                self._root,
-                plan,
-                records=await self._journal.load(run.run_id),
-                hook=self._hook,
-                clock=self._clock,
-                caps=self._limits.caps,
-            )
-            self._work = (plan.digest, work)
+            self._work = (plan.digest, await self._work_on(plan, run, run.lease))
         return self._work[1]
+
+    async def _work_on(self, plan: Plan, run: ApprovalRun, lease: Lease) -> StepWork:
+        return StepWork(
+            self._journal,
+            lease,
+            self._root,
+            plan,
+            records=await self._journal.load(run.run_id),
+            hook=self._hook,
+            clock=self._clock,
+            caps=self._limits.caps,
+        )
 
     async def left(self, run: ApprovalRun) -> tuple[Step, ...]:
         """Return the steps that are still to be done."""
@@ -215,9 +221,19 @@ class ProjectHands:
         await work.perform(step)
 
     async def undo(self, run: ApprovalRun) -> Undone:
-        """Take back all that the plan has changed."""
-        work = await self.work(run)
-        return await work.undo_plan()
+        """Take back what the plan has changed, and what plans of this request had that failed before it."""
+        changes: list[Change] = []
+        conflicts: dict[str, Conflict] = {}
+        for one in reversed(run.ctx.versions):
+            plan = Plan.read(one["plan"])
+            if run.lease is None or plan.label in run.ctx.completed:
+                continue
+            present = run.ctx.plan is not None and plan.digest == Plan.read(run.ctx.plan).digest
+            work = await self.work(run) if present else await self._work_on(plan, run, run.lease)
+            undone = await work.undo_plan()
+            changes += undone.changes
+            conflicts = {conflict.path: conflict for conflict in undone.conflicts} | conflicts
+        return Undone(tuple(changes), tuple(conflicts.values()))
 
     async def derived(self, plan: Plan, chosen: Collection[str], plan_id: str) -> Plan:
         """Return a plan of its own for some of the steps of another one, looked over anew."""

@@ -274,10 +274,13 @@ class Approval:
         return await self._go(Event.RETRY)
 
     async def rollback(self) -> Status:
-        """Undo what a plan that failed had changed. The state stays Failed: the table has no edge for it (B12)."""
+        """Undo what the plans of this request that failed had changed.
+
+        The state stays Failed: the table has no edge for it (B12).
+        """
         run = self._allow("rollback", State.FAILED)
-        if run.ctx.plan is None:
-            raise self._refusal("plan", "there is no plan whose steps could be undone", "acknowledge")
+        if "rollback" not in self._status().actions:
+            raise self._refusal("plan", "no step of a plan that failed has changed anything", "acknowledge")
         undone = await self._session.hands.undo(run)
         ctx = run.ctx
         ctx.undone = [change.path for change in undone.changes]

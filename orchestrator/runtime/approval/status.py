@@ -12,7 +12,10 @@ from orchestrator.machines.approval.plan import Plan, Step
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """One step of the present plan. `status` is pending, running, done, undone or unknown (a command may have run)."""
+    """One step of the present plan.
+
+    `status` is pending, running, done, undone, failed (of a command), or unknown: its command may have run.
+    """
 
     id: str
     status: str

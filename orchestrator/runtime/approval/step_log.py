@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-PENDING, RUNNING, DONE, UNDONE, UNKNOWN = "pending", "running", "done", "undone", "unknown"
+PENDING, RUNNING, DONE, UNDONE, FAILED, UNKNOWN = "pending", "running", "done", "undone", "failed", "unknown"
 
 
 class StepLog:
@@ -13,40 +13,35 @@ class StepLog:
 
     def __init__(self) -> None:
         self._status: dict[str, str] = {}
-        self._step_of: dict[str, str] = {}
-        """Key of an effect that is not taken back -> its step."""
+        self._changes: dict[str, str] = {}
+        """Key of a change to a file that is not taken back -> its step."""
         self._commands: dict[str, str] = {}
-        """The same of commands that have not ended."""
+        """Key of a command that has not ended -> its step."""
 
     def fold(self, kind: str, body: Mapping[str, Any]) -> None:
         """Take one more record."""
-        effect, step = body.get("effect"), str(body.get("step", ""))
+        effect, step, key = body.get("effect"), str(body.get("step", "")), str(body.get("key", ""))
         match kind:
             case "step":
                 self._status[step] = RUNNING
             case "intent" if step:
-                self._begun(str(body["key"]), step, effect)
+                self._status[step] = RUNNING
+                (self._commands if effect == "command" else self._changes)[key] = step
             case "done" if effect == "command":
-                self._commands.pop(str(body["key"]), None)
+                self._commands.pop(key, None)
+                self._status[step] = RUNNING if body.get("exit") == 0 else FAILED
             case "done" if effect == "step":
                 self._status[step] = DONE
-            case "rolled_back" if body.get("key") in self._step_of:
-                self._taken_back(str(body["key"]))
+            case "rolled_back":
+                self._taken_back(key)
             case "recovered":
                 self._settle()
             case _:
                 pass
 
-    def _begun(self, key: str, step: str, effect: object) -> None:
-        self._step_of[key] = step
-        self._status[step] = RUNNING
-        if effect == "command":
-            self._commands[key] = step
-
     def _taken_back(self, key: str) -> None:
-        self._commands.pop(key, None)
-        step = self._step_of.pop(key)
-        if step not in self._step_of.values():
+        step = self._changes.pop(key, None) or self._commands.pop(key, None)
+        if step is not None and step not in self._changes.values():
             self._status[step] = UNDONE
 
     def _settle(self) -> None:
@@ -58,5 +53,12 @@ class StepLog:
     def of(self, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield id and status of each step of a plan."""
         for step in plan.get("steps", ()):
-            label = f"{plan.get('id')}.{plan.get('version')}/{step.get('id')}"
-            yield str(step.get("id")), self._status.get(label, PENDING)
+            yield str(step.get("id")), self._status.get(f"{_label(plan)}{step.get('id')}", PENDING)
+
+    def has_changes(self, plan: Mapping[str, Any]) -> bool:
+        """Tell whether a plan has changed files, and that was not taken back."""
+        return any(step.startswith(_label(plan)) for step in self._changes.values())
+
+
+def _label(plan: Mapping[str, Any]) -> str:
+    return f"{plan.get('id')}.{plan.get('version')}/"

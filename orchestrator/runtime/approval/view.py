@@ -90,9 +90,15 @@ def _paused(_: ApprovalContext, __: StepLog) -> Iterator[str]:
 def _failed(ctx: ApprovalContext, log: StepLog) -> Iterator[str]:
     if ctx.intent is not None:
         yield "retry"
-    if any(status in ("done", "running", "unknown") for _, status in log.of(ctx.plan or {})):
+    if any(map(log.has_changes, _failed_plans(ctx))):
         yield "rollback"
     yield "acknowledge"
+
+
+def _failed_plans(ctx: ApprovalContext) -> Iterator[Mapping[str, Any]]:
+    for one in ctx.versions:
+        if f"{one['id']}.{one['version']}/" not in ctx.completed:
+            yield one["plan"]
 
 
 _OWN = {

@@ -13,6 +13,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.plan import PlanDraft, Step, StepKind
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.approval.status import StepFact
@@ -378,6 +379,41 @@ async def test_a_step_that_fails_keeps_what_is_done_and_is_itself_undone(tmp_pat
     async with project(root) as approval:
         await approval.shown()
         assert (await approval.acknowledge()).state == "Idle"
+
+
+async def test_a_rollback_takes_back_every_plan_of_the_request_that_failed_and_none_that_was_completed(
+    tmp_path: Path,
+) -> None:
+    root = planted(tmp_path)
+    create, edit = DRAFT.steps[0], DRAFT.steps[1]
+    fails = Step(id="9", kind=StepKind.RUN, argv=("false",))
+    drafts = [
+        PlanDraft(goal="g", steps=steps) for steps in ((create,), (edit, fails), (DRAFT.steps[2], fails))
+    ]
+    async with project(root, Script(drafts, intents=[[intent(), intent(summary="Part two")]])) as approval:
+        await waiting(approval)
+        assert (await approval.approve()).plan_status == "completed"
+        await approval.confirm()
+        await approval.show()
+        assert (await approval.approve()).state == "Failed"
+        await approval.retry()
+        await approval.show()
+        assert (await approval.approve()).state == "Failed"
+        assert contents(root)["src/main.py"] != FILES["src/main.py"]
+        assert "old.txt" not in contents(root)
+        status = await approval.rollback()
+        assert set(status.undone) == {"src/main.py", "old.txt"}
+        assert "rollback" not in status.actions
+        await refused(approval.rollback(), "plan")
+    assert contents(root) == FILES | {"docs/guide/new.md": b"# New\n"}
+
+
+async def test_a_plan_that_is_approved_needs_no_provider(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    async with project(root) as approval:
+        await waiting(approval)
+    async with project(root, Script(reachable=lambda: Fault("AI-002", "nobody there"))) as approval:
+        assert (await approval.approve()).plan_status == "completed"
 
 
 async def test_a_planner_that_fails_leads_to_failed_and_a_retry_makes_a_new_plan(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class Person:
         self.wish: tuple[str, int] | None = None
         self.approval: Any = None
         self.base: Tree = {}
-        """The project when the present plan was begun."""
+        """The project when the present request, or its present part, was begun."""
         self.edited = False
         self.trail: list[str] = []
         (root / "kept.txt").write_text("one\ntwo\n")
@@ -145,7 +145,7 @@ class Person:
     async def do(self, command: str, number: int) -> None:
         before, status = tree(self.root), await self.approval.status()
         self.trail.append(command)
-        if status.state in ("Idle", "AwaitingApproval"):
+        if status.state == "Idle":
             self.base, self.edited = before, False
         try:
             await self._carried_out(command, number)
