@@ -155,7 +155,6 @@ def approve(
     digest: PlanDigest = None,
     execute: Execute = False,
     pace: Pace = 0.0,
-    planner: Planner,
     on: On,
 ) -> None:
     """Say yes to the plan as it was shown, or to some of its steps. `execute` then carries it out.
@@ -164,7 +163,7 @@ def approve(
     """
     from orchestrator.cli.approval.act import approve as body
 
-    raise typer.Exit(body(_asked(on, planner, pace=pace), steps=steps, digest=digest, execute=execute))
+    raise typer.Exit(body(_asked(on, pace=pace), steps=steps, digest=digest, execute=execute))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -187,11 +186,11 @@ def changes(text: Text, *, planner: Planner, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def execute(*, pace: Pace = 0.0, planner: Planner, on: On) -> None:
+def execute(*, pace: Pace = 0.0, on: On) -> None:
     """Carry out the approved plan, step by step. Ctrl-C pauses after the step that is being made."""
     from orchestrator.cli.approval.act import execute as body
 
-    raise typer.Exit(body(_asked(on, planner, pace=pace)))
+    raise typer.Exit(body(_asked(on, pace=pace)))
 
 
 @group.command(epilog=_EXIT_CODES)

@@ -136,3 +136,16 @@ def test_no_key_and_nothing_that_was_asked_is_kept(
     asked = [json.loads(line) for line in (shop.folder.parent / "asked.jsonl").read_text().splitlines()]
     for said in {str(text) for messages in asked for text in messages if text and "Make a note" not in text}:
         assert said.encode() not in kept, "the conversation with the model is not kept"
+
+
+def test_only_who_makes_a_plan_or_resumes_one_needs_the_model(approval: Cli, shop: Shop) -> None:
+    assert submit(approval, "sure")[0] == 0
+    (shop.folder.parent / "models.py").unlink()
+    for command, code in (("status", 0), ("show", 0), ("diff", 0), ("approve", 0)):
+        assert approval(command).code == code
+    refused = approval("changes", "call it other")
+    assert refused.code == 2
+    assert "there is no module 'models'" in refused.err
+    assert "--model names another" in refused.err
+    assert approval("execute").code == 0
+    assert shop.read("notes.txt") == "new\n"

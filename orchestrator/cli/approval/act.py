@@ -29,7 +29,7 @@ def submit(asked: Asked, text: str | None, *, confirm: bool) -> int:
     said = _text(text) if not confirm else ""
     return carry_out(
         asked,
-        Command(work=lambda one: one.submit(said, confirm=confirm), plans=True, anew=not confirm),
+        Command(work=lambda one: one.submit(said, confirm=confirm), planner="needed", anew=not confirm),
     )
 
 
@@ -60,19 +60,24 @@ def resume(asked: Asked, *, again: bool) -> int:
     check_pace(asked.pace)
     return carry_out(
         asked,
-        Command(work=lambda one: one.resume(again=again), on_signal="pause", judge=standing.carried),
+        Command(
+            work=lambda one: one.resume(again=again),
+            planner="wanted",
+            on_signal="pause",
+            judge=standing.carried,
+        ),
     )
 
 
 def changes(asked: Asked, text: str) -> int:
     """Ask for another version of the plan."""
     said = _text(text)
-    return carry_out(asked, Command(work=lambda one: one.changes(said), plans=True))
+    return carry_out(asked, Command(work=lambda one: one.changes(said), planner="needed"))
 
 
 def retry(asked: Asked) -> int:
     """Make a new plan for the request that failed."""
-    return carry_out(asked, Command(work=lambda one: one.retry(), plans=True))
+    return carry_out(asked, Command(work=lambda one: one.retry(), planner="needed"))
 
 
 def reject(asked: Asked, why: str | None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from orchestrator.cli.launch import Instead, Launch, limited, rebuilt
 from orchestrator.cli.model import model_of
@@ -14,6 +14,9 @@ from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.ports import Planner
 from orchestrator.settings import Settings
+
+Need: TypeAlias = Literal["needed", "wanted", "none"]
+"""What a command needs a planner for: to make a plan; to ask whether it can be reached; not at all."""
 
 _NONE = "nobody makes a plan: give --plan FILE or --model SPEC, or set ORCHESTRATOR_MODEL"
 
@@ -44,12 +47,16 @@ class Made:
 
 @asynccontextmanager
 async def planner_of(
-    named: Named, root: Path, kept: Mapping[str, Any], caps: PlanCaps, *, needed: bool
+    named: Named, root: Path, kept: Mapping[str, Any], caps: PlanCaps, need: Need
 ) -> AsyncIterator[Made]:
     """Yield who makes the plan: whom the command line names, else whom the project was begun with, else settings.
 
-    Raises ConfigError, where `needed` also for nobody; OSError or ImportError of a model.
+    Raises ConfigError, where somebody is needed also for nobody; OSError or ImportError of a model. Where nobody is of
+    use, none is made: whoever only looks, or cancels, needs no key.
     """
+    if need == "none":
+        yield Made(None, kept)
+        return
     if named.plan is not None and named.model is not None:
         raise ConfigError("--plan and --model both make the plan: give one of them")
     if named.plan is not None:
@@ -59,7 +66,7 @@ async def planner_of(
     elif not named.said and kept.get("plan"):
         yield _from_file(Path(kept["plan"]))
     else:
-        async with _from_model(named, root, kept, caps, needed=needed) as made:
+        async with _from_model(named, root, kept, caps, needed=need == "needed") as made:
             yield made
 
 

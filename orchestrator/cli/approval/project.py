@@ -12,7 +12,7 @@ from typing import Any, Literal
 from orchestrator.cli.approval import plain, refusal, standing
 from orchestrator.cli.approval.colour import coloured
 from orchestrator.cli.approval.limit import limits_of
-from orchestrator.cli.approval.planner import Made, Named, planner_of
+from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, say, say_json
@@ -60,8 +60,8 @@ class Command:
     """One thing to do with a project."""
 
     work: Work
-    plans: bool = False
-    """It cannot be done without somebody who makes a plan."""
+    planner: Need = "none"
+    """Whether it takes somebody who makes plans."""
     anew: bool = False
     """It begins a request: planner and limits of the one before do not count."""
     on_signal: Literal["cancel", "pause"] = "cancel"
@@ -104,8 +104,8 @@ class _Carried:
                     return self._never_begun(found)
                 kept = found.launch
             limits = {**(kept.get("limits") or {}), **asked.limits}
-            caps, needed = limits_of(limits).caps, self._command.plans
-            async with planner_of(asked.named, root, kept, caps, needed=needed) as made:
+            caps, need = limits_of(limits).caps, self._command.planner
+            async with planner_of(asked.named, root, kept, caps, need) as made:
                 return await self._opened(root, made, limits)
         except GateRefused as refused:
             return refusal.told(refused, asked.given, json=asked.json)
