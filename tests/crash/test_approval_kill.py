@@ -20,12 +20,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.approval.status import Status, StepFact
 from tests.runtime.approval.stand import DONE, FILES, Script, contents, planted, tree
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(
+    900
+)  # each boundary is two or three processes; all of them with ORCHESTRATOR_SOAK
 Life = Callable[[Approval], Awaitable[Status]]
 EDIT = b"from outside\n"
 

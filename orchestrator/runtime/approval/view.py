@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.graph import is_approved
 from orchestrator.machines.approval.model import ApprovalContext, State
 from orchestrator.machines.approval.plan import Plan
@@ -37,7 +38,7 @@ def status_of(  # noqa: PLR0917 - the parts of what is told
         question=Question(ctx.question, kept, kept.get("confidence") if kept else None)
         if ctx.question
         else None,
-        plan=None if plain is None else Plan.read(plain),
+        plan=_readable(plain),
         plan_status=ctx.plan_status,
         versions=tuple((str(one["id"]), int(one["version"])) for one in ctx.versions),
         approved_at=ctx.consent.at if ctx.consent else None,
@@ -52,6 +53,14 @@ def status_of(  # noqa: PLR0917 - the parts of what is told
         held=held,
         launch=launch or {},
     )
+
+
+def _readable(plain: Mapping[str, Any] | None) -> Plan | None:
+    """Return a plan; None where there is none, or what is stored is none any more: a resume says that then."""
+    try:
+        return None if plain is None else Plan.read(plain)
+    except Faulted:
+        return None
 
 
 def _version(ctx: ApprovalContext, version: int) -> Mapping[str, Any] | None:

@@ -289,3 +289,21 @@ async def test_more_questions_than_a_minute_allows_wait_for_their_turn(tmp_path:
         await approval.cancel()
         with pytest.raises(GateRefused):
             await approval.changes("x")
+
+
+@pytest.mark.parametrize("plan", [None, {"id": "plan-1"}, {"goal": 7}], ids=["missing", "cut off", "no plan"])
+async def test_a_plan_that_cannot_be_read_any_more_fails_the_resume(tmp_path: Path, plan: Any) -> None:
+    root = planted(tmp_path)
+
+    def on_step(fact: StepFact) -> None:
+        if (fact.index, fact.phase) == (2, "begins"):
+            approval.ask_pause()
+
+    async with project(root, on_step=on_step) as approval:
+        await waiting(approval)
+        assert (await approval.approve()).state == "Paused"
+        between = tree(root)
+        approval._session.run.ctx.plan = plan
+        status = await approval.resume()
+        assert (status.state, status.error["code"], status.plan) == ("Failed", "ST-002", None)
+    assert tree(root) == between

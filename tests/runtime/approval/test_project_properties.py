@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.approval.status import StepFact
 from tests.conftest import SOAK
 from tests.runtime.approval.stand import Tree, clock, intent, tree
+
+pytestmark = pytest.mark.timeout(1800)  # with ORCHESTRATOR_SOAK
 
 MAY_WRITE = (
     "approve",
