@@ -30,6 +30,15 @@ class Undone(Protocol):
         ...
 
 
+class StepReport(Protocol):
+    """What came of a step that is complete."""
+
+    @property
+    def output(self) -> str:
+        """The end of what a command said; for nobody but the person who looks on."""
+        ...
+
+
 class Hands(Protocol):
     """The planner and the project, as the hooks use them. All that a planner says has been looked over here."""
 
@@ -53,7 +62,7 @@ class Hands(Protocol):
         """Return the steps that are still to be done, in their order."""
         ...
 
-    async def perform(self, run: ApprovalRun, step: Step) -> None:
+    async def perform(self, run: ApprovalRun, step: Step) -> StepReport:
         """Carry out one step, wholly or not at all. Raises Faulted."""
         ...
 
@@ -69,9 +78,11 @@ class ApprovalDeps:
     hands: Hands
     clock: Clock
     limits: ApprovalLimits
-    on_step: Callable[[Step, int, int, str, float], Awaitable[None] | None] | None = None
-    """Told of each step as it begins and ends: step, number, of how many, `begins` or `ends`, seconds."""
-    operation: asyncio.Task[None] | None = None
+    on_step: Callable[[Step, int, int, str, float, str, str], Awaitable[None] | None] | None = None
+    """Told of each step as it begins and ends: step, number, of how many, `begins` or `ends`, seconds, status
+    (`running`, then `done` or `failed`), the end of what a command said.
+    """
+    operation: asyncio.Task[StepReport] | None = None
     """The step in flight: Cancelling, entered at once, waits for it before it takes anything back."""
     refusal: Exception | None = None
     """Why the last event from outside was refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from typing import Any
 
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.model import Event, PlanStatus
@@ -39,7 +40,7 @@ async def _step(run: ApprovalRun, step: Step, number: int, total: int) -> bool:
     label = Plan.read(run.ctx.plan or {}).step_label(step)
     run.note("step", {"step": label, "status": "running", "at": deps.clock.time()})
     await run.settle()
-    await _tell(run, step, number, total, "begins", 0.0)
+    await _tell(run, step, number, total, "begins", 0.0, "running", "")
     operation = deps.operation = asyncio.create_task(deps.hands.perform(run, step))
     heard = asyncio.create_task(run.mailbox.until(lambda: wish.is_there(run, "cancel")))
     try:
@@ -53,20 +54,35 @@ async def _step(run: ApprovalRun, step: Step, number: int, total: int) -> bool:
     if not operation.done():
         return False
     deps.operation = None
-    operation.result()
-    await _tell(run, step, number, total, "ends", deps.clock.monotonic() - began)
+    seconds = deps.clock.monotonic() - began
+    try:
+        output = operation.result().output
+    except Faulted as fault:
+        run.note("step", {"step": label, "status": "failed", "at": deps.clock.time()})
+        await run.settle()
+        await _tell(run, step, number, total, "ends", seconds, "failed", fault.output)
+        raise
+    await _tell(run, step, number, total, "ends", seconds, "done", output)
     return True
 
 
 async def _tell(  # noqa: PLR0917 - the parts of one fact
-    run: ApprovalRun, step: Step, number: int, total: int, phase: str, seconds: float
+    run: ApprovalRun,
+    step: Step,
+    number: int,
+    total: int,
+    phase: str,
+    seconds: float,
+    status: str,
+    output: str,
 ) -> None:
-    said = None if run.deps.on_step is None else run.deps.on_step(step, number, total, phase, seconds)
+    on_step = run.deps.on_step
+    said = None if on_step is None else on_step(step, number, total, phase, seconds, status, output)
     if inspect.isawaitable(said):
         await said
 
 
-async def settled(operation: asyncio.Task[None]) -> None:
+async def settled(operation: asyncio.Task[Any]) -> None:
     """Wait until a step has ended, whatever became of it and whoever cancels meanwhile; that is raised after."""
     late: asyncio.CancelledError | None = None
     while not operation.done():

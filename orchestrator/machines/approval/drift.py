@@ -7,7 +7,6 @@ from typing import Any
 
 from orchestrator.machines.approval.plan import Fingerprint
 
-
 _INSTEAD = {
     "directory": "a folder is there",
     "symlink": "a symlink is there",

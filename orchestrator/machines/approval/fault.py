@@ -266,9 +266,22 @@ class Faulted(RunError):
         self.faults = (faults,) if isinstance(faults, Fault) else tuple(faults)
         self.code = code or self.faults[0].code
         self.retry_after = retry_after
+        self._said: tuple[
+            str, ...
+        ] = ()  # a record of a failure keeps texts and numbers of ours: of this, neither
         row = rule(self.code)
         self.kind, self.retryable = row.kind, row.retryable
         super().__init__("; ".join(map(str, self.faults)))
+
+    @property
+    def output(self) -> str:
+        """The end of what the command said that failed. It is in no record."""
+        return "".join(self._said)
+
+    def saying(self, output: str) -> Faulted:
+        """Return itself, with what the command said."""
+        self._said = (output,)
+        return self
 
     @property
     def fault(self) -> Fault:

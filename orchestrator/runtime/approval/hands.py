@@ -23,7 +23,7 @@ from orchestrator.runtime.approval import planning
 from orchestrator.runtime.approval.diary import Diary
 from orchestrator.runtime.approval.ground import Ground
 from orchestrator.runtime.approval.pace import Pace
-from orchestrator.runtime.approval.work import StepWork, completed
+from orchestrator.runtime.approval.work import StepReport, StepWork, completed
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_callbacks.approval.request import intent_of
 from orchestrator_guards import Blocked, first_blocked
@@ -211,14 +211,14 @@ class ProjectHands:
         done = await self.done(run)
         return tuple(step for step in plan.steps if step.id not in done)
 
-    async def perform(self, run: ApprovalRun, step: Step) -> None:
+    async def perform(self, run: ApprovalRun, step: Step) -> StepReport:
         """Carry out one step."""
         if step.kind is StepKind.RUN:
             await self._pace.turn("builds")
         else:
             await self._pace.turn("writes", len(step.files))
         work = await self.work(run)
-        await work.perform(step)
+        return await work.perform(step)
 
     async def undo(self, run: ApprovalRun) -> Undone:
         """Take back what the plan has changed, and what plans of this request had that failed before it."""

@@ -351,7 +351,7 @@ class Approval:
     def _is_plan_whole(self, run: ApprovalRun) -> bool:
         try:
             return is_approved(run.ctx)
-        except Exception:  # noqa: BLE001 - whatever it is: it is no plan
+        except Faulted:
             return False
 
     async def _discarded(self, *, discard: bool) -> Status:
@@ -372,10 +372,11 @@ class Approval:
         signal_id = f"{wish}-{run.seq}-{self._wishes}"
         run.mailbox.post(Signal(kind="decision", id=signal_id, by=self._by, why=why, payload=payload))
 
-    def _step(self, step: Step, index: int, of: int, phase: str, seconds: float) -> Awaitable[None] | None:
-        status = "running" if phase == "begins" else "done"
+    def _step(  # noqa: PLR0917 - the parts of one fact
+        self, step: Step, index: int, of: int, phase: str, seconds: float, status: str, output: str
+    ) -> Awaitable[None] | None:
         on_step = self._on_step
-        return None if on_step is None else on_step(StepFact(step, index, of, phase, status, seconds))
+        return None if on_step is None else on_step(StepFact(step, index, of, phase, status, seconds, output))
 
 
 def _expired(blocked: Blocked) -> Blocked:

@@ -33,8 +33,10 @@ class StepFact:
     phase: str
     """`begins` or `ends`."""
     status: str
-    """`running`, then `done`."""
+    """`running`, then `done` or `failed`."""
     seconds: float = 0.0
+    output: str = ""
+    """The end of what a command said, on both streams. It is stored nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

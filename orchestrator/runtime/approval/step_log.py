@@ -23,7 +23,7 @@ class StepLog:
         effect, step, key = body.get("effect"), str(body.get("step", "")), str(body.get("key", ""))
         match kind:
             case "step":
-                self._status[step] = RUNNING
+                self._status[step] = FAILED if body.get("status") == FAILED else RUNNING
             case "intent" if step:
                 self._status[step] = RUNNING
                 (self._commands if effect == "command" else self._changes)[key] = step

@@ -265,7 +265,7 @@ class StepWork:
         await self._append(ended, *([self._complete(step)] if ran.exit_code == 0 else []))
         self._ran.append(step.id)
         if ran.exit_code != 0:
-            raise Faulted(_failed(step, ran))
+            raise Faulted(_failed(step, ran)).saying(ran.output)
         del self.unknown[step.id]
         return StepReport(step.id, (), ran.exit_code, ran.output)
 
