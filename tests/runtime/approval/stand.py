@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from orchestrator.machines.approval.fault import Fault
 from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
 from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
 from orchestrator.machines.approval.ports import PlanRequest
+from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.project import Approval
 from orchestrator.testing.clock import FakeClock
 
@@ -140,3 +143,13 @@ async def waiting(approval: Approval, text: str = "Please tidy up.") -> Any:
     status = await approval.submit(text)
     assert status.state == "AwaitingApproval", status.error
     return await approval.show()
+
+
+async def refused(action: Awaitable[object], gate: str, code: str = "") -> GateRefused:
+    """Carry out an action that a gate refuses, and return the refusal."""
+    with pytest.raises(GateRefused) as caught:
+        await action
+    assert caught.value.gate == gate, caught.value
+    assert caught.value.code == code or not code
+    assert caught.value.reason
+    return caught.value
