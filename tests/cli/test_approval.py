@@ -236,6 +236,27 @@ def test_a_command_is_shown_as_one_that_cannot_be_undone_and_runs_without_a_shel
     assert [one.name for one in shop.folder.iterdir() if one.name.startswith("made")] == ["made; touch not"]
 
 
+def test_a_step_that_fails_shows_why_and_keeps_it_nowhere_and_the_rest_can_be_taken_back(
+    cli: Cli, approval: Cli, shop: Shop
+) -> None:
+    document = one_change()
+    broken = "print('the build is broken because of the moon'); raise SystemExit(3)"
+    document["steps"].append({"id": "2", "kind": "run", "argv": ["python3", "-c", broken]})
+    shop.says(document)
+    cli(*shop.submit)
+    approval("diff")
+    done = approval("approve", "--execute")
+    assert done.code == 1
+    assert "    | the build is broken because of the moon\n" in done.out
+    assert "error: BLD-" in done.out
+    assert [one["status"] for one in data(approval("status", "--json"))["steps"]] == ["done", "failed"]
+    said = b"moon\n"
+    assert not any(said in file.read_bytes() for file in (shop.folder / OURS).rglob("*") if file.is_file())
+    assert approval("rollback").code == 1, "the state stays Failed until it is acknowledged"
+    assert shop.tree() == shop.before
+    assert approval("acknowledge").code == 0
+
+
 def test_a_plan_that_hides_something_is_shown_with_a_warning(cli: Cli, approval: Cli, shop: Shop) -> None:
     shop.says(one_change("notes.txt", "if admin:\u202e #\x1b[2K\n"))
     cli(*shop.submit)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.cli.approval import difference, standing
 from orchestrator.cli.approval.colour import visible
 from orchestrator.cli.approval.limit import limits_of
-from orchestrator.cli.approval.progress import Steps, line
+from orchestrator.cli.approval.progress import Steps, line, output_lines
 from orchestrator.cli.exit import Exit
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.model import State
@@ -166,6 +166,16 @@ def test_a_step_is_a_line_when_it_begins_and_when_it_ended(capsys: pytest.Captur
     assert capsys.readouterr().out == f"  {line(begins)}\n  {line(ends)}\n"
     asyncio.run(both(Steps(lambda: None, quiet=True)))
     assert capsys.readouterr().out == ""
+
+
+def test_the_end_of_what_a_command_printed_is_below_its_step_and_drives_no_terminal() -> None:
+    fact = StepFact(RUN, 2, 2, "ends", "failed", 1.0, output="one\n\x1b[2Jtwo\n")
+    assert line(fact) == "step 2 of 2  run echo 'a b': failed, 1.000 s"
+    assert output_lines(fact) == ["    | one", r"    | \x1b[2Jtwo"]
+    long = StepFact(RUN, 2, 2, "ends", "done", 1.0, output="\n".join(map(str, range(25))))
+    assert output_lines(long)[:2] == ["    | … 5 lines before", "    | 5"]
+    assert output_lines(long)[-1] == "    | 24"
+    assert output_lines(StepFact(RUN, 2, 2, "begins", "running")) == []
 
 
 def test_a_pace_ends_at_once_for_who_is_in_a_hurry() -> None:

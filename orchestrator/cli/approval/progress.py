@@ -14,7 +14,7 @@ from rich.text import Text
 
 from orchestrator.cli.approval.colour import visible
 from orchestrator.cli.output import is_terminal, say
-from orchestrator.cli.runs.phrase import span
+from orchestrator.cli.runs.phrase import many, span
 from orchestrator.cli.screen import console
 from orchestrator.machines.approval.plan import Step
 from orchestrator.runtime.approval.status import StepFact
@@ -22,6 +22,10 @@ from orchestrator.runtime.approval.status import StepFact
 _LONGEST = 60
 """Characters of a step beside the bar."""
 _BAR = 24
+_MOST = 20
+"""Lines of a command's output."""
+_WIDEST = 500
+"""Characters of one of them."""
 
 
 class Steps:
@@ -70,15 +74,16 @@ class Steps:
         self._bar = None
 
     def _show(self, fact: StepFact) -> None:
+        said = "\n".join((f"  {line(fact)}", *output_lines(fact)))
         if self._bar is None:
-            self._say(f"  {line(fact)}")
+            self._say(said)
             return
         if self._task is None:
             self._task = self._bar.add_task("", total=fact.of)
         done = fact.index if fact.status == "done" else fact.index - 1
         self._bar.update(self._task, completed=done, description=what(fact.step)[:_LONGEST])
         if fact.phase == "ends":
-            self._bar.console.print(Text(f"  {line(fact)}"), soft_wrap=True)
+            self._bar.console.print(Text(said), soft_wrap=True)
 
     def _say(self, text: str) -> None:
         if self._lost is None:
@@ -96,6 +101,13 @@ def line(fact: StepFact) -> str:
     if fact.phase == "begins":
         return f"{head} …"
     return f"{head}: {fact.status}, {span(fact.seconds)}"
+
+
+def output_lines(fact: StepFact) -> list[str]:
+    """Return the end of what a command printed. It is shown here, and kept nowhere."""
+    lines = fact.output.rstrip().splitlines()
+    left_out = [f"    | … {many(len(lines) - _MOST, 'line')} before"] if len(lines) > _MOST else []
+    return [*left_out, *(f"    | {visible(one)[:_WIDEST]}" for one in lines[-_MOST:])]
 
 
 def what(step: Step) -> str:
