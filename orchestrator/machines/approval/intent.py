@@ -65,8 +65,7 @@ class Intent(BaseModel):
     @classmethod
     def read(cls, plain: Any) -> Intent:
         """Read what `plain` returned. Raises Faulted VAL-002."""
-        intent: Intent = read_as(cls, plain, "the intent")
-        return intent
+        return read_as(cls, plain, "the intent")
 
 
 class Extraction(BaseModel):

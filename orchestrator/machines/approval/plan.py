@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.machines.approval.fault import Fault, Faulted
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class StepKind(StrEnum):
@@ -188,7 +190,7 @@ def digest_of(plain: Any) -> str:
     return hashlib.sha256(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def read_as(kind: type[Any], plain: Any, what: str) -> Any:
+def read_as(kind: type[M], plain: Any, what: str) -> M:
     """Read plain data as a model. Raises Faulted VAL-002, naming what is wrong but no content."""
     try:
         return kind.model_validate_json(orjson.dumps(plain))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from typing import TypeAlias
 
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.caps import PlanCaps
@@ -21,6 +22,15 @@ SHELLS = frozenset(
     )
 )
 """Programs that take another command as an argument, or as its text: what runs would not be what is shown."""
+
+
+Counted: TypeAlias = Generator[Fault, None, int]
+"""Faults, and in the end the number of changed lines."""
+
+
+def starts_others(program: str) -> bool:
+    """Tell whether a program is one of these, in any version (`zsh-5.9`) and on any system (`CMD.EXE`)."""
+    return program.casefold().removesuffix(".exe").rstrip("0123456789.-") in SHELLS
 
 
 def faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
@@ -99,7 +109,7 @@ def _command_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
     program = step.argv[0]
     if not program.isascii() or any(letter in program for letter in "/\\ ~$`"):
         yield Fault("SEC-012", f"{program!a} is no plain name of a program that is looked up on the PATH")
-    elif program.casefold().removesuffix(".exe") in SHELLS:
+    elif starts_others(program):
         yield Fault("SEC-012", f"{program!r} starts what its arguments say; name that program itself")
     if caps.command_seconds and step.timeout > caps.command_seconds:
         longest = f"{caps.command_seconds:g} s are allowed"
@@ -118,7 +128,7 @@ def _file_step_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
     lines = 0
     for file in step.files:
         yield from path_faults(file.path, caps)
-        lines += (yield from _change_faults(step.kind, file)) or 0
+        lines += yield from _change_faults(step.kind, file)
     yield from _over("VAL-010", "the step changes {} lines, at most {} are allowed", lines, caps.diff_lines)
     size = sum(_size(file) for file in step.files)
     yield from _over(
@@ -126,7 +136,7 @@ def _file_step_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
     )
 
 
-def _change_faults(kind: StepKind, file: FileChange) -> Iterator[Fault]:
+def _change_faults(kind: StepKind, file: FileChange) -> Counted:
     """Yield what is wrong with one file of a step; return the lines it changes."""
     wanted = {StepKind.CREATE: "content", StepKind.EDIT: "diff"}.get(kind)
     for name in ("content", "diff"):
@@ -141,7 +151,7 @@ def _change_faults(kind: StepKind, file: FileChange) -> Iterator[Fault]:
     return (yield from _diff_faults(file)) if file.diff is not None else 0
 
 
-def _diff_faults(file: FileChange) -> Iterator[Fault]:
+def _diff_faults(file: FileChange) -> Counted:
     text = file.diff or ""
     if "\0" in text or "GIT binary patch" in text or text.startswith("Binary files "):
         yield Fault("FS-007", f"{file.path!r}: the diff is binary", path=file.path)

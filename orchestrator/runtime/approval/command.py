@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.rules import starts_others
 from orchestrator.runtime.approval.look import fault_of
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
@@ -56,6 +57,10 @@ def program(name: str, root: Path) -> tuple[str, Fault | None]:
     where = Path(found).absolute()
     if any(_is_writable_by_plans(one, root) for one in (where, where.resolve())):
         return "", Fault("SEC-012", f"the program {name!r} is in the project itself: {found}")
+    if (
+        starts_others(other := where.resolve().name) and other != "busybox"
+    ):  # which is all programs of some systems
+        return "", Fault("SEC-012", f"the program {name!r} is {other!r}, which starts what its arguments say")
     return str(where), None
 
 

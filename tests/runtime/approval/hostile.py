@@ -98,7 +98,21 @@ def _paths(code: str, paths: Mapping[str, str]) -> Iterator[Hostile]:
 
 
 LONG = "x = 1\n" * 251
-SHELLS = ("sh", "bash", "zsh", "env", "sudo", "xargs", "busybox", "cmd.exe", "PowerShell", "find", "timeout")
+SHELLS = (
+    "zsh-5.9",
+    "bash5",
+    "sh",
+    "bash",
+    "zsh",
+    "env",
+    "sudo",
+    "xargs",
+    "busybox",
+    "cmd.exe",
+    "PowerShell",
+    "find",
+    "timeout",
+)
 
 HOSTILE: tuple[Hostile, ...] = (
     *_paths(

@@ -206,6 +206,16 @@ async def test_a_program_in_a_hidden_folder_of_the_project_may_run_for_no_plan_c
         await Stage(root, {"id": "1", "kind": "run", "argv": ["intools"]}).begin()
 
 
+async def test_a_shell_under_another_name_is_a_shell(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "harmless").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(Faulted, match="SEC-012"):
+        await Stage(root, {"id": "1", "kind": "run", "argv": ["harmless", "-c", "x"]}).begin()
+
+
 async def test_a_program_that_a_signal_ended_says_which(root: Path) -> None:
     stage = Stage(root, python("import os; os.kill(os.getpid(), 9)"))
     error = await refused(await stage.begin(), stage.plan, "1")
