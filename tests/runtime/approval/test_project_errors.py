@@ -307,3 +307,40 @@ async def test_a_plan_that_cannot_be_read_any_more_fails_the_resume(tmp_path: Pa
         status = await approval.resume()
         assert (status.state, status.error["code"], status.plan) == ("Failed", "ST-002", None)
     assert tree(root) == between
+
+
+@pytest.mark.parametrize(("place", "seconds"), [("extract", 900.0), ("plan", 3600.0)])
+async def test_a_state_that_lasts_too_long_fails_by_its_own_edge(
+    tmp_path: Path, place: str, seconds: float
+) -> None:
+    root, hands, planner = planted(tmp_path), clock(), Slow(place)
+    async with project(root, planner, clock=hands, limits=ApprovalLimits(ai_seconds=0)) as approval:
+        task = asyncio.create_task(approval.submit("Please tidy up."))
+        await planner.asked.wait()
+        await hands.advance(seconds)
+        status = await task
+        assert (status.state, status.error["code"]) == ("Failed", "ST-008")
+        assert "lasted longer" in status.error["message"]
+
+
+async def test_an_execution_that_lasts_too_long_fails_between_its_steps_and_can_be_rolled_back(
+    tmp_path: Path,
+) -> None:
+    root, hands, begun = planted(tmp_path), clock(), asyncio.Event()
+    before = tree(root)
+
+    async def on_step(fact: StepFact) -> None:
+        if fact.index == 3:
+            begun.set()
+            await asyncio.Event().wait()
+
+    async with project(root, clock=hands, on_step=on_step) as approval:
+        await waiting(approval)
+        task = asyncio.create_task(approval.approve())
+        await begun.wait()
+        await hands.advance(7200.0)
+        status = await task
+        assert (status.state, status.plan_status) == ("Failed", "failed")
+        assert [one.status for one in status.steps[:2]] == ["done", "done"]
+        await approval.rollback()
+    assert tree(root) == before
