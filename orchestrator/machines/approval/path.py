@@ -15,7 +15,7 @@ from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import Fault
 
 _LONGEST_NAME = 255
-_LONGEST_PATH = 1_024
+LONGEST_PATH = 1_024
 _HIDING = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
 """Unicode categories that show nothing, turn the reading order, or mean nothing yet."""
 _FORBIDDEN = frozenset('\\:*?"<>|')
@@ -32,7 +32,9 @@ def folded(path: str) -> str:
 def path_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
     """Yield what is wrong with a path as it is spelt: nothing where it may be looked for on the disk."""
     shown = ascii(path)[1:-1] if any(_hides(letter) for letter in path) else path
-    if not path or not PurePosixPath(path).parts:
+    if len(path) > LONGEST_PATH:
+        yield Fault("FS-011", f"{shown[:60]!r}… is too long", path=path[:60])
+    elif not path or not PurePosixPath(path).parts:
         yield Fault("VAL-014", "a step names no file")
     elif path.startswith(("/", "~", "\\")) or PureWindowsPath(path).drive:
         yield Fault("SEC-002", f"{shown!r} is absolute; a path below the project is needed", path=path)
@@ -54,8 +56,8 @@ def _name_fault(path: str, shown: str) -> Fault | None:
         return Fault("SEC-010", f"{shown!r} is not spelt as file systems keep it", path=path)
     if any(_is_device(part) for part in parts):
         return Fault("SEC-007", f"{shown!r} is the name of a device on some systems", path=path)
-    if len(path) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in parts):
-        return Fault("FS-011", f"{path[:60]!r}… is too long", path=path)
+    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        return Fault("FS-011", f"{path[:60]!r}… is too long a name", path=path)
     return None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, islice
 from typing import TypeAlias
 
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import Fault
-from orchestrator.machines.approval.path import folded, path_faults
+from orchestrator.machines.approval.path import LONGEST_PATH, folded, path_faults
 from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
 
 SHELLS = frozenset(
@@ -33,26 +34,46 @@ def starts_others(program: str) -> bool:
     return program.casefold().removesuffix(".exe").rstrip("0123456789.-") in SHELLS
 
 
-def faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
-    """Yield everything that is wrong with a draft, in the order of its steps, then of the whole."""
-    if not draft.steps:
-        yield Fault("VAL-006", "the plan has no step")
-    earlier: list[str] = []
+MOST_FAULTS = 50
+"""Of one plan: whoever reads them has to mend it anyway, and all of them are kept with the error."""
+LONGEST_WORDS = 2_000
+"""Letters of a goal, a title or a constraint."""
+LONGEST_ID = 64
+
+
+def faults(draft: PlanDraft, caps: PlanCaps) -> tuple[Fault, ...]:
+    """Return what is wrong with a draft: of the whole, then in the order of its steps; of very many, the first."""
+    return tuple(islice(chain(_plan_faults(draft, caps), _faults_by_step(draft, caps)), MOST_FAULTS))
+
+
+def _faults_by_step(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
+    earlier: set[str] = set()
     for step in draft.steps:
         for fault in _step_faults(step, earlier, caps):
-            yield fault.at(step.id)
-        earlier.append(step.id)
-    yield from _words("the goal of the plan", draft.goal)
-    yield from _plan_faults(draft, caps)
+            yield fault.at(_short(step.id))
+        earlier.add(step.id)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_ID else f"{text[:LONGEST_ID]}…"
 
 
 def _words(what: str, *texts: str) -> Iterator[Fault]:
-    """Tell of words for the person that a terminal could take for something else."""
+    """Tell of words for the person that are endless, or that a terminal could take for something else."""
+    if (longest := max(map(len, texts), default=0)) > LONGEST_WORDS:
+        yield Fault("VAL-012", f"{what} has {longest} letters, at most {LONGEST_WORDS} are allowed")
+    yield from _hiding(what, *texts)
+
+
+def _hiding(what: str, *texts: str) -> Iterator[Fault]:
     if not all(letter.isprintable() or letter in "\t\n" for text in texts for letter in text):
         yield Fault("SEC-010", f"{what} has letters that hide what it says")
 
 
 def _plan_faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
+    if not draft.steps:
+        yield Fault("VAL-006", "the plan has no step")
+    yield from _words("the goal of the plan", draft.goal)
     paths = {path: step.id for step in draft.steps for path in step.paths}
     deletions = [path for step in draft.steps if step.kind is StepKind.DELETE for path in step.paths]
     yield from _over("VAL-007", "the plan has {} steps, at most {} are allowed", len(draft.steps), caps.steps)
@@ -60,7 +81,7 @@ def _plan_faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
     yield from _over(
         "VAL-013", "the plan deletes {} files, at most {} is allowed", len(deletions), caps.deletions
     )
-    yield from _collisions(paths)
+    yield from _collisions([path for path in paths if len(path) <= LONGEST_PATH])
 
 
 def _collisions(paths: Iterable[str]) -> Iterator[Fault]:
@@ -78,7 +99,7 @@ def _collisions(paths: Iterable[str]) -> Iterator[Fault]:
                 yield Fault("FS-009", f"{name!r} is a file and a folder in this plan", path=path)
 
 
-def _step_faults(step: Step, earlier: list[str], caps: PlanCaps) -> Iterator[Fault]:
+def _step_faults(step: Step, earlier: set[str], caps: PlanCaps) -> Iterator[Fault]:
     yield from _order_faults(step, earlier)
     yield from _words("the title or a constraint of the step", step.title, *step.constraints)
     if step.kind is StepKind.RUN:
@@ -89,14 +110,15 @@ def _step_faults(step: Step, earlier: list[str], caps: PlanCaps) -> Iterator[Fau
     yield from _over("VAL-011", "the step has {} constraints, at most {} are allowed", given, most)
 
 
-def _order_faults(step: Step, earlier: list[str]) -> Iterator[Fault]:
-    if not step.id.strip() or "/" in step.id or not step.id.isprintable():
-        yield Fault("VAL-015", f"a step has the id {step.id!r}; one of plain letters is needed")
+def _order_faults(step: Step, earlier: set[str]) -> Iterator[Fault]:
+    if not step.id.strip() or "/" in step.id or not step.id.isprintable() or len(step.id) > LONGEST_ID:
+        needed = f"at most {LONGEST_ID} plain letters"
+        yield Fault("VAL-015", f"a step has the id {_short(step.id)!r}; {needed} are needed")
     if step.id in earlier:
-        yield Fault("VAL-015", f"there are two steps {step.id!r}")
+        yield Fault("VAL-015", f"there are two steps {_short(step.id)!r}")
     for one in step.depends_on:
         if one not in earlier:
-            yield Fault("VAL-015", f"it depends on {one!r}, which is no earlier step")
+            yield Fault("VAL-015", f"it depends on {_short(one)!r}, which is no earlier step")
 
 
 def _command_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
@@ -105,10 +127,16 @@ def _command_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
     if not step.argv or not step.argv[0].strip():
         yield Fault("VAL-014", "a command names no program")
         return
-    yield from _words("an argument of the command", *step.argv)
+    yield from _hiding("an argument of the command", *step.argv)
+    size = sum(len(one.encode()) for one in step.argv)
+    yield from _over(
+        "VAL-012", "the command has {} bytes, at most {} are allowed", size, caps.operation_bytes
+    )
     program = step.argv[0]
-    if not program.isascii() or any(letter in program for letter in "/\\ ~$`"):
-        yield Fault("SEC-012", f"{program!a} is no plain name of a program that is looked up on the PATH")
+    if len(program) > LONGEST_ID or not program.isascii() or any(letter in program for letter in "/\\ ~$`"):
+        yield Fault(
+            "SEC-012", f"{_short(program)!a} is no plain name of a program that is looked up on the PATH"
+        )
     elif starts_others(program):
         yield Fault("SEC-012", f"{program!r} starts what its arguments say; name that program itself")
     if caps.command_seconds and step.timeout > caps.command_seconds:

@@ -54,7 +54,7 @@ class Ground:
         derived_from: str = "",
     ) -> Plan:
         """Return the plan that a draft is here and now. Raises Faulted VAL-004 (-003, -005), with all that is wrong."""
-        if found := tuple(rules.faults(draft, self.caps)):
+        if found := rules.faults(draft, self.caps):
             raise Faulted(found, code="VAL-004")
         targets, outcomes = await asyncio.to_thread(self._rehearsed, draft)
         return Plan(

@@ -296,6 +296,12 @@ HOSTILE: tuple[Hostile, ...] = (
     Hostile("command for ever", "VAL-016", (run("make", timeout=301),)),
     Hostile("unreadable diff", "VAL-017", (edit("a.py", "two = 3\n"),)),
     Hostile("diff with a wrong count", "VAL-017", (edit("a.py", DIFF.replace("-1,2", "-1,3")),)),
+    Hostile(
+        "diff with endless numbers",
+        "VAL-017",
+        (edit("a.py", DIFF.replace("-1,2", "-" + "9" * 5_000 + ",2")),),
+    ),
+    Hostile("diff with other digits", "VAL-017", (edit("a.py", DIFF.replace("-1,2", "-١,٢")),)),
     Hostile("diff of another file", "VAL-017", (edit("a.py", "--- a/src/b.py\n+++ b/src/b.py\n" + DIFF),)),
     Hostile(
         "diff of two files", "VAL-017", (edit("a.py", DIFF + "--- a/src/b.py\n+++ b/src/b.py\n" + DIFF),)
@@ -317,6 +323,10 @@ HOSTILE: tuple[Hostile, ...] = (
     Hostile("escape in a title", "SEC-010", (create("n.py", title="fine\x1b[2K"),)),
     Hostile("turned reading order in a constraint", "SEC-010", (create("n.py", constraints=["\u202e"]),)),
     Hostile("escape in a goal", "SEC-010", document={"goal": "\x1b]0;x\x07", "steps": [create("n.py")]}),
+    Hostile("endless title", "VAL-012", (create("n.py", title="x" * 2_001),)),
+    Hostile("endless id", "VAL-015", ({**create("n.py"), "id": "x" * 65},)),
+    Hostile("endless path", "FS-011", (create("../" * 100_000),)),
+    Hostile("endless argument", "VAL-012", (run("make", "x" * 102_401),)),
     # ---- commands ----
     *(Hostile(f"program {name}", "SEC-012", (run(name, "-c", "x"),)) for name in SHELLS),
     Hostile("program by path", "SEC-012", (run("/bin/sh", "-c", "x"),)),

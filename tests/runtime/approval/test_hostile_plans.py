@@ -44,7 +44,7 @@ async def test_a_hostile_plan_is_refused_with_its_code_and_nothing_is_touched(
     codes = {fault.code for fault in refused.value.faults}
     assert hostile.code in codes
     assert codes <= RULES.keys()
-    assert all(fault.message for fault in refused.value.faults)
+    assert all(0 < len(fault.message) < 500 for fault in refused.value.faults)
     assert everything(tmp_path) == before
 
 
@@ -93,3 +93,13 @@ async def test_every_fault_of_a_plan_is_told_not_only_the_first(tmp_path: Path) 
     assert refused.value.code == "VAL-004"
     assert refused.value.fault.code == "VAL-004"
     assert "SEC-012" in refused.value.fault.technical_detail
+
+
+async def test_a_plan_that_is_wrong_in_a_thousand_ways_is_refused_in_few_words(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    steps = [{"id": "x" * 5_000, "kind": "create", "files": [{"path": "../x", "content": "x"}] * 9}] * 500
+    with pytest.raises(Faulted) as refused:
+        await Ground(root).validated(PlanDraft.read({"steps": steps}), plan_id="p", version=1)
+    assert refused.value.faults[0].code == "VAL-007"
+    assert len(refused.value.faults) == 50
+    assert len(json.dumps(refused.value.fault.plain())) < 20_000
