@@ -24,6 +24,8 @@ BUILD_OUTPUT = (
 DENIED = (
     ".env",
     ".env.*",
+    ".envrc",
+    ".git-credentials",
     ".netrc",
     ".npmrc",
     ".pypirc",
