@@ -231,7 +231,9 @@ def test_a_file_that_somebody_changed_blocks_the_resume_and_is_kept_by_the_cance
     assert "gate drift" in refused.err
     assert "README.md" in refused.err
     assert "next: orchestrator approval cancel" in refused.err
-    assert "state: Paused" in approved("status").out
+    found = approved("status").out
+    assert "state: Paused" in found
+    assert "conflict: README.md: " in found
     assert approved("cancel").code == 0
     assert shop.read("README.md") == "mine\n"
     assert not (shop.folder / "docs").exists()
