@@ -18,7 +18,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval setup test check coverage dashboards bench bench-peers soak lock clean
+.PHONY: help run demo-approval demo-plan setup test check coverage dashboards bench bench-peers soak lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ run: $(READY) ## set-up, then recorded conversations replayed through the state 
 
 demo-approval: $(READY) ## a run that waits for a person is killed, approved elsewhere and resumed
 	@$(PY) -m orchestrator.examples.approval_demo
+
+demo-plan: $(READY) ## a plan is approved, killed half way, recovered, resumed, paused and taken back
+	@$(PY) -m orchestrator.examples.plan_demo
 
 setup: $(READY) ## virtual environment with the locked dependencies, nothing else
 

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from orchestrator.kernel.run import Run as Run
     from orchestrator.kernel.typed import StateMachine as StateMachine
     from orchestrator.kernel.typed_error import UnhandledEventError as UnhandledEventError
+    from orchestrator.machines.approval.caps import PlanCaps as PlanCaps
+    from orchestrator.machines.approval.fault import Faulted as Faulted
+    from orchestrator.machines.approval.graph import APPROVAL as APPROVAL
+    from orchestrator.machines.approval.limits import ApprovalLimits as ApprovalLimits
+    from orchestrator.machines.approval.refusal import GateRefused as GateRefused
     from orchestrator.machines.code_mode.graph import CODE_MODE as CODE_MODE
     from orchestrator.machines.code_mode.graph import build_code_mode_machine as build_code_mode_machine
     from orchestrator.machines.code_mode.model import CodeBlocksFound as CodeBlocksFound
@@ -111,6 +116,7 @@ if TYPE_CHECKING:
     from orchestrator.providers.scripted import FunctionLLM as FunctionLLM
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
     from orchestrator.retry import RetryPolicy as RetryPolicy
+    from orchestrator.runtime.approval.project import Approval as Approval
     from orchestrator.runtime.llm_loop import Orchestrator as Orchestrator
     from orchestrator.runtime.orchestration.agent import AgentOrchestrator as AgentOrchestrator
     from orchestrator.runtime.orchestration.checkpoint import CheckpointManager as CheckpointManager
@@ -151,9 +157,12 @@ if TYPE_CHECKING:
     from orchestrator_guards import Verdict as Verdict
 
 _HOME = {
+    "APPROVAL": "machines.approval.graph",
     "AgentOrchestrator": "runtime.orchestration.agent",
     "AgentRequest": "machines.ralph.ports",
     "AnswerRefused": "errors",
+    "Approval": "runtime.approval.project",
+    "ApprovalLimits": "machines.approval.limits",
     "Attempt": "machines.pipeline.model",
     "BudgetManager": "machines.pipeline.ports",
     "CODE_MODE": "machines.code_mode.graph",
@@ -174,10 +183,12 @@ _HOME = {
     "Evaluation": "machines.pipeline.model",
     "EventError": "errors",
     "FakeClock": "testing.clock",
+    "Faulted": "machines.approval.fault",
     "Feedback": "machines.pipeline.model",
     "Fenced": "errors",
     "FinalAnswerFound": "machines.code_mode.model",
     "FunctionLLM": "providers.scripted",
+    "GateRefused": "machines.approval.refusal",
     "Graph": "kernel.graph",
     "GraphError": "errors",
     "Held": "errors",
@@ -221,6 +232,7 @@ _HOME = {
     "PipelineLimits": "machines.pipeline.limits",
     "PipelineResult": "runtime.pipeline_result",
     "Plan": "machines.pipeline.model",
+    "PlanCaps": "machines.approval.caps",
     "Planner": "machines.pipeline.ports",
     "PromptAgent": "runtime.ralph_agent",
     "PolicyHooks": "orchestrator_callbacks.rlm.loop_policy",

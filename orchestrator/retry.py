@@ -12,7 +12,9 @@ import math
 import random
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
 
@@ -89,18 +91,52 @@ class RetryPolicy:
 
         `on_attempt` hears of each try, but not of one that was cancelled.
         """
-        started = clock.monotonic()
-        try:
-            answer = await fn(*args)
-        except Exception as error:  # noqa: BLE001  judged by _Tries
-            failed = error
-        else:
-            if on_attempt is not None:
-                on_attempt(Tried(1, "ok", seconds=clock.monotonic() - started))
-            return answer
-        tries = _Tries(self, lambda: fn(*args), on_attempt, clock, rng, started, failed)
-        del failed  # else frame and traceback would hold each other
-        return await tries.run()
+        return await _called(self, lambda: fn(*args), on_attempt, clock, rng)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryTable:
+    """Policies by the `code` that an error has: each code has tries and delays of its own, all others have none.
+
+    An error of a code that is in the table is tried again as often as its policy says, whatever else failed between;
+    `retryable=False` on the error itself stands above that.
+    """
+
+    policies: Mapping[str, RetryPolicy]
+
+    async def call(
+        self,
+        fn: Callable[[*Ts], Awaitable[T]],
+        *args: *Ts,
+        on_attempt: Callable[[Tried], None] | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
+        rng: random.Random | None = None,
+    ) -> T:
+        """Return the first answer of `fn(*args)`, as RetryPolicy.call does."""
+        once = RetryPolicy(attempts=1)
+        return await _called(once, lambda: fn(*args), on_attempt, clock, rng, self.policies)
+
+
+async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
+    policy: RetryPolicy,
+    fn: Callable[[], Awaitable[T]],
+    on_attempt: Callable[[Tried], None] | None,
+    clock: Clock,
+    rng: random.Random | None,
+    table: Mapping[str, RetryPolicy] | None = None,
+) -> T:
+    started = clock.monotonic()
+    try:
+        answer = await fn()
+    except Exception as error:  # noqa: BLE001  judged by _Tries
+        failed = error
+    else:
+        if on_attempt is not None:
+            on_attempt(Tried(1, "ok", seconds=clock.monotonic() - started))
+        return answer
+    tries = _Tries(policy, fn, on_attempt, clock, rng, started, failed, table)
+    del failed  # else frame and traceback would hold each other
+    return await tries.run()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -120,6 +156,11 @@ class _Tries(Generic[T]):
     """Monotonic seconds at which the first try began."""
     first: Exception | None
     """What that raised, until tenacity has heard of it."""
+    table: Mapping[str, RetryPolicy] | None = None
+    """Where policies go by the code of the error: `policy` is then that of the last one."""
+    failed: Counter[str] = field(default_factory=Counter, init=False)
+    """Code -> tries that failed with it; all under one where there is no table."""
+    code: str = field(default="", init=False)
     number: int = field(default=1, init=False)
     """Of the try that is under way, or was made last."""
     took: float = field(init=False)
@@ -159,9 +200,14 @@ class _Tries(Generic[T]):
         if not isinstance(error, Exception):
             return False  # a cancellation is no failed try
         self.failure = classify(error)
-        if not self.failure.retryable:
+        if self.table is not None:
+            self.code = str(getattr(error, "code", ""))
+            self.policy = self.table.get(self.code, self.policy)
+        self.failed[self.code] += 1
+        retryable = self.failure.retryable and (self.table is None or self.code in self.table)
+        if not retryable:
             self._end("fatal", error)
-        return self.failure.retryable
+        return retryable
 
     def _delay(self, state: RetryCallState) -> float:
         if self.failure.retry_after is not None:
@@ -169,6 +215,8 @@ class _Tries(Generic[T]):
         policy = self.policy
         most = policy.max_delay or math.inf
         uniform = random.uniform if self.rng is None else self.rng.uniform
+        state = copy(state)
+        state.attempt_number = self.failed[self.code]
         delay = wait_exponential(policy.base, most)(state) + uniform(-policy.jitter, policy.jitter)
         return min(max(0.0, delay), most)
 
@@ -177,7 +225,7 @@ class _Tries(Generic[T]):
         late = self.clock.monotonic() - self.started + state.upcoming_sleep >= (
             self.policy.deadline or math.inf
         )
-        over = late or self.number >= self.policy.attempts
+        over = late or self.failed[self.code] >= self.policy.attempts
         if over:
             self._end("exhausted", _error(state))
         return over

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
 from orchestrator.ports import Clock
-from orchestrator.retry import Failure, RetryPolicy, Tried, classify
+from orchestrator.retry import Failure, RetryPolicy, RetryTable, Tried, classify
 from orchestrator.testing.clock import FakeClock
 
 STEADY = RetryPolicy(jitter=0)
@@ -398,3 +398,67 @@ async def test_a_cancelled_sleeper_leaves_no_timer_behind_for_ever() -> None:
                 await clock.sleep(10)
     clock.call_later(1, lambda: None)
     assert len(clock._timers) == 1
+
+
+# ---- policies by code ----
+
+
+class Coded(Exception):
+    """An error of our own, with a code and what that means for trying again."""
+
+    def __init__(self, code: str, *, kind: str = "malformed", retryable: bool = True) -> None:
+        super().__init__(code)
+        self.code, self.kind, self.retryable = code, kind, retryable
+
+
+TABLE = RetryTable(
+    {
+        "A": RetryPolicy(attempts=4, base=1, max_delay=30, jitter=0),
+        "B": RetryPolicy(attempts=2, base=5, max_delay=5, jitter=0),
+    }
+)
+
+
+async def tried(*steps: object) -> tuple[object, list[Tried]]:
+    """What a table gives after these steps, and what it told."""
+    told: list[Tried] = []
+    try:
+        answer = await TABLE.call(Script(*steps), on_attempt=told.append, clock=FakeClock(auto=True))
+    except Coded as error:
+        answer = error.code
+    return answer, told
+
+
+async def test_each_code_has_tries_and_delays_of_its_own() -> None:
+    answer, told = await tried(*map(Coded, "AABA"), "answer")
+    assert answer == "answer"
+    assert [(one.outcome, one.delay) for one in told] == [
+        ("retry", 1.0),
+        ("retry", 2.0),
+        ("retry", 5.0),
+        ("retry", 4.0),
+        ("ok", 0.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("codes", "outcomes"),
+    [
+        ("BB", ["retry", "exhausted"]),
+        ("ABAB", ["retry", "retry", "retry", "exhausted"]),
+        ("AAAA", ["retry", "retry", "retry", "exhausted"]),
+        ("C", ["fatal"]),
+        ("AC", ["retry", "fatal"]),
+    ],
+)
+async def test_a_table_gives_up_by_the_code_that_is_used_up_or_unknown(
+    codes: str, outcomes: list[str]
+) -> None:
+    answer, told = await tried(*map(Coded, codes), "never")
+    assert answer == codes[-1]
+    assert [one.outcome for one in told] == outcomes
+
+
+async def test_an_error_that_says_it_is_final_is_not_tried_again_whatever_the_table_says() -> None:
+    answer, told = await tried(Coded("A", retryable=False), "never")
+    assert (answer, [one.outcome for one in told]) == ("A", ["fatal"])

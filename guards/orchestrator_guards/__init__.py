@@ -39,6 +39,11 @@ from orchestrator_guards.budget import (
     tool_errors,
     tool_key,
 )
+from orchestrator_guards.gate import (
+    GATES,
+    Blocked,
+    first_blocked,
+)
 from orchestrator_guards.progress import (
     Escalation,
     escalation,
@@ -84,11 +89,13 @@ from orchestrator_guards.verdict import (
 __all__ = [
     "CHANGE_PATIENCE",
     "FAILURE_PHRASES",
+    "GATES",
     "GUARD_NAMES",
     "MAX_PERIOD",
     "POLL_PATIENCE",
     "WINDOW",
     "Analysis",
+    "Blocked",
     "CallSeen",
     "Escalation",
     "Fix",
@@ -111,6 +118,7 @@ __all__ = [
     "expected",
     "failed_result",
     "fingerprint",
+    "first_blocked",
     "first_refusal",
     "grade",
     "host_budget",

@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli import Options
 from orchestrator.cli import option as given
+from orchestrator.cli.approval_group import group as approval
 from orchestrator.cli.exit import table
 from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
@@ -185,6 +186,7 @@ def doctor(at: given.Place) -> None:
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(ralph, name="ralph")
 app.add_typer(rlm, name="rlm")
+app.add_typer(approval, name="approval")
 app.add_typer(runs, name="runs")
 app.add_typer(operate, name="operate")
 app.add_typer(ops, name="ops")

@@ -119,7 +119,7 @@ class Launch:
                 stack.push_async_callback(close)
             settings = Settings.load()
             yield Orchestrator(
-                _limited(parts.model.llm, settings),
+                limited(parts.model.llm, settings),
                 tools=await self._tools(parts, stack),
                 limits=limits,
                 retry=build(RetryPolicy, self.retry, "retry"),
@@ -153,7 +153,7 @@ class Launch:
             yield
 
 
-def _limited(llm: LLM, settings: Settings) -> LLM:
+def limited(llm: LLM, settings: Settings) -> LLM:
     """Return the model behind the rate limits of the settings."""
     if not settings.rate_limit:
         return llm

@@ -9,6 +9,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.kernel.typed import StateMachine
+from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
@@ -16,7 +17,7 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 
 SHIPPED: Mapping[str, Graph] = {
-    graph.name: graph for graph in (LLM_LOOP, PIPELINE, RALPH, CODE_MODE, TOOLS_MODE)
+    graph.name: graph for graph in (LLM_LOOP, PIPELINE, APPROVAL, RALPH, CODE_MODE, TOOLS_MODE)
 }
 
 
@@ -65,9 +66,16 @@ def _tools_mode() -> Hooks:
     return collect(TOOLS_MODE, enter)
 
 
+def _approval() -> Hooks:
+    from orchestrator_callbacks.approval import before, enter
+
+    return collect(APPROVAL, enter, before)
+
+
 HOOKS: Mapping[str, Callable[[], Hooks]] = {
     "llm_loop": _llm_loop,
     "pipeline": _pipeline,
+    "approval": _approval,
     "ralph": _ralph,
     "code_mode": _code_mode,
     "tools_mode": _tools_mode,

@@ -30,6 +30,18 @@ _CONTEXT: Spec = {
     **_whole(
         "limits", "iteration", "base", "recalled", "next", "wrapping_up", "degraded", "refinements", "rubric"
     ),
+    **_whole(
+        "number",
+        "plan_status",
+        "plan_number",
+        "expires_at",
+        "previewed",
+        "config",
+        "shown",
+        "again",
+        "confirmed",
+    ),
+    "consent": _whole("plan_id", "version", "digest", "by", "at"),
     # not `by_tool`: its keys are names, those that a model made up among them
     "spent": _whole("usage", "below", "seconds", "tool_calls", "retries", "restarts", "compactions"),
 }
@@ -51,10 +63,13 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
             "iteration", "model", "finish_reason", "seconds", "retries", "usage", "at", "t", "tool_calls"
         ),
         "intent": {**_whole("effect", "turn", "key", "step", "change", "path", "mode", "at"), "calls": _CALL},
-        "done": _whole("effect", "key", "tool", "registered", "outcome", "seconds", "queued", "cut", "at"),
+        "step": _whole("step", "status", "at"),
+        "done": _whole(
+            "effect", "key", "step", "exit", "tool", "registered", "outcome", "seconds", "queued", "cut", "at"
+        ),
         "memory": _whole("stored"),
         "stage": {**_whole("seq", "state", "tokens", "counts", "at", "error"), "made": _whole("score")},
-        "rolled_back": _whole("effect", "key", "outcome", "at"),
+        "rolled_back": _whole("effect", "key", "step", "outcome", "at"),
         "asked": _whole("key", "tool", "digest", "why", "expires_at", "at"),
         "approval": _whole("key", "digest", "decision", "by", "why", "at", "id", "number", "end"),
         "control": _whole("id", "key", "kind", "by", "why", "at", "number", "refused"),
@@ -64,6 +79,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "parked": _whole("reason", "at", "t", "calls", "by", "why"),
         "resumed": {**_whole("at", "by", "limits", "charged"), "context": _CONTEXT},
         "migrated": {**_whole("from", "to", "at", "by", "state", "next"), "context": _CONTEXT},
+        "recovered": {**_whole("from", "to", "state", "why", "at"), "context": _CONTEXT},
         "ended": _whole("outcome", "reason", "at", "t"),
     }
 )
@@ -132,5 +148,7 @@ def _names(content: Mapping[str, Any], prefix: str) -> list[str]:
     return found
 
 
-_PARTLY = frozenset(("context", "context.spent", "error", "messages", "calls", "spent", "made"))
+_PARTLY = frozenset(
+    ("context", "context.spent", "context.consent", "consent", "error", "messages", "calls", "spent", "made")
+)
 """Members whose parts are told apart above."""

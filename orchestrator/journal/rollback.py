@@ -45,6 +45,10 @@ from orchestrator.kernel.journal import Draft, Journal, Lease
 T = TypeVar("T")
 
 
+def _every(_: str) -> bool:
+    return True
+
+
 class RollbackStack:
     """The changes of one run below one folder, one at a time.
 
@@ -74,11 +78,18 @@ class RollbackStack:
         root: Path | str,
         *,
         hook: Hook = silent,
+        steps: Callable[[str], bool] = _every,
     ) -> RollbackStack:
-        """Return the stack that the records of a run tell of. Touches nothing."""
+        """Return the stack that the records of a run tell of. Touches nothing.
+
+        Only changes of `steps` are on it: where one run does one piece of work after the other, what an earlier one
+        left is no longer its concern.
+        """
         stack = cls(journal, lease, root, hook=hook)
         for record in records:
             stack._keys += fold(stack._stack, record.kind, record.body)
+        for key in [key for key, change in stack._stack.items() if not steps(change.step)]:
+            del stack._stack[key]
         return stack
 
     @property

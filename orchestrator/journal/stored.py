@@ -126,6 +126,11 @@ class StoredRun:
         self.context, self.messages = {}, []
         self._merge(body["context"])
 
+    def _recovered(self, body: Mapping[str, Any]) -> None:
+        """Go where a recovery put the run: past the table, and only with this record."""
+        self.state, self.next = str(body["state"]), None
+        self._merge(body.get("context") or {})
+
     def _parked(self, body: Mapping[str, Any]) -> None:
         self.parked = body
         self.elapsed = float(body.get("t", self.elapsed))
@@ -170,6 +175,7 @@ class StoredRun:
         "context": _context,
         "resumed": _resumed,
         "migrated": _migrated,
+        "recovered": _recovered,
         "parked": _parked,
         "ended": _ended,
         "answer": _answer,

@@ -71,6 +71,8 @@ class SdkModel(ABC):
         self._own: dict[asyncio.AbstractEventLoop, _Own] = {}
         # Made now: certificates and types take a second to load.
         self._spare = self._new_client() if host_client is None else None
+        self.address = str(getattr(self._spare or host_client, "base_url", ""))
+        """Where requests go: also where nobody named it."""
 
     @abstractmethod
     def _new_client(self) -> Any:

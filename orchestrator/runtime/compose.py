@@ -15,9 +15,8 @@ from orchestrator.kernel.record import Observer
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.ports import LLM, Clock, SystemClock
 from orchestrator.retry import RetryPolicy
-from orchestrator.telemetry.connection import connect
+from orchestrator.telemetry.connection import connect, is_metrics
 from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.metrics import Metrics
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolSpec
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
@@ -64,6 +63,15 @@ def records(journal: Journal | None) -> tuple[Journal, Callable[[str], None]]:
     return own, own.retire
 
 
+def watchers(observers: Iterable[Observer] | None) -> tuple[Observer, ...]:
+    """Return who is told: the log and the metrics, where nobody is named. Metrics are not even loaded otherwise."""
+    if observers is not None:
+        return tuple(observers)
+    from orchestrator.telemetry.metrics import Metrics
+
+    return TransitionLog(), Metrics()
+
+
 def declare(
     observers: Sequence[Observer], bound: Machine, deps: LoopDeps, journal: Journal, limits: Limits
 ) -> None:
@@ -78,7 +86,7 @@ def declare(
         about["models"] = dict(models)
     for observer in observers:
         announce = getattr(observer, "declare", None)
-        if isinstance(observer, Metrics):
+        if is_metrics(observer):
             observer.declare(bound.graph, run_seconds=limits.max_seconds or None, **about)
         elif announce is not None:
             announce(bound.graph, **about)
@@ -95,7 +103,7 @@ def announce(
     """Tell observers what names the runs of a graph without models and tools of its own will have."""
     for observer in observers:
         tell = getattr(observer, "declare", None)
-        if isinstance(observer, Metrics):
+        if is_metrics(observer):
             observer.declare(
                 graph, guards=guards, backends=[journal.backend], run_seconds=max_seconds or None
             )

@@ -33,8 +33,6 @@ from orchestrator.runtime.result import Result, result_of
 from orchestrator.runtime.stream import RunStream
 from orchestrator.runtime.summary import summary
 from orchestrator.switch import real_models_refused
-from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.metrics import Metrics
 from orchestrator.toolspec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission, recall
 from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
@@ -78,7 +76,7 @@ class Orchestrator(Asked[Result]):
         self._machine, points = compose.machine(graph, hooks)
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
-        self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
+        self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
         self._live, self._conversations = LiveRuns(), Conversations()
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)

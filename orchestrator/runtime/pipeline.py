@@ -38,8 +38,6 @@ from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.pipeline_result import PipelineResult, result_of
 from orchestrator.runtime.prompt_stage import PromptStage
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
-from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.metrics import Metrics
 from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 
@@ -79,9 +77,7 @@ class Pipeline(Asked[PipelineResult]):
         self._rubric = rubric or Rubric()
         self._clock = clock or SystemClock()
         self._machine = Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks)))
-        self._observers: tuple[Observer, ...] = (
-            (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        )
+        self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
         self._live = LiveRuns()
         self._control = Control(self._live, self._journal, self._clock)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeGuard
 
 from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.store import file_bytes
+
+if TYPE_CHECKING:
+    from orchestrator.telemetry.metrics import Metrics
+
+
+def is_metrics(observer: object) -> TypeGuard[Metrics]:
+    """Tell whether an observer is a Metrics, without loading what nobody may have asked for."""
+    loaded = sys.modules.get("orchestrator.telemetry.metrics")
+    return loaded is not None and isinstance(observer, loaded.Metrics)
 
 
 def connect(observers: Iterable[object], journal: object = None) -> None:
@@ -19,7 +29,7 @@ def connect(observers: Iterable[object], journal: object = None) -> None:
     known = list(observers)
     path = getattr(journal, "path", None)
     for metrics in known:
-        if not isinstance(metrics, Metrics):
+        if not is_metrics(metrics):
             continue
         for log in known:
             if isinstance(log, TransitionLog):

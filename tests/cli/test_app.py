@@ -21,6 +21,7 @@ COMMANDS = (
     "pipeline",
     "ralph",
     "rlm",
+    "approval",
     "runs",
     "operate",
     "ops",

@@ -66,11 +66,11 @@ BAD = [
     (("replay", "two.jsonl", "--json", "--live"), "give one of them"),
     (
         ("graph", "nowhere"),
-        "known: code_mode, llm_loop, pipeline, ralph, tools_mode, or module:attribute",
+        "known: approval, code_mode, llm_loop, pipeline, ralph, tools_mode, or module:attribute",
     ),
     (("graph", "models:number"), "graph 'models:number' is a int, not a Graph"),
     (("graph", "--format", "svg"), "unknown format 'svg'; known: mermaid, dot, table, json"),
-    (("lint", "nowhere"), "unknown graph 'nowhere'; known: code_mode, llm_loop"),
+    (("lint", "nowhere"), "unknown graph 'nowhere'; known: approval, code_mode, llm_loop"),
     (("report", "missing.log"), "missing.log: No such file or directory"),
     (("report", "models.py"), "models.py: no line of a transition or of a run's end here"),
     (("fly",), "No such command 'fly'; see `orchestrator --help`"),

@@ -35,20 +35,25 @@ def normal(text: str) -> list[str]:
     return text.strip().splitlines()
 
 
-def in_readme() -> str:
+def in_readme(name: str = "demo-approval") -> str:
     text = (ROOT / "README.md").read_text()
-    found = re.search(r"<!-- demo-approval -->\n```text\n(.*?)```\n<!-- /demo-approval -->", text, re.DOTALL)
+    found = re.search(rf"<!-- {name} -->\n```text\n(.*?)```\n<!-- /{name} -->", text, re.DOTALL)
     assert found is not None
     return found[1]
 
 
 @pytest.fixture(scope="module")
 def transcript(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return shown_on_a_terminal("orchestrator.examples.approval_demo", tmp_path_factory.mktemp("elsewhere"))
+
+
+def shown_on_a_terminal(module: str, folder: Path) -> str:
+    """What a demonstration shows on a pseudo-terminal of its own."""
     ours, theirs = pty.openpty()
     paths = os.pathsep.join(str(ROOT / folder) for folder in (".", "callbacks", "guards"))
     demo = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "orchestrator.examples.approval_demo"],
-        cwd=tmp_path_factory.mktemp("elsewhere"),
+        [sys.executable, "-W", "error", "-m", module],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error", "TERM": "xterm"},
         stdin=theirs,
         stdout=theirs,

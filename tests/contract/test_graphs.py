@@ -14,6 +14,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
+from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
@@ -127,10 +128,37 @@ PROMPTING        Failed                DONE
 EXECUTING_TOOLS  Failed                DONE
 """
 
+# Seed 001's twenty-two rows, in its order, each with the event of its trigger.
+APPROVAL_TABLE = """
+Idle              submit             ExtractingIntent
+ExtractingIntent  intent_validated   Planning
+ExtractingIntent  intent_rejected    Idle
+ExtractingIntent  ai_error           Failed
+Planning          plan_validated     AwaitingApproval
+Planning          plan_invalid       Failed
+Planning          cancel             Idle
+AwaitingApproval  approve            Executing
+AwaitingApproval  reject             Idle
+AwaitingApproval  request_changes    Planning
+Executing         steps_completed    Completed
+Executing         step_failed        Failed
+Executing         pause              Paused
+Executing         cancel             Cancelling
+Paused            resume             Executing
+Paused            cancel             Cancelling
+Paused            resume_failed      Failed
+Failed            acknowledge        Idle
+Failed            retry              Planning
+Completed         acknowledge        Idle
+Cancelling        rollback_finished  Idle
+Cancelling        rollback_failed    Failed
+"""
+
 # One line a graph: the graph, the seed's table, how many states and events the seed has.
 GRAPHS = [
     (LLM_LOOP, LLM_LOOP_TABLE, 8, 11),
     (PIPELINE, PIPELINE_TABLE, 8, 10),
+    (APPROVAL, APPROVAL_TABLE, 9, 19),
     (RALPH, RALPH_TABLE, 7, 20),
     (CODE_MODE, CODE_MODE_TABLE, 5, 8),  # the seed's six events, PolicyStop and Failed
     (TOOLS_MODE, TOOLS_MODE_TABLE, 4, 7),  # the seed's six events and Failed

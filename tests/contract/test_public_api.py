@@ -48,6 +48,8 @@ PUBLIC = {
     "NestedCallPolicy", "NestedConfig", "NeverStop", "StopAfter", "NoCompression", "KeepEnds", "NoNesting",
     "SimpleNestedCallPolicy", "Rlm", "RlmResult",
     "CodeModeSource", "ToolsModeSource", "PolicyHooks",
+    # approval: plans for a project, carried out once a person says so
+    "Approval", "ApprovalLimits", "APPROVAL", "PlanCaps", "GateRefused", "Faulted",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",

@@ -53,6 +53,9 @@ def of_language(language: str) -> list[Block]:
 
 
 OWN_MODEL = "Use your own model"
+PIPELINE = "Plan, validate, implement, judge"
+APPROVAL = "Approve a plan, take it back"
+RALPH = "Plan, execute, review"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +127,7 @@ def test_the_diagram_is_the_one_the_command_prints() -> None:
 
 
 def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = ("Plan, validate, implement, judge", "Plan, execute, review")
-    [block] = [one for one in of_language("toml") if one.heading not in others]
+    [block] = [one for one in of_language("toml") if one.heading not in (PIPELINE, APPROVAL, RALPH)]
     (tmp_path / "orchestrator.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
 
@@ -138,7 +140,7 @@ def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: 
 def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [block] = [one for one in of_language("toml") if one.heading == "Plan, validate, implement, judge"]
+    [block] = [one for one in of_language("toml") if one.heading == PIPELINE]
     (tmp_path / "spec.toml").write_text(block.text)
     (tmp_path / "my_module.py").write_text(_HOST_MODULE)
     (tmp_path / "my_stages.py").write_text("def validate(request):\n    return []\n")
@@ -153,7 +155,7 @@ def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
 def test_the_agents_of_a_ralph_loop_are_ones_that_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [block] = [one for one in of_language("toml") if one.heading == "Plan, execute, review"]
+    [block] = [one for one in of_language("toml") if one.heading == RALPH]
     (tmp_path / "ralph.toml").write_text(block.text)
     (tmp_path / "my_module.py").write_text(_HOST_MODULE)
     roles = ("ask", "review", "check")
@@ -168,6 +170,17 @@ def test_the_agents_of_a_ralph_loop_are_ones_that_are_accepted(
     assert agents.ralph_limits() == RalphLimits()
     text = README.read_text()
     assert [name for name in RalphLimits.__dataclass_fields__ if name not in text] == []
+
+
+def test_the_plan_file_is_one_that_can_be_approved_and_carried_out(tmp_path: Path) -> None:
+    [block] = [one for one in of_language("toml") if one.heading == APPROVAL]
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "plan.toml").write_text(block.text)
+    for command in ("submit 'Where are the prices?' --plan ../plan.toml", "diff", "approve --execute"):
+        done = _run(["bash", "-c", f"{sys.executable} -m orchestrator approval {command}"], cwd=project)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    assert (project / "docs/prices.md").read_text() == "Prices are in prices.csv.\n"
 
 
 def test_the_traces_are_those_of_real_runs() -> None:

@@ -19,6 +19,11 @@ ROOMS = {
     "orchestrator/repl": "orchestrator/repl",
 }
 """Room -> the folder whose files its README names."""
+FOLDERS = [
+    *ROOMS.items(),
+    ("orchestrator/machines", "orchestrator/machines/approval"),
+    ("callbacks", "callbacks/orchestrator_callbacks/approval"),
+]
 LONGEST = 120
 """Lines of one page, examples included."""
 
@@ -41,8 +46,8 @@ def test_the_readme_is_one_page_and_its_examples_run(room: str, tmp_path: Path) 
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_readme_names_every_file_of_its_room(room: str) -> None:
+@pytest.mark.parametrize(("room", "folder"), FOLDERS, ids=[folder for _, folder in FOLDERS])
+def test_the_readme_names_every_file_of_its_room(room: str, folder: str) -> None:
     named = set(re.findall(r"`(\w+\.py)`", (ROOT / room / "README.md").read_text(encoding="utf-8")))
-    there = {file.name for file in (ROOT / ROOMS[room]).glob("*.py") if file.name != "__init__.py"}
+    there = {file.name for file in (ROOT / folder).glob("*.py") if file.name != "__init__.py"}
     assert there - named == set()

@@ -81,6 +81,7 @@ def test_the_public_names_exist_and_nothing_else_is_public() -> None:
         "approval",
         "attempts",
         "budget",
+        "gate",
         "quality",
         "repetition",
         "result",

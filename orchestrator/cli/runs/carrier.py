@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.cli.output import shown
+from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import Store
 from orchestrator.engines.roster import Seen, engines
+from orchestrator.errors import ConfigError
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
+from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
@@ -34,8 +37,23 @@ def resumption(store: Store, stored: StoredRun) -> str:
     """Return the command that goes on with a run, with what has to be filled in where another program began it."""
     if (group := GROUPS.get(str(stored.created.get("graph")))) is not None:
         return store.command("resume", stored.run_id, group=group)
+    if stored.created.get("graph") == APPROVAL.name:
+        return of_project(store)
     model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")
     return store.command("resume", stored.run_id, *model)
+
+
+def of_project(store: Store) -> str:
+    """Return the command that says how the project of a run of approval stands, and what can be done with it."""
+    return words("approval", "status", "--project", str(store.journal.path.parent.parent))
+
+
+def refuse_approval(store: Store, head: RunHead) -> None:
+    """Raise ConfigError for a run that only `orchestrator approval` may touch: it is kept in more than its records."""
+    if head.graph == APPROVAL.name:
+        raise ConfigError(
+            f"run {head.run_id} is one of graph {head.graph!r}: `{of_project(store)}` says what can be done with it"
+        )
 
 
 def named(engine: Seen) -> str:

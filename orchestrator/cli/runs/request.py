@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.runs.carrier import carrier, lets_go_on, named, resumption
+from orchestrator.cli.runs.carrier import carrier, lets_go_on, named, refuse_approval, resumption
 from orchestrator.cli.runs.phrase import many, moment, roughly, span
 from orchestrator.cli.runs.standing import standing
 from orchestrator.cli.runs.store import Store, at_journal
@@ -97,6 +97,8 @@ def post(wanted: Wanted) -> int:
         run_id = (await store.run(wanted.run)).run_id
         found = await Standing.of(store, run_id)
         _refuse_ended(found)
+        if found.head.owner is None:  # who works on one hears a pause and a cancel
+            refuse_approval(store, found.head)
         body = _body(wanted, found)
         before = _same(wanted.kind, body, found)
         request = before or Posted(uuid4().hex, wanted.kind, body, by, time.time())

@@ -10,6 +10,7 @@ from uuid import uuid4
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.launch import Launch
 from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.runs.carrier import refuse_approval
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.errors import ConfigError
@@ -42,6 +43,7 @@ def roll_back(wanted: Wanted) -> int:
 
     async def work(store: Store) -> int:
         head = await store.run(wanted.run)
+        refuse_approval(store, head)
         records = await store.journal.load(head.run_id)
         changes = plan_undo(records, step=wanted.step)
         if not changes:

@@ -266,7 +266,8 @@ def _plain(found: Shown) -> dict[str, Any]:
         "models": dict(story.models),
         "tools": calls_json(story, held=found.head.owner is not None),
         "people": [
-            {"record": kind, **_without(body, ("content", "arguments"))} for kind, body in story.decisions
+            {"record": kind, **_without(body, ("content", "arguments", "context"))}
+            for kind, body in story.decisions
         ],
         "unread": [asdict(one) for one in found.unread],
         "children": [child.as_json() for child in found.below.children],

@@ -184,7 +184,7 @@ class Story(StoredRun):
     }
 
 
-_DECISIONS = frozenset(("approval", "control", "resumed", "migrated"))
+_DECISIONS = frozenset(("approval", "control", "resumed", "migrated", "recovered"))
 
 
 def _usage(raw: Body) -> Usage:

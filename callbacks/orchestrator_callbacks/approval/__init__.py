@@ -1,0 +1,1 @@
+"""The hooks of approval, by kind, and what they share."""

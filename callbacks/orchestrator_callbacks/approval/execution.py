@@ -1,0 +1,117 @@
+"""An approved plan, step by step; and back again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.model import Event, PlanStatus
+from orchestrator.machines.approval.plan import Plan, Step
+from orchestrator_callbacks.approval import wish
+from orchestrator_callbacks.approval.deps import ApprovalRun
+
+
+async def carried_out(run: ApprovalRun) -> Event:
+    """Carry out the steps that are left, one by one.
+
+    It pauses between steps only. A cancel is heard at once, also while a step is in flight: the state moves on, and
+    Cancelling waits for the step (B2).
+    """
+    steps = await run.deps.hands.left(run)
+    total = len(Plan.read(run.ctx.plan or {}).steps)
+    for number, step in enumerate(steps, total - len(steps) + 1):
+        match wish.taken(run, "pause", "cancel"):
+            case "pause":
+                return Event.PAUSE
+            case "cancel":
+                return Event.CANCEL
+        if not await _step(run, step, number, total):
+            wish.taken(run, "cancel")
+            return Event.CANCEL
+    return Event.CANCEL if wish.taken(run, "cancel") else Event.STEPS_COMPLETED
+
+
+async def _step(run: ApprovalRun, step: Step, number: int, total: int) -> bool:
+    """Carry out one step. False where somebody cancelled meanwhile: then it is still in flight."""
+    deps = run.deps
+    began = deps.clock.monotonic()
+    label = Plan.read(run.ctx.plan or {}).step_label(step)
+    run.note("step", {"step": label, "status": "running", "at": deps.clock.time()})
+    await run.settle()
+    await _tell(run, step, number, total, "begins", 0.0, "running", "")
+    operation = deps.operation = asyncio.create_task(deps.hands.perform(run, step))
+    heard = asyncio.create_task(run.mailbox.until(lambda: wish.is_there(run, "cancel")))
+    try:
+        await asyncio.wait((operation, heard), return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        await settled(operation)  # a step is never left half done for being interrupted
+        raise
+    finally:
+        heard.cancel()
+        await asyncio.wait((heard,))
+    if not operation.done():
+        return False
+    deps.operation = None
+    seconds = deps.clock.monotonic() - began
+    try:
+        output = operation.result().output
+    except Faulted as fault:
+        run.note("step", {"step": label, "status": "failed", "at": deps.clock.time()})
+        await run.settle()
+        await _tell(run, step, number, total, "ends", seconds, "failed", fault.output)
+        raise
+    await _tell(run, step, number, total, "ends", seconds, "done", output)
+    return True
+
+
+async def _tell(  # noqa: PLR0917 - the parts of one fact
+    run: ApprovalRun,
+    step: Step,
+    number: int,
+    total: int,
+    phase: str,
+    seconds: float,
+    status: str,
+    output: str,
+) -> None:
+    on_step = run.deps.on_step
+    said = None if on_step is None else on_step(step, number, total, phase, seconds, status, output)
+    if inspect.isawaitable(said):
+        await said
+
+
+async def settled(operation: asyncio.Task[Any]) -> None:
+    """Wait until a step has ended, whatever became of it and whoever cancels meanwhile; that is raised after."""
+    late: asyncio.CancelledError | None = None
+    while not operation.done():
+        try:
+            await asyncio.wait((operation,))
+        except asyncio.CancelledError as cancelled:
+            late = cancelled
+    if late is not None:
+        raise late
+
+
+async def taken_back(run: ApprovalRun) -> Event:
+    """Wait for the step in flight, then take back what the plan has changed. An edit from outside is kept, and told."""
+    ctx, deps = run.ctx, run.deps
+    if deps.operation is not None:
+        await settled(deps.operation)
+        if not deps.operation.cancelled():
+            deps.operation.exception()  # a step that failed has taken itself back; what matters now is the rest
+        deps.operation = None
+    undone = await deps.hands.undo(run)
+    ctx.undone = [*ctx.undone, *(path for path in map(_path, undone.changes) if path not in ctx.undone)]
+    ctx.conflicts = [{"path": _path(one), "why": str(one)} for one in undone.conflicts]
+    if ctx.conflicts:
+        names = ", ".join(repr(one["path"]) for one in ctx.conflicts)
+        message = f"not everything could be undone: {names} changed from outside and was kept"
+        raise Faulted([Fault("ST-007", message)])
+    ctx.plan_status = PlanStatus.CANCELLED.value
+    return Event.ROLLBACK_FINISHED
+
+
+def _path(one: object) -> str:
+    return str(getattr(one, "path", one))

@@ -1,0 +1,47 @@
+"""Errors of the work as the table of errors knows them; the text of a stranger's error goes nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from orchestrator.errors import Corrupt, JournalError, LLMError, OrchestratorError
+from orchestrator.machines.approval.fault import RULES, Fault, Faulted
+from orchestrator.machines.approval.model import Event
+
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (Corrupt, "ST-002"),
+    (JournalError, "FS-010"),
+    (TimeoutError, "AI-002"),
+)
+"""Type of an error that is no Faulted -> its code."""
+
+_OF_PROVIDERS = {row.kind: row.code for row in RULES.values() if row.code.startswith("AI-")} | {
+    "connection": "AI-002",
+    "server_error": "AI-002",
+}
+"""Kind of a provider's error -> its code."""
+
+
+async def known(work: Awaitable[Event]) -> Event:
+    """Return what the work of a state gives; whatever it raises is an error of the table, or the journal's.
+
+    A record of a failure has the error's text, and that of a stranger may hold a key or a prompt.
+    """
+    try:
+        return await work
+    except (Faulted, JournalError):
+        raise
+    except Exception as error:
+        raise Faulted(fault_of(error)) from error
+
+
+def fault_of(error: Exception | None) -> Fault:
+    """Return an error as the table knows it."""
+    if isinstance(error, Faulted):
+        return error.fault
+    if isinstance(error, LLMError):
+        return Fault(_OF_PROVIDERS.get(error.kind, "AI-002"), str(error))
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), "ST-008")
+    if isinstance(error, OrchestratorError):
+        return Fault(code, str(error))
+    return Fault(code, f"an unexpected {type(error).__name__}", technical_detail=type(error).__name__)

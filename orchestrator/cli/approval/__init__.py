@@ -1,0 +1,1 @@
+"""Bodies of the commands of the group `approval`, imported when they run."""

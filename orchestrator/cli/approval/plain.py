@@ -1,0 +1,44 @@
+"""How a project stands, as data: what `--json` prints."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from orchestrator.machines.approval.plan import Plan
+from orchestrator.runtime.approval.status import Question, Recovered, Status
+
+
+def status(found: Status, recovered: Recovered | None) -> dict[str, Any]:
+    """Return all that is known; `recovered` is what this very start had to do, `recovery` the last there was."""
+    return {
+        "state": found.state.value,
+        "run_id": found.run_id,
+        "request": found.request,
+        "intent": None if found.intent is None else dict(found.intent),
+        "plan": None if found.plan is None else plan(found.plan),
+        "plan_status": found.plan_status,
+        "approved_at": found.approved_at,
+        "expires_at": found.expires_at,
+        "steps": [asdict(one) for one in found.steps],
+        "question": None if found.question is None else _question(found.question),
+        "error": None if found.error is None else dict(found.error),
+        "recovered": None if recovered is None else recovered.plain(),
+        "recovery": None if found.recovery is None else found.recovery.plain(),
+        "crashed": found.crashed,
+        "drift": [asdict(one) for one in found.drift],
+        "undone": list(found.undone),
+        "conflicts": [dict(one) for one in found.conflicts],
+        "actions": list(found.actions),
+        "held": found.held,
+    }
+
+
+def plan(made: Plan) -> dict[str, Any]:
+    """Return a plan document with its digest."""
+    return {**made.plain(), "digest": made.digest}
+
+
+def _question(asked: Question) -> dict[str, Any]:
+    intent = None if asked.intent is None else dict(asked.intent)
+    return {"text": asked.text, "intent": intent, "confidence": asked.confidence}

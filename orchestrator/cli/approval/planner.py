@@ -1,0 +1,108 @@
+"""Who makes the plan: a file, or a model named as for `run`. What a project was begun with is kept with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.cli.launch import Instead, Launch, limited, rebuilt
+from orchestrator.cli.model import model_of
+from orchestrator.errors import ConfigError
+from orchestrator.machines.approval.caps import PlanCaps
+from orchestrator.machines.approval.ports import Planner
+from orchestrator.settings import Settings
+
+Need: TypeAlias = Literal["needed", "wanted", "none"]
+"""What a command needs a planner for: to make a plan; to ask whether it can be reached; not at all."""
+
+_NONE = "nobody makes a plan: give --plan FILE or --model SPEC, or set ORCHESTRATOR_MODEL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Who makes the plan, as the command line says it."""
+
+    plan: Path | None = None
+    model: str | None = None
+    base_url: str | None = None
+    structured: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def said(self) -> bool:
+        """Whether the command line names anybody."""
+        return self.plan is not None or self.model is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A planner, and what is kept of how it was made: no key, no password of an address."""
+
+    planner: Planner | None
+    launch: Mapping[str, Any]
+
+
+@asynccontextmanager
+async def planner_of(
+    named: Named, root: Path, kept: Mapping[str, Any], caps: PlanCaps, need: Need
+) -> AsyncIterator[Made]:
+    """Yield who makes the plan: whom the command line names, else whom the project was begun with, else settings.
+
+    Raises ConfigError, where somebody is needed also for nobody; OSError or ImportError of a model. Where nobody is of
+    use, none is made: whoever only looks, or cancels, needs no key.
+    """
+    if need == "none":
+        yield Made(None, kept)
+        return
+    if named.plan is not None and named.model is not None:
+        raise ConfigError("--plan and --model both make the plan: give one of them")
+    if named.plan is not None:
+        if not named.plan.is_file():
+            raise ConfigError(f"--plan {named.plan}: there is no such file")
+        yield _from_file(named.plan.absolute())
+    elif not named.said and kept.get("plan"):
+        yield _from_file(Path(kept["plan"]))
+    else:
+        async with _from_model(named, root, kept, caps, needed=need == "needed") as made:
+            yield made
+
+
+def _from_file(file: Path) -> Made:
+    from orchestrator.runtime.approval.plan_file import PlanFile
+
+    return Made(PlanFile(file), {"plan": str(file)})
+
+
+@asynccontextmanager
+async def _from_model(
+    named: Named, root: Path, kept: Mapping[str, Any], caps: PlanCaps, *, needed: bool
+) -> AsyncIterator[Made]:
+    settings = Settings.load()
+    if not named.said and kept.get("model"):
+        launch, parts = rebuilt(Launch.of({"launch": kept}), root.name, Instead(base_url=named.base_url))
+        model = parts.model
+    elif named.model is None and settings.model is None:
+        if needed:
+            raise ConfigError(_NONE)
+        yield Made(None, dict(kept))
+        return
+    else:
+        launch = Launch.here(
+            settings,
+            model=named.model,
+            base_url=named.base_url,
+            structured=named.structured,
+            params=dict(named.params),
+        )
+        model = model_of(launch.model, launch.form)
+    try:
+        from orchestrator.runtime.approval.planner import ModelPlanner
+
+        made = ModelPlanner(limited(model.llm, settings), root, caps=caps, params=launch.params)
+        yield Made(made, launch.plain())
+    finally:
+        if (close := getattr(model.llm, "aclose", None)) is not None:
+            await close()

@@ -1,0 +1,115 @@
+"""The steps of a plan as they are made: a bar that moves on a terminal, a line for each elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from orchestrator.cli.approval.colour import visible
+from orchestrator.cli.output import is_terminal, say
+from orchestrator.cli.runs.phrase import many, span
+from orchestrator.cli.screen import console
+from orchestrator.machines.approval.plan import Step
+from orchestrator.runtime.approval.status import StepFact
+
+_LONGEST = 60
+"""Characters of a step beside the bar."""
+_BAR = 24
+_MOST = 20
+"""Lines of a command's output."""
+_WIDEST = 500
+"""Characters of one of them."""
+
+
+class Steps:
+    """Shows each step when it begins and when it ended; given as `on_step` to what executes.
+
+    With `pace` (seconds) a step waits so long after it was shown and before it touches anything: time to look, and
+    to stop it. `lost` is called once when whoever reads our output is gone. With `quiet` nothing is shown.
+    """
+
+    def __init__(self, lost: Callable[[], None], *, pace: float = 0.0, quiet: bool = False) -> None:
+        self._lost: Callable[[], None] | None = lost
+        self._pace = pace
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._hurry = asyncio.Event()
+        self._waited = 0.0
+        """Seconds that the present step waited for nothing but the pace."""
+
+    async def __call__(self, fact: StepFact) -> None:
+        """Show a step."""
+        if fact.phase == "ends":
+            fact = replace(fact, seconds=fact.seconds - self._waited)
+        if not self._quiet:
+            self._show(fact)
+        if fact.phase == "begins" and self._pace:
+            began = time.perf_counter()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), self._pace)
+            self._waited = time.perf_counter() - began
+
+    def hurry(self) -> None:
+        """Wait no more: somebody wants it to stop."""
+        self._hurry.set()
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Show what happens inside the block; the bar's last picture stays."""
+        if self._quiet or not is_terminal():
+            yield
+            return
+        about = TextColumn("{task.description}", markup=False)
+        columns = (TextColumn(" "), BarColumn(_BAR), MofNCompleteColumn(), about)
+        with Progress(*columns, console=console(), refresh_per_second=10) as self._bar:
+            yield
+        self._bar = None
+
+    def _show(self, fact: StepFact) -> None:
+        said = "\n".join((f"  {line(fact)}", *output_lines(fact)))
+        if self._bar is None:
+            self._say(said)
+            return
+        if self._task is None:
+            self._task = self._bar.add_task("", total=fact.of)
+        done = fact.index if fact.status == "done" else fact.index - 1
+        self._bar.update(self._task, completed=done, description=what(fact.step)[:_LONGEST])
+        if fact.phase == "ends":
+            self._bar.console.print(Text(said), soft_wrap=True)
+
+    def _say(self, text: str) -> None:
+        if self._lost is None:
+            return
+        try:
+            say(text)
+        except BrokenPipeError:
+            lost, self._lost = self._lost, None
+            lost()
+
+
+def line(fact: StepFact) -> str:
+    """Return a step that begins or ended as a line: which of how many, what it does, how it came out."""
+    head = f"step {fact.index} of {fact.of}  {what(fact.step)}"
+    if fact.phase == "begins":
+        return f"{head} …"
+    return f"{head}: {fact.status}, {span(fact.seconds)}"
+
+
+def output_lines(fact: StepFact) -> list[str]:
+    """Return the end of what a command printed. It is shown here, and kept nowhere."""
+    lines = fact.output.rstrip().splitlines()
+    left_out = [f"    | … {many(len(lines) - _MOST, 'line')} before"] if len(lines) > _MOST else []
+    return [*left_out, *(f"    | {visible(one)[:_WIDEST]}" for one in lines[-_MOST:])]
+
+
+def what(step: Step) -> str:
+    """Return in a few words what a step does."""
+    return visible(f"{step.kind} {shlex.join(step.argv) if step.argv else ', '.join(step.paths)}")

@@ -1,0 +1,199 @@
+"""One command on one project: open it, say what was recovered, do one thing, say how it stands, close it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.cli.approval import plain, refusal, standing
+from orchestrator.cli.approval.colour import coloured
+from orchestrator.cli.approval.limit import limits_of
+from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
+from orchestrator.cli.approval.progress import Steps
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import complain, say, say_json
+from orchestrator.cli.stop import on_signal
+from orchestrator.cli.who import who
+from orchestrator.errors import ConfigError, Held
+from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.model import State
+from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.status import Status
+from orchestrator_guards import Blocked
+
+Work = Callable[[Approval], Awaitable[Status]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the commands of the group take."""
+
+    project: Path | None = None
+    json: bool = False
+    by: str | None = None
+    named: Named = field(default_factory=Named)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Those that are given here, by name; they are put over those that the request was begun with."""
+    pace: float = 0.0
+
+    @property
+    def root(self) -> Path:
+        """The folder of the project. Raises ConfigError where there is none."""
+        root = Path.cwd() if self.project is None else self.project.absolute()
+        if not root.is_dir():
+            raise ConfigError(f"--project {self.project}: there is no such folder")
+        return root
+
+    @property
+    def given(self) -> str | None:
+        """The folder as it was typed: commands that are printed name it again."""
+        return None if self.project is None else str(self.project)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One thing to do with a project."""
+
+    work: Work
+    planner: Need = "none"
+    """Whether it takes somebody who makes plans."""
+    anew: bool = False
+    """It begins a request: planner and limits of the one before do not count."""
+    on_signal: Literal["cancel", "pause"] = "cancel"
+    """What the first Ctrl-C asks for."""
+    elsewhere: Callable[[Path], Awaitable[Status]] | None = None
+    """Done instead while another process works on the project; None: refused."""
+    looks: bool = False
+    """It is of use where nothing was ever submitted."""
+    told: Callable[[Status], None] | None = None
+    """Prints the end for a person; None: how the project stands."""
+    data: Callable[[Status], Any] | None = None
+    """Returns what --json prints; None: how the project stands."""
+    judge: Callable[[Status], int] = standing.code
+
+
+def carry_out(asked: Asked, command: Command) -> int:
+    """Do one thing with a project and return the exit code. A refusal is told, with what to do next."""
+    return asyncio.run(_Carried(asked, command).out())
+
+
+class _Carried:
+    """One command; a signal, or the loss of whoever reads what is shown, stops it between steps."""
+
+    def __init__(self, asked: Asked, command: Command) -> None:
+        self._asked = asked
+        self._command = command
+        self._steps = Steps(self._lose, pace=asked.pace, quiet=asked.json)
+        self._approval: Approval | None = None
+        self._lost = self._stopped = False
+
+    async def out(self) -> int:
+        """Do it and return the exit code."""
+        asked = self._asked
+        root = asked.root
+        try:
+            kept: Mapping[str, Any] = {}
+            if not self._command.anew:
+                found = await Approval.look(root)
+                if not found.run_id and found.error is None:
+                    return self._never_begun(found)
+                kept = found.launch
+            limits = {**(kept.get("limits") or {}), **asked.limits}
+            caps, need = limits_of(limits).caps, self._command.planner
+            async with planner_of(asked.named, root, kept, caps, need) as made:
+                return await self._opened(root, made, limits)
+        except GateRefused as refused:
+            return refusal.told(refused, asked.given, json=asked.json)
+        except Faulted as faulted:
+            return refusal.faulted(faulted, json=asked.json)
+
+    def _never_begun(self, found: Status) -> int:
+        """Say so, and make no folder in what may be the wrong place."""
+        if self._command.looks:
+            return self._tell(found, None)
+        raise GateRefused(Blocked("state", "nothing was submitted here yet", found.actions, code="ST-001"))
+
+    async def _opened(self, root: Path, made: Made, limits: Mapping[str, Any]) -> int:
+        asked = self._asked
+        approval = Approval(
+            root,
+            made.planner,
+            limits=limits_of(limits),
+            by=who(asked.by),
+            launch={**made.launch, **({"limits": dict(limits)} if limits else {})},
+            on_step=self._steps,
+        )
+        try:
+            with on_signal(self._stop):
+                async with approval:
+                    return await self._done(approval)
+        except Held as held:
+            if self._command.elsewhere is None:
+                return refusal.busy(held, asked.given, json=asked.json)
+            return self._tell(await self._command.elsewhere(root), None)
+
+    async def _done(self, approval: Approval) -> int:
+        asked = self._asked
+        if approval.recovered is not None and not asked.json:
+            for line in standing.recovery_lines(approval.recovered, asked.given, colour=coloured()):
+                say(line)
+        if self._stopped:
+            raise KeyboardInterrupt
+        self._approval = approval
+        with self._steps.showing() if self._command.on_signal == "pause" else nullcontext():
+            status = await self._command.work(approval)
+        if self._lost:
+            return Exit.PIPE
+        code = self._tell(status, approval)
+        if status.state is State.FAILED and status.run_id:
+            await approval.shown()
+        return Exit.CANCELLED if self._is_cancelled() else code
+
+    def _tell(self, status: Status, approval: Approval | None) -> int:
+        asked = self._asked
+        recovered = None if approval is None else approval.recovered
+        if asked.json:
+            say_json(
+                plain.status(status, recovered) if self._command.data is None else self._command.data(status)
+            )
+        elif self._command.told is not None:
+            self._command.told(status)
+        else:
+            last = status.recovery
+            if recovered is None and last is not None and last.now == status.state:
+                for line in standing.recovery_lines(last, asked.given, colour=coloured()):
+                    say(line)
+            for line in standing.lines(status, asked.given, colour=coloured()):
+                say(line)
+        return self._command.judge(status)
+
+    # ---- stopping ----
+
+    def _is_cancelled(self) -> bool:
+        """Tell whether a signal stopped it, and that is no pause."""
+        return self._stopped and self._command.on_signal == "cancel"
+
+    def _stop(self) -> None:
+        self._stopped = True
+        pausing = self._command.on_signal == "pause"
+        what = "pausing after the step" if pausing else "cancelling after the answer"
+        complain(
+            f"{what} that is being made; a second signal ends the process at once, and the next start recovers"
+        )
+        self._ask()
+
+    def _lose(self) -> None:
+        self._lost = True
+        self._ask()
+
+    def _ask(self) -> None:
+        self._steps.hurry()
+        if self._approval is not None and self._command.on_signal == "pause":
+            self._approval.ask_pause()
+        elif self._approval is not None:
+            self._approval.ask_cancel()

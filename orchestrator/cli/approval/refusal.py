@@ -1,0 +1,61 @@
+"""A refused command: which gate, why, what to do next. Nothing was changed by it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.cli.approval.standing import one_line, said_or_typed, typed, worth_saying
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import complain, say_json
+from orchestrator.errors import Held
+from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.refusal import GateRefused
+
+
+def told(refused: GateRefused, project: str | None, *, json: bool) -> Exit:
+    """Say it on stderr, and as data on standard output where that is wanted; return the exit code."""
+    again = "; it can be tried again now" if refused.retryable_now else ""
+    named = f"gate {refused.gate}" + (f", {refused.code}" if refused.code else "")
+    data = {
+        "gate": str(refused.gate),
+        "code": refused.code,
+        "reason": refused.reason,
+        "next_steps": list(refused.next_steps),
+        "retryable_now": refused.retryable_now,
+    }
+    steps = [said_or_typed(one, project) for one in worth_saying(refused.next_steps)]
+    return _say(f"({named}): {one_line(refused.reason)}{again}", "next", steps, data, json=json)
+
+
+def faulted(error: Faulted, *, json: bool) -> Exit:
+    """Say what was wrong with what was given, each fault with its code; return the exit code."""
+    first, *others = error.faults
+    also = [f"{one.code} {one.message}" for one in others]
+    data = {"code": error.code, "faults": [one.plain() for one in error.faults]}
+    return _say(f"({first.code}): {one_line(first.message)}", "also", also, data, json=json)
+
+
+def busy(held: Held, project: str | None, *, json: bool) -> Exit:
+    """Say that another process works on the project; return the exit code."""
+    steps = [typed("status", project), typed("pause", project), typed("cancel", project)]
+    reason = f"{held.owner} works on this project"
+    data: dict[str, Any] = {
+        "gate": "state",
+        "code": None,
+        "reason": reason,
+        "next_steps": steps,
+        "retryable_now": False,
+    }
+    return _say(f"(gate state): {one_line(reason)}", "next", steps, data, json=json)
+
+
+def _say(sentence: str, label: str, more: Iterable[str], data: dict[str, Any], *, json: bool) -> Exit:
+    if json:
+        say_json({"refused": data})
+    complain(f"refused {sentence}")
+    for one in more:
+        sys.stderr.write(f"  {label}: {one_line(one)}\n")
+    sys.stderr.flush()
+    return Exit.USAGE

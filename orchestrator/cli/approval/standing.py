@@ -1,0 +1,198 @@
+"""How a project stands, for a person: state, plan, steps, what was recovered, what can be done now."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from orchestrator.cli.approval.colour import Paint, painted, visible
+from orchestrator.cli.approval.progress import what
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.runs.phrase import many, moment, roughly, words
+from orchestrator.machines.approval.model import State
+from orchestrator.runtime.approval.status import Drift, Question, Recovered, Status
+
+VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "submit": (("TEXT",), "say what is to be done"),
+    "confirm": ((), "yes, go on with that"),
+    "show": ((), "see the plan"),
+    "diff": ((), "see what the plan would change, line by line"),
+    "approve": ((), "let it be done as it is shown"),
+    "execute": ((), "do it, step by step"),
+    "reject": ((), "discard the plan"),
+    "changes": (("TEXT",), "say what should be otherwise: a new version of the plan"),
+    "pause": ((), "stop after the step that is being made"),
+    "resume": ((), "go on with the next step"),
+    "cancel": ((), "stop, and put every file back as it was"),
+    "retry": ((), "make a new plan for the same request"),
+    "rollback": ((), "put every file back as it was"),
+    "acknowledge": ((), "leave everything as it is"),
+    "status": ((), "see how the project stands"),
+}
+"""Action -> (what is to be filled in, what it comes to)."""
+
+_LOOKS = ("diff", "show")
+_CORRUPT = "corrupt"
+"""What a recovery says it found where nothing could be trusted."""
+
+_STEP = re.compile(r"(?P<action>[a-z]+)(?P<options>( --[a-z]+)*)(, (?P<more>.*))?")
+_PLACES = (("step", "step"), ("file", "path"))
+
+_TYPED = {"confirm": ("submit", "--confirm")}
+"""Action -> the words it is typed as, where that is not its name."""
+
+
+def typed(action: str, project: str | None, *options: str) -> str:
+    """Return an action as a command that can be typed here."""
+    fill, _ = VERBS.get(action, ((), ""))
+    place = () if project is None else ("--project", project)
+    said = words("approval", *_TYPED.get(action, (action,)), *options, *place)
+    return " ".join((said, *fill))
+
+
+def code(status: Status) -> int:
+    """Return the exit code that says how a project stands after a command."""
+    if status.state is State.FAILED:
+        return Exit.FAILED
+    return Exit.PARTIAL if status.state is State.PAUSED else Exit.COMPLETED
+
+
+def carried(status: Status) -> int:
+    """Return the exit code of a command that carries a plan out: whoever cancels it meanwhile is told apart."""
+    return Exit.CANCELLED if status.plan_status == "cancelled" else code(status)
+
+
+# ---- lines ----
+
+
+def lines(status: Status, project: str | None, *, colour: bool = False) -> Iterator[str]:
+    """Return how a project stands; `project` is as the command line names it."""
+    yield painted(f"state: {status.state}", Paint.HEAD, colour=colour)
+    if status.held:
+        yield f"at work: {visible(status.held)}"
+    if status.request:
+        yield f"request: {one_line(status.request)}"
+    if status.plan is not None:
+        yield from plan_lines(status)
+    if status.question is not None:
+        yield from question_lines(status.question)
+    if status.error is not None:
+        yield from error_lines(status.error, colour=colour)
+    yield from (f"undone: {visible(path)}" for path in status.undone)
+    yield from conflict_lines((*status.drift, *status.conflicts), colour=colour)
+    yield from action_lines(status.actions, project)
+
+
+def plan_lines(status: Status, now: float | None = None) -> Iterator[str]:
+    """Return which plan there is, how long it may be approved, and each step with its status."""
+    plan = status.plan
+    if plan is None:
+        return
+    said = f"plan: {visible(plan.id)} version {plan.version}, {status.plan_status}"
+    if status.plan_status == "pending" and status.expires_at is not None:
+        left = status.expires_at - (time.time() if now is None else now)
+        said += f", expires in {roughly(left)} ({moment(status.expires_at)})" if left > 0 else ", expires now"
+    yield said
+    stand = {one.id: one.status for one in status.steps}
+    width = max((len(visible(step.id)) for step in plan.steps), default=0)
+    for step in plan.steps:
+        yield f"  {visible(step.id).rjust(width)}  {stand.get(step.id, 'pending'):<8} {what(step)}"
+
+
+def question_lines(question: Question) -> Iterator[str]:
+    """Return what was understood, and what is asked about it or wrong with it."""
+    if question.intent is not None:
+        kind, summary = question.intent.get("kind", ""), question.intent.get("summary", "")
+        yield f"understood: {one_line(kind)}, {one_line(summary)}"
+    sure = "" if question.confidence is None else f" (confidence {question.confidence:.2f})"
+    yield f"question: {one_line(question.text)}{sure}"
+
+
+def recovery_lines(recovered: Recovered, project: str | None, *, colour: bool = False) -> Iterator[str]:
+    """Return what was found at a start after a crash, what became of it, and what a person can do."""
+    how = "" if recovered.found == State.AWAITING_APPROVAL else " was interrupted"
+    moved = "" if recovered.now == recovered.found else f", now {recovered.now}"
+    said = f"recovered: {recovered.found}{how}{moved}"
+    if recovered.found == _CORRUPT:
+        said = f"damaged: what is in .orchestrator/ cannot be trusted{moved}"
+    yield painted(visible(said), Paint.HEAD, colour=colour)
+    if recovered.why:
+        yield f"  {one_line(recovered.why)}"
+    if recovered.kept:
+        yield f"  complete, and kept: {many(len(recovered.kept), 'step')} ({_names(recovered.kept)})"
+    if recovered.undone:
+        yield f"  of the step that was open, put back: {_names(recovered.undone)}"
+    yield from (f"  {line}" for line in conflict_lines(recovered.conflicts, colour=colour))
+    for option in recovered.options:
+        if option not in VERBS:  # those are said with how the project stands now
+            yield f"  you can: {said_or_typed(option, project)}"
+
+
+def error_lines(error: Mapping[str, Any], *, colour: bool = False) -> Iterator[str]:
+    """Return an error object as lines: what, why, and which way out there is."""
+    place = "".join(f"{name} {one_line(error[key])}: " for name, key in _PLACES if error.get(key))
+    head = f"error: {one_line(error.get('code'))} {place}{one_line(error.get('message', ''))}"
+    yield painted(head, Paint.WARNING, colour=colour)
+    if error.get("technical_detail"):
+        yield f"  detail: {one_line(error['technical_detail'])}"
+    kind = f"{one_line(error.get('category'))}, {one_line(error.get('severity'))}"
+    yield f"  {kind}; way out: {one_line(error.get('recovery_path'))}"
+
+
+def conflict_lines(conflicts: Iterable[Drift | Mapping[str, Any]], *, colour: bool = False) -> Iterator[str]:
+    """Return a line for each file that is not as it should be; none of them was touched."""
+    for one in conflicts:
+        path, why = (one.path, one.why) if isinstance(one, Drift) else (one.get("path", ""), _why(one))
+        yield painted(f"conflict: {visible(str(path))}: {one_line(why)}", Paint.WARNING, colour=colour)
+
+
+def _why(conflict: Mapping[str, Any]) -> str:
+    """Return why a file was kept."""
+    if conflict.get("why"):
+        return str(conflict["why"])
+    found = conflict.get("found")
+    there = f"{str(found)[:12]} is there" if found else "it is gone"
+    return f"changed from outside ({there}); it was kept"
+
+
+def _names(names: Iterable[Any]) -> str:
+    return ", ".join(visible(str(one)) for one in names)
+
+
+def said_or_typed(step: str, project: str | None) -> str:
+    """Return what to do next: `ACTION [--option][, words]` as the command that is typed, anything else as it is."""
+    found = _STEP.fullmatch(" ".join(step.split()))
+    if found is None or found["action"] not in VERBS:
+        return one_line(step)
+    command = typed(found["action"], project, *found["options"].split())
+    return f"{command}  ({one_line(found['more'])})" if found["more"] else command
+
+
+def worth_saying(actions: Iterable[str]) -> list[str]:
+    """Return what a person is told of what is possible, in the order in which to do it."""
+    possible = list(actions)
+    if "reject" in possible and "cancel" in possible:  # the same, as long as nothing is done
+        possible.remove("cancel")
+    if "submit" in possible:  # there is nothing left to look at before
+        possible = [action for action in possible if action not in _LOOKS]
+    if "approve" in possible:  # not before looking
+        possible.sort(key=lambda action: action not in _LOOKS)
+    return possible
+
+
+def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
+    """Return the commands that are possible now, and what each comes to."""
+    possible = worth_saying(actions)
+    known = [(said_or_typed(one, project), VERBS.get(one.split()[0], ((), ""))[1]) for one in possible]
+    if not known:
+        return
+    width = max(len(command) for command, _ in known)
+    yield "you can:"
+    yield from (f"  {command.ljust(width)}  {meaning}".rstrip() for command, meaning in known)
+
+
+def one_line(text: Any) -> str:
+    """Return a text of somebody else's on one line, every character of it visible."""
+    return visible(" ".join(str(text).split()))

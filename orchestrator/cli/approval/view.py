@@ -1,0 +1,109 @@
+"""`show` and `diff`: the plan as a person should see it before saying yes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.approval import difference, standing
+from orchestrator.cli.approval.colour import coloured, visible
+from orchestrator.cli.approval.limit import limits_of
+from orchestrator.cli.approval.project import Asked, Command, carry_out
+from orchestrator.cli.output import say
+from orchestrator.errors import ConfigError
+from orchestrator.machines.approval.plan import Plan
+from orchestrator.runtime.approval.preview import FileDiff, preview
+from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.status import Status
+
+
+def show(asked: Asked, version: int | None) -> int:
+    """Show the plan: goal, steps, files, commands, digest. It is not a look at what it changes: that is `diff`."""
+
+    async def work(one: Approval) -> Status:
+        return await one.status() if version is None else await one.show(version)
+
+    def told(found: Status) -> None:
+        for line in plan_lines(found):
+            say(line)
+        for line in standing.action_lines(found.actions, asked.given):
+            say(line)
+
+    return carry_out(asked, Command(work=work, elsewhere=Approval.look, told=told))
+
+
+def diff(asked: Asked, version: int | None) -> int:
+    """Show what the plan would change, line by line: in colour on a terminal."""
+    seen = _Seen(asked.root)
+
+    async def work(one: Approval) -> Status:
+        return await seen.look(await one.show(version))
+
+    async def elsewhere(root: Path) -> Status:
+        return await seen.look(await Approval.look(root))
+
+    return carry_out(asked, Command(work=work, elsewhere=elsewhere, told=seen.told, data=seen.data))
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The differences of one plan."""
+
+    root: Path
+    files: tuple[FileDiff, ...] = field(default=())
+
+    async def look(self, found: Status) -> Status:
+        """Make the differences of the plan that was found. Raises ConfigError where there is none."""
+        caps = limits_of(found.launch.get("limits") or {}).caps
+        self.files = await preview(the_plan(found), self.root, caps)
+        return found
+
+    def told(self, found: Status) -> None:
+        """Print them for a person."""
+        made = the_plan(found)
+        say(f"plan {visible(made.id)} version {made.version}: {standing.one_line(made.goal)}")
+        titles = {step.id: step.title for step in made.steps}
+        for line in difference.lines(self.files, titles, colour=coloured()):
+            say(line)
+        say(f"digest {made.digest}")
+
+    def data(self, found: Status) -> dict[str, Any]:
+        """Return them as data."""
+        made = the_plan(found)
+        files = [difference.plain(one) for one in self.files]
+        return {"plan_id": made.id, "version": made.version, "digest": made.digest, "files": files}
+
+
+def plan_lines(found: Status) -> Iterator[str]:
+    """Return a whole plan as lines."""
+    made = the_plan(found)
+    yield from standing.plan_lines(found)
+    yield f"goal: {standing.one_line(made.goal)}"
+    if found.intent:
+        said = f"{found.intent.get('kind')}, confidence {float(found.intent.get('confidence') or 0):.2f}"
+        yield f"intent: {visible(said)}"
+    for step in made.steps:
+        about = [standing.one_line(step.title)] if step.title else []
+        about += [f"after {', '.join(map(visible, step.depends_on))}"] if step.depends_on else []
+        about += [standing.one_line(one) for one in step.constraints]
+        if step.argv:
+            about.append(f"a command: cannot be undone, at most {step.timeout:g} s")
+        if about:
+            yield f"  {visible(step.id)}: {'; '.join(about)}"
+    if made.derived_from:
+        yield f"derived from: {visible(made.derived_from)}"
+    yield f"digest {made.digest}"
+
+
+def the_plan(found: Status) -> Plan:
+    """Return the plan. Raises ConfigError where there is none."""
+    if found.plan is not None:
+        return found.plan
+    known = ", ".join(str(version) for _, version in found.versions)
+    raise ConfigError(
+        f"there is no such version of the plan; there are {known}"
+        if known
+        else f"the project is {found.state.value}: there is no plan"
+    )

@@ -1,0 +1,79 @@
+"""`make demo-plan`: a plan is looked at, approved, killed half way, recovered, resumed, stopped and taken back.
+
+Everything shown is a command with a process of its own, in a temporary folder; the plan comes from a file. In the end
+the folder is, to the byte, what it was before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from orchestrator.examples.plan import PLAN, SHOP
+from orchestrator.examples.terminal import Failed, interrupt, kill, run, run_and_stop, say
+
+OURS = ".orchestrator"
+_PACE = ("--pace", "3")
+"""Seconds before each step: long enough to see it, and to end the process before it touches anything."""
+_KILLED, _PAUSED = 9, 3
+
+
+def demonstrate(folder: Path) -> None:
+    """Show it. Raises Failed."""
+    before = _tree(folder)
+    say("\n# What is wanted, and who makes the plan: here a file, else --model. Nothing is written yet.")
+    run(folder, "approval", "submit", "Keep the prices in one file.", "--plan", PLAN.name)
+    say("\n# What would it do?")
+    run(folder, "approval", "diff")
+    say("\n# Without a yes nothing happens.")
+    run(folder, "approval", "execute", code=2)
+    run(folder, "approval", "approve", "--by", "ann")
+    say("\n# Step by step. At the third step its process is killed.")
+    if interrupt(folder, ("approval", "execute", *_PACE), at="step 3 of 5", act=kill) != -_KILLED:
+        raise Failed("it was not ended by the kill")
+    say("\n# The next start says what was found. Complete steps stay, a step that was open is undone.")
+    run(folder, "approval", "status", code=_PAUSED)
+    say("\n# It goes on only when somebody says so. Ctrl-C pauses it between steps.")
+    run_and_stop(folder, "approval", "resume", *_PACE, at="step 4 of 5", code=_PAUSED)
+    changed = _tree(folder)
+    say("\n# On second thoughts: everything back.")
+    run(folder, "approval", "cancel")
+    after = _tree(folder)
+    if changed == before or after != before:
+        raise Failed("the folder is not as it was before")
+    say("\n# The folder is what it was, to the byte.")
+
+
+def _tree(folder: Path) -> str:
+    """Show and return the digest of everything in the folder but ours: names, kinds, modes and contents."""
+    digest, files = hashlib.sha256(), 0
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if name.parts[0] == OURS:
+            continue
+        content = path.read_bytes() if path.is_file() else b""
+        files += path.is_file()
+        digest.update(f"{name.as_posix()}\0{path.stat().st_mode:o}\0{len(content)}\0".encode() + content)
+    say(f"# the folder: {files} files, sha256 {digest.hexdigest()}")
+    return digest.hexdigest()
+
+
+def main() -> int:
+    """Show it in a temporary folder; return the exit code."""
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home) / "shop"
+        shutil.copytree(SHOP, folder)
+        shutil.copy(PLAN, folder)
+        try:
+            demonstrate(folder)
+        except Failed as error:
+            sys.stderr.write(f"demo-plan: {error}\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Seed 001: nothing is written without approval, and everything that is written can be undone."""

@@ -1,0 +1,62 @@
+"""What changed in a project beside the plan, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.machines.approval.plan import Fingerprint
+
+_INSTEAD = {
+    "directory": "a folder is there",
+    "symlink": "a symlink is there",
+    "special": "a device, pipe or socket is there",
+    "unreachable": "its folder is none any more",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DriftEntry:
+    """One file that is not as it must be."""
+
+    expected: Fingerprint
+    found: Fingerprint
+
+    @property
+    def path(self) -> str:
+        """Which."""
+        return self.expected.path
+
+    @property
+    def why(self) -> str:
+        """What is the matter, for a person."""
+        if self.found.sha256 is None:
+            there = _INSTEAD.get(self.found.encoding or "")
+            return "was removed outside" if there is None else f"was replaced outside: {there}"
+        return "was made outside" if self.expected.sha256 is None else "was changed outside"
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        sides = {"expected": self.expected, "found": self.found}
+        return {
+            "path": self.path,
+            "why": self.why,
+            **{name: side.model_dump(mode="json", exclude={"path"}) for name, side in sides.items()},
+        }
+
+    def __str__(self) -> str:
+        return f"{self.path!r} {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriftReport:
+    """All of them, in order of the paths. False where there is none."""
+
+    entries: tuple[DriftEntry, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return it as JSON types."""
+        return [entry.plain() for entry in self.entries]

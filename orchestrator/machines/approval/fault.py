@@ -1,0 +1,292 @@
+"""What can go wrong, by number: the one table that validation, gates, execution and retries read.
+
+Families, the figures of retries and the recovery paths are those of seed 001's knowledge base. Numbers that it does not
+name are given here, in its families. A retry that would need the person's choice is never made: a step whose bytes were
+approved is tried again with these bytes, and a command that may have had an effect is not.
+
+Rejected: a plan that breaks a rule as a fault without single reasons. The code of the whole (`Faulted.code`) says what
+may be tried again; `Faulted.faults` says, each with its own code, what the person or the model has to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from orchestrator.errors import ConfigError, RunError
+
+
+class Family(StrEnum):
+    """The part of the system that an error belongs to; `category` is its name for people."""
+
+    VAL = "validation"
+    FS = "file_system"
+    AI = "provider"
+    BLD = "build"
+    ST = "state"
+    RES = "resource"
+    SEC = "security"
+    CFG = "configuration"
+    IPC = "command"
+
+
+class Severity(StrEnum):
+    """How bad it is: a warning leaves all as it is, an error stops the work, after a fatal one nothing is trusted."""
+
+    WARNING = "warning"
+    ERROR = "error"
+    FATAL = "fatal"
+
+
+class RecoveryPath(StrEnum):
+    """What the person can do."""
+
+    RETRY = "Retry"
+    MODIFY = "Modify"
+    CONFIGURE = "Configure"
+    INSTALL = "Install"
+    REPORT = "Report"
+    RESTART = "Restart"
+
+
+class Rule(NamedTuple):
+    """One row of the table. Seconds; the n-th delay is `base * 2**(n-1)`, at most `most`."""
+
+    code: str
+    meaning: str
+    severity: Severity
+    recovery_path: RecoveryPath
+    retries: int = 0
+    """Further tries, made without asking."""
+    base: float = 0.0
+    most: float = 0.0
+    kind: str = "other"
+    """What orchestrator.retry calls it: one of errors.ERROR_KINDS."""
+
+    @property
+    def category(self) -> str:
+        """The name of the family."""
+        return Family[self.code.partition("-")[0]].value
+
+    @property
+    def retryable(self) -> bool:
+        """Whether it is tried again without asking."""
+        return self.retries > 0
+
+
+_W, _E, _F = Severity.WARNING, Severity.ERROR, Severity.FATAL
+_RETRY, _MODIFY, _CONFIGURE = RecoveryPath.RETRY, RecoveryPath.MODIFY, RecoveryPath.CONFIGURE
+_INSTALL, _REPORT, _RESTART = RecoveryPath.INSTALL, RecoveryPath.REPORT, RecoveryPath.RESTART
+
+_ROWS = (
+    # ---- the plan document ----
+    Rule("VAL-001", "there is no text to work on, or too much", _W, _MODIFY),
+    Rule("VAL-002", "a plan document cannot be read", _E, _MODIFY),
+    Rule("VAL-003", "a diff does not fit the file exactly", _E, _RETRY, 1, kind="malformed"),
+    Rule("VAL-004", "a plan breaks the rules for plans", _E, _RETRY, 2, kind="malformed"),
+    Rule("VAL-005", "a file would not be valid in its language", _E, _RETRY, 1, kind="malformed"),
+    Rule("VAL-006", "a plan has no step", _E, _MODIFY),
+    Rule("VAL-007", "a plan has too many steps", _E, _MODIFY),
+    Rule("VAL-008", "a step has too many files", _E, _MODIFY),
+    Rule("VAL-009", "a plan has too many files", _E, _MODIFY),
+    Rule("VAL-010", "the diff of a step has too many lines", _E, _MODIFY),
+    Rule("VAL-011", "a step has too many constraints", _E, _MODIFY),
+    Rule("VAL-012", "an operation writes too many bytes", _E, _MODIFY),
+    Rule("VAL-013", "a plan deletes more than one file", _E, _MODIFY),
+    Rule("VAL-014", "a step has no target", _E, _MODIFY),
+    Rule("VAL-015", "the steps are not one line: an unknown, later or doubled step", _E, _MODIFY),
+    Rule("VAL-016", "a step says something that its kind does not take", _E, _MODIFY),
+    Rule("VAL-017", "a diff cannot be read", _E, _MODIFY),
+    Rule("VAL-018", "a step changes nothing", _E, _MODIFY),
+    Rule("VAL-019", "a chosen step is not in the plan", _W, _MODIFY),
+    # ---- files ----
+    Rule("FS-001", "a file is not there", _E, _MODIFY),
+    Rule("FS-002", "a file is there already", _E, _MODIFY),
+    Rule("FS-003", "the system does not allow it", _E, _CONFIGURE),
+    Rule("FS-004", "the file system is read-only", _E, _CONFIGURE),
+    Rule("FS-005", "a file or the project is locked by another process", _E, _RETRY, 3, 5.0, 5.0, "timeout"),
+    Rule("FS-006", "a file is not as it was when the plan was made", _E, _MODIFY),
+    Rule("FS-007", "a file is binary", _E, _MODIFY),
+    Rule("FS-008", "a file is too large", _E, _MODIFY),
+    Rule("FS-009", "a folder is where a file should be", _E, _MODIFY),
+    Rule("FS-010", "the system could not read or write", _E, _REPORT),
+    Rule("FS-011", "a name is too long for the file system", _E, _MODIFY),
+    # ---- the provider ----
+    Rule("AI-001", "the provider refuses the key", _E, _CONFIGURE, kind="auth"),
+    Rule("AI-002", "the provider does not answer", _E, _RETRY, 3, 1.0, 30.0, "timeout"),
+    Rule("AI-003", "the provider asks to slow down", _E, _RETRY, 3, 1.0, 30.0, "rate_limited"),
+    Rule("AI-004", "the provider does not take the request", _E, _CONFIGURE, kind="client_error"),
+    Rule("AI-005", "the answer of the model cannot be used", _E, _RETRY, 1, kind="malformed"),
+    Rule("AI-006", "the model refuses to answer", _E, _MODIFY, kind="content_filter"),
+    Rule("AI-007", "the request is too long for the model", _E, _MODIFY, kind="context_length"),
+    Rule("AI-008", "it is not clear enough what is wanted", _W, _MODIFY),
+    # ---- commands of a plan ----
+    Rule("BLD-001", "a program is not installed", _E, _INSTALL),
+    Rule("BLD-002", "a command failed", _E, _MODIFY),
+    Rule("BLD-003", "a command lasted too long and was ended", _E, _MODIFY),
+    Rule("BLD-004", "a command could not be started just now", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
+    # ---- the machine ----
+    Rule("ST-001", "the command does not belong to this state", _F, _REPORT),
+    Rule("ST-002", "what is stored is not what was written", _F, _RESTART),
+    Rule("ST-003", "the plan is not approved", _E, _MODIFY),
+    Rule("ST-004", "the plan has expired", _W, _RETRY),
+    Rule("ST-005", "the project changed outside while the work was paused", _E, _MODIFY),
+    Rule("ST-006", "nobody knows whether a command has run", _E, _MODIFY),
+    Rule("ST-007", "a file was changed outside, so it was not put back", _E, _MODIFY),
+    Rule("ST-008", "something unexpected went wrong", _E, _REPORT),
+    # ---- what is used up ----
+    Rule("RES-001", "the disk is full", _E, _CONFIGURE),
+    Rule("RES-002", "the token budget is used up", _E, _CONFIGURE),
+    Rule("RES-003", "the system has no memory or handle left just now", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
+    Rule("RES-004", "too many writes, commands or requests in a minute", _W, _RETRY),
+    # ---- what a plan may never do ----
+    Rule("SEC-001", "a path leads out of the project", _E, _MODIFY),
+    Rule("SEC-002", "a path is absolute", _E, _MODIFY),
+    Rule("SEC-003", "a path goes through a symlink", _E, _MODIFY),
+    Rule("SEC-004", "a path is in a hidden folder", _E, _MODIFY),
+    Rule("SEC-005", "a path is on the list of denied names", _E, _MODIFY),
+    Rule("SEC-006", "a path is in a folder of build output", _E, _MODIFY),
+    Rule("SEC-007", "a path is a device, pipe or socket", _E, _MODIFY),
+    Rule("SEC-008", "a file has further hard links, perhaps outside", _E, _MODIFY),
+    Rule("SEC-009", "two names are one to some file systems", _E, _MODIFY),
+    Rule("SEC-010", "a name has letters that hide what it is", _E, _MODIFY),
+    Rule("SEC-011", "a path was swapped between check and use", _E, _REPORT),
+    Rule("SEC-012", "a command is a shell, or starts other programs", _E, _MODIFY),
+    # ---- settings ----
+    Rule("CFG-001", "no provider is configured", _E, _CONFIGURE),
+    Rule("CFG-002", "a setting is out of range", _E, _CONFIGURE),
+    Rule("CFG-003", "the project folder cannot be used", _E, _CONFIGURE),
+    Rule("CFG-004", "the settings changed since the plan was made", _W, _RETRY),
+    # ---- commands of a person ----
+    Rule("IPC-001", "the command is unknown", _W, _MODIFY),
+    Rule("IPC-002", "the command is not possible now", _W, _MODIFY),
+    Rule("IPC-006", "the command came twice", _W, _RETRY, 1, kind="timeout"),
+    Rule("IPC-007", "a command before this one is missing", _E, _RESTART),
+    Rule("IPC-008", "nobody took the command up in time", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
+)
+
+RULES: Mapping[str, Rule] = {row.code: row for row in _ROWS}
+"""Code -> what it means."""
+
+
+def rule(code: str) -> Rule:
+    """Return the row of a code. Raises ConfigError for one that is none."""
+    found = RULES.get(code)
+    if found is None:
+        raise ConfigError(f"there is no error {code!r}; families: {', '.join(Family.__members__)}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The error object: one thing that went wrong, for a person. Raises ConfigError for an unknown code."""
+
+    code: str
+    message: str
+    """What was wrong and what was allowed; no content of files, no key."""
+    technical_detail: str = ""
+    path: str = ""
+    step: str = ""
+
+    def __post_init__(self) -> None:
+        rule(self.code)
+
+    @property
+    def rule(self) -> Rule:
+        """Its row."""
+        return RULES[self.code]
+
+    @property
+    def category(self) -> str:
+        """The name of its family."""
+        return self.rule.category
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return self.rule.severity
+
+    @property
+    def recovery_path(self) -> RecoveryPath:
+        """What the person can do."""
+        return self.rule.recovery_path
+
+    @property
+    def retryable(self) -> bool:
+        """Whether it is tried again without asking."""
+        return self.rule.retryable
+
+    @property
+    def retry_policy(self) -> dict[str, float] | None:
+        """Retries and their delays in seconds, None where nothing is tried again."""
+        row = self.rule
+        return {"retries": row.retries, "base": row.base, "most": row.most} if row.retries else None
+
+    def plain(self) -> dict[str, Any]:
+        """Return all of it as JSON types."""
+        return {
+            "code": self.code,
+            "category": self.category,
+            "severity": self.severity.value,
+            "message": self.message,
+            "technical_detail": self.technical_detail,
+            "recovery_path": self.recovery_path.value,
+            "retryable": self.retryable,
+            "retry_policy": self.retry_policy,
+            "path": self.path,
+            "step": self.step,
+        }
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Fault:
+        """Read what `plain` returned; what follows from the code is taken from the table."""
+        return cls(*(str(plain.get(name, "")) for name in cls.__slots__))
+
+    def at(self, step: str) -> Fault:
+        """Return the same, in a step."""
+        return replace(self, step=step)
+
+    def __str__(self) -> str:
+        where = f"step {self.step}: " if self.step else ""
+        return f"{self.code}: {where}{self.message}"
+
+
+class Faulted(RunError):
+    """Something went wrong that the table knows; nothing is half done.
+
+    `code` decides what is tried again, by `kind`, `retryable` and `retry_after` as orchestrator.retry reads them;
+    `faults` are the single reasons.
+    """
+
+    def __init__(
+        self, faults: Fault | Iterable[Fault], *, code: str = "", retry_after: float | None = None
+    ) -> None:
+        self.faults = (faults,) if isinstance(faults, Fault) else tuple(faults)
+        self.code = code or self.faults[0].code
+        self.retry_after = retry_after
+        self._said: tuple[
+            str, ...
+        ] = ()  # a record of a failure keeps texts and numbers of ours: of this, neither
+        row = rule(self.code)
+        self.kind, self.retryable = row.kind, row.retryable
+        super().__init__("; ".join(map(str, self.faults)))
+
+    @property
+    def output(self) -> str:
+        """The end of what the command said that failed. It is in no record."""
+        return "".join(self._said)
+
+    def saying(self, output: str) -> Faulted:
+        """Return itself, with what the command said."""
+        self._said = (output,)
+        return self
+
+    @property
+    def fault(self) -> Fault:
+        """The whole as one error object, its single reasons in the technical detail."""
+        first = self.faults[0]
+        if len(self.faults) == 1 and self.code == first.code:
+            return first
+        return Fault(self.code, f"{rule(self.code).meaning}: {first}", "; ".join(map(str, self.faults)))

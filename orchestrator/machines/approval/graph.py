@@ -1,0 +1,93 @@
+"""The table of approval: seed 001's nine states and twenty-two edges, exactly.
+
+- Idle is a state to rest in: the graph has no end. AwaitingApproval, Paused, Failed and Completed wait for a person
+  or, as Completed, go on by themselves.
+- `cancel` from AwaitingApproval has no row of its own: it takes the edge of `reject` (B1).
+- Where no person is asked, no guard stands in the way: an error in a working state always leads to Failed.
+- Recovery after a crash is no edge: `runtime/approval/recovery.py`, audited by a record of its own (B9).
+"""
+
+from __future__ import annotations
+
+from orchestrator.kernel.graph import Edge, Graph
+from orchestrator.machines.approval.model import ApprovalContext, Event, State
+from orchestrator.machines.approval.plan import Plan
+
+E = Event
+S = State
+
+
+def has_request(ctx: ApprovalContext) -> bool:
+    """Is there anything to extract an intent from? An intent that a person confirmed will do."""
+    return bool(ctx.request.strip())
+
+
+def is_approved(ctx: ApprovalContext) -> bool:
+    """Has a person approved exactly this plan? A plan that was changed by one byte since is another one."""
+    consent = ctx.consent
+    if consent is None or ctx.plan is None:
+        return False
+    plan = Plan.read(ctx.plan)
+    return (consent.plan_id, consent.version, consent.digest) == (plan.id, plan.version, plan.digest)
+
+
+def has_intent(ctx: ApprovalContext) -> bool:
+    """Is there an intent to plan for again? A failure before there was one can only be acknowledged (B8)."""
+    return ctx.intent is not None
+
+
+def is_shown(ctx: ApprovalContext) -> bool:
+    """Has the person seen the error? Asked before it is acknowledged."""
+    return ctx.shown
+
+
+APPROVAL = Graph(
+    name="approval",
+    states=State,
+    events=Event,
+    initial=S.IDLE,
+    rest=frozenset((S.IDLE,)),
+    waiting=frozenset((S.AWAITING_APPROVAL, S.PAUSED, S.FAILED, S.COMPLETED)),
+    failure={
+        S.EXTRACTING_INTENT: E.AI_ERROR,
+        S.PLANNING: E.PLAN_INVALID,
+        S.EXECUTING: E.STEP_FAILED,
+        S.CANCELLING: E.ROLLBACK_FAILED,
+    },
+    context=ApprovalContext,
+    dwell={
+        S.EXTRACTING_INTENT: (900.0, E.AI_ERROR),
+        S.PLANNING: (3600.0, E.PLAN_INVALID),
+        S.EXECUTING: (7200.0, E.STEP_FAILED),
+        S.CANCELLING: (3600.0, E.ROLLBACK_FAILED),
+        S.AWAITING_APPROVAL: None,  # the plan expires by the wall clock, also while no process lives
+        S.PAUSED: None,
+        S.FAILED: None,
+        S.COMPLETED: None,
+    },
+    edges=(
+        #    event               from                     to                    only when
+        Edge(E.SUBMIT,           (S.IDLE,),               S.EXTRACTING_INTENT,  has_request),
+        Edge(E.INTENT_VALIDATED, (S.EXTRACTING_INTENT,),  S.PLANNING),
+        Edge(E.INTENT_REJECTED,  (S.EXTRACTING_INTENT,),  S.IDLE),
+        Edge(E.AI_ERROR,         (S.EXTRACTING_INTENT,),  S.FAILED),
+        Edge(E.PLAN_VALIDATED,   (S.PLANNING,),           S.AWAITING_APPROVAL),
+        Edge(E.PLAN_INVALID,     (S.PLANNING,),           S.FAILED),
+        Edge(E.CANCEL,           (S.PLANNING,),           S.IDLE),
+        Edge(E.APPROVE,          (S.AWAITING_APPROVAL,),  S.EXECUTING,          is_approved),
+        Edge(E.REJECT,           (S.AWAITING_APPROVAL,),  S.IDLE),
+        Edge(E.REQUEST_CHANGES,  (S.AWAITING_APPROVAL,),  S.PLANNING),
+        Edge(E.STEPS_COMPLETED,  (S.EXECUTING,),          S.COMPLETED),
+        Edge(E.STEP_FAILED,      (S.EXECUTING,),          S.FAILED),
+        Edge(E.PAUSE,            (S.EXECUTING,),          S.PAUSED),
+        Edge(E.CANCEL,           (S.EXECUTING,),          S.CANCELLING),
+        Edge(E.RESUME,           (S.PAUSED,),             S.EXECUTING,          is_approved),
+        Edge(E.CANCEL,           (S.PAUSED,),             S.CANCELLING),
+        Edge(E.RESUME_FAILED,    (S.PAUSED,),             S.FAILED),
+        Edge(E.ACKNOWLEDGE,      (S.FAILED,),             S.IDLE,               is_shown),
+        Edge(E.RETRY,            (S.FAILED,),             S.PLANNING,           has_intent),
+        Edge(E.ACKNOWLEDGE,      (S.COMPLETED,),          S.IDLE),
+        Edge(E.ROLLBACK_FINISHED, (S.CANCELLING,),        S.IDLE),
+        Edge(E.ROLLBACK_FAILED,  (S.CANCELLING,),         S.FAILED),
+    ),
+)  # fmt: skip

@@ -1,0 +1,89 @@
+"""What a person wants, as a model understood it. Data, and what its confidence allows; nothing is asked here."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.machines.approval.plan import digest_of, read_as
+
+LONGEST_REQUEST = 20_000
+"""Characters of a request."""
+
+
+class IntentKind(StrEnum):
+    """What kind of work it is."""
+
+    CREATE_PROJECT = "CreateProject"
+    ADD_FEATURE = "AddFeature"
+    FIX_BUG = "FixBug"
+    BUILD_PACKAGE = "BuildPackage"
+    UNKNOWN = "Unknown"
+
+
+class Strength(StrEnum):
+    """How much a constraint binds."""
+
+    MUST = "MUST"
+    MUST_NOT = "MUST_NOT"
+    PREFER = "PREFER"
+
+
+class Constraint(BaseModel):
+    """A condition that the person set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strength: Strength
+    text: str
+
+
+class Intent(BaseModel):
+    """One thing that is wanted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: IntentKind
+    summary: str = Field(min_length=1)
+    confidence: float = Field(ge=0, le=1, allow_inf_nan=False)
+    """How sure the model is, 0 to 1."""
+    constraints: tuple[Constraint, ...] = ()
+    question: str = ""
+    """What to ask the person where it is not sure."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of it."""
+        return digest_of(self.plain())
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def read(cls, plain: Any) -> Intent:
+        """Read what `plain` returned. Raises Faulted VAL-002."""
+        return read_as(cls, plain, "the intent")
+
+
+class Extraction(BaseModel):
+    """All that is wanted, one plan each, in this order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    intents: tuple[Intent, ...] = Field(min_length=1, max_length=10)
+
+
+Standing: TypeAlias = Literal["proceed", "confirm", "reject"]
+
+
+def standing(intent: Intent, *, proceed: float = 0.85, confirm: float = 0.60) -> Standing:
+    """Say what the confidence of an intent allows: to go on, to ask the person, or neither.
+
+    A kind that is unknown can be confirmed, but is never gone on with unasked.
+    """
+    if intent.confidence < confirm:
+        return "reject"
+    return "confirm" if intent.confidence < proceed or intent.kind is IntentKind.UNKNOWN else "proceed"

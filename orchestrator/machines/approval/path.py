@@ -1,0 +1,86 @@
+"""Paths of a plan, judged by their letters alone: before anything on the disk is looked at. Pure.
+
+A path comes from a model. It is refused wherever any common file system could take it for another one than the person
+reads: the project may lie on one that folds case, composes accents, drops a last blank, or knows streams and devices.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath, PureWindowsPath
+
+from orchestrator.machines.approval.caps import PlanCaps
+from orchestrator.machines.approval.fault import Fault
+
+_LONGEST_NAME = 255
+LONGEST_PATH = 1_024
+_HIDING = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
+"""Unicode categories that show nothing, turn the reading order, or mean nothing yet."""
+_FORBIDDEN = frozenset('\\:*?"<>|')
+_DEVICES = frozenset(
+    ("con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)))
+)
+
+
+def folded(path: str) -> str:
+    """Return what all spellings have in common that some file system takes for one name."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())
+
+
+def path_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
+    """Yield what is wrong with a path as it is spelt: nothing where it may be looked for on the disk."""
+    shown = ascii(path)[1:-1] if any(_hides(letter) for letter in path) else path
+    if len(path) > LONGEST_PATH:
+        yield Fault("FS-011", f"{shown[:60]!r}… is too long", path=path[:60])
+    elif not path or not PurePosixPath(path).parts:
+        yield Fault("VAL-014", "a step names no file")
+    elif path.startswith(("/", "~", "\\")) or PureWindowsPath(path).drive:
+        yield Fault("SEC-002", f"{shown!r} is absolute; a path below the project is needed", path=path)
+    elif ".." in path.replace("\\", "/").split("/"):
+        yield Fault("SEC-001", f"{shown!r} leads out of the project", path=path)
+    elif fault := _name_fault(path, shown):
+        yield fault
+    else:
+        yield from _place_faults(path, caps)
+
+
+def _name_fault(path: str, shown: str) -> Fault | None:
+    parts = path.split("/")
+    if any(_hides(letter) or letter in _FORBIDDEN for letter in path):
+        return Fault("SEC-010", f"{shown!r} has letters that hide or change what it names", path=path)
+    if path != unicodedata.normalize("NFC", path):
+        return Fault("SEC-010", f"{shown!r} has accents apart from their letters (not NFC)", path=path)
+    if any(part in {"", "."} or part != part.strip() or part.endswith(".") for part in parts):
+        return Fault("SEC-010", f"{shown!r} is not spelt as file systems keep it", path=path)
+    if any(_is_device(part) for part in parts):
+        return Fault("SEC-007", f"{shown!r} is the name of a device on some systems", path=path)
+    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        return Fault("FS-011", f"{path[:60]!r}… is too long a name", path=path)
+    return None
+
+
+def _place_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
+    *folders, name = folded(path).split("/")
+    if any(folder.startswith(".") for folder in folders) or _is_hidden_by_short_name(folders):
+        yield Fault("SEC-004", f"{path!r} is in a hidden folder", path=path)
+    if name in {".git", ".orchestrator", ".exacta"}:
+        yield Fault("SEC-004", f"{path!r} is a hidden folder", path=path)
+    if any(fnmatchcase(folder, folded(rule)) for folder in folders for rule in caps.build_output):
+        yield Fault("SEC-006", f"{path!r} is in a folder of build output", path=path)
+    if any(fnmatchcase(part, folded(rule)) for part in (*folders, name) for rule in caps.denied):
+        yield Fault("SEC-005", f"{path!r} is on the list of denied names", path=path)
+
+
+def _hides(letter: str) -> bool:
+    return unicodedata.category(letter) in _HIDING
+
+
+def _is_device(part: str) -> bool:
+    return folded(part).partition(".")[0].strip() in _DEVICES
+
+
+def _is_hidden_by_short_name(folders: list[str]) -> bool:
+    """Tell whether a folder is spelt as the short name (`GIT~1`) that some systems give to a hidden one."""
+    return any("~" in folder and folder.rpartition("~")[2].isdigit() for folder in folders)

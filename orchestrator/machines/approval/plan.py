@@ -1,0 +1,210 @@
+"""Plans: what a planner says, and what of it may be approved. Plain data, written and read as JSON.
+
+A draft is untrusted and means nothing yet. A plan exists only as the result of a validation on the project: it knows
+each target as it was then and as it will be, byte for byte, so that what is shown, approved and written is one thing.
+There are no times in it: the same draft on the same project is the same plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from orchestrator.machines.approval.fault import Fault, Faulted
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class StepKind(StrEnum):
+    """What a step does."""
+
+    CREATE = "create"
+    EDIT = "edit"
+    DELETE = "delete"
+    RUN = "run"
+
+
+class _Data(BaseModel):
+    """Data that is as it is: no further key, no change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileChange(_Data):
+    """One file of a step: `content` to create, `diff` to edit, neither to delete."""
+
+    path: str
+    """Below the project, with `/`."""
+    content: str | None = None
+    diff: str | None = None
+    """A unified diff of this file, its context exact."""
+    sha256: str | None = None
+    """What the file must be before, where the planner knows it."""
+
+
+class Step(_Data):
+    """One step: files of one kind, or one command."""
+
+    id: str
+    kind: StepKind
+    title: str = ""
+    files: tuple[FileChange, ...] = ()
+    argv: tuple[str, ...] = ()
+    """A program and its arguments; there is no shell."""
+    timeout: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    """Seconds that the command may last."""
+    depends_on: tuple[str, ...] = ()
+    """Ids of earlier steps."""
+    constraints: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that it changes."""
+        return tuple(file.path for file in self.files)
+
+
+class PlanDraft(_Data):
+    """What a planner, or a plan file, says is to be done."""
+
+    goal: str = ""
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def read(cls, plain: Any) -> PlanDraft:
+        """Read one. Raises Faulted VAL-002."""
+        return read_as(cls, plain, "the plan")
+
+
+class Fingerprint(_Data):
+    """A file, or that there is none: then `sha256` and `encoding` are None."""
+
+    path: str
+    sha256: str | None = None
+    size: int = 0
+    """Bytes."""
+    encoding: str | None = None
+    """`utf-8`, `utf-8-sig` or `binary`; or what is there instead: directory, symlink, special, unreachable."""
+
+
+class StepOutcome(_Data):
+    """The files of one step as they will be after it."""
+
+    step: str
+    files: tuple[Fingerprint, ...] = ()
+
+
+class Plan(PlanDraft):
+    """A draft that may be approved."""
+
+    id: str
+    version: int
+    intent_digest: str = ""
+    caps_digest: str = ""
+    """Of the caps that it was checked against."""
+    targets: tuple[Fingerprint, ...] = ()
+    """Every file that it changes, as it was, in order of the paths."""
+    outcomes: tuple[StepOutcome, ...] = ()
+    """Of all its steps."""
+    derived_from: str = ""
+    """Digest of the plan that a part was approved of."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the whole plan as canonical JSON."""
+        return digest_of(self.plain())
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def read(cls, plain: Any) -> Plan:
+        """Read what `plain` returned. Raises Faulted VAL-002."""
+        return read_as(cls, plain, "the stored plan")
+
+    def step_label(self, step: Step | str) -> str:
+        """Return the name of a step among the steps of all plans."""
+        return f"{self.label}{step if isinstance(step, str) else step.id}"
+
+    def expected(self, done: Collection[str] = ()) -> dict[str, Fingerprint]:
+        """Return every file that it changes as it must be once the steps `done` are, by path."""
+        expected = {target.path: target for target in self.targets}
+        for outcome in self.outcomes:
+            if outcome.step in done:
+                expected |= {file.path: file for file in outcome.files}
+        return expected
+
+    @property
+    def results(self) -> tuple[Fingerprint, ...]:
+        """Every file that it changes, as it will be."""
+        return tuple(self.expected([step.id for step in self.steps]).values())
+
+    @property
+    def label(self) -> str:
+        """What the names of its steps begin with."""
+        return f"{self.id}.{self.version}/"
+
+    def ids(self, labels: Iterable[str]) -> tuple[str, ...]:
+        """Return the ids of steps by their names among all."""
+        return tuple(one.removeprefix(self.label) for one in labels)
+
+    def step(self, step_id: str) -> Step:
+        """Return one of its steps. Raises Faulted VAL-019."""
+        for step in self.steps:
+            if step.id == step_id:
+                return step
+        raise Faulted(_unknown(step_id, self.steps))
+
+
+def selection(plan: Plan, chosen: Iterable[str]) -> tuple[str, ...]:
+    """Return the ids of the chosen steps and of all they depend on, in the order of the plan.
+
+    A step depends on those it names and on every earlier one that touches a file of its own. A command depends on
+    nothing it does not name. Raises Faulted VAL-019.
+    """
+    wanted = set(chosen)
+    known = [step.id for step in plan.steps]
+    if unknown := sorted(wanted - set(known)):
+        raise Faulted([_unknown(one, plan.steps) for one in unknown])
+    if not wanted:
+        raise Faulted(Fault("VAL-019", f"no step was chosen; there are {', '.join(known)}"))
+    for index in reversed(range(len(plan.steps))):
+        step = plan.steps[index]
+        if step.id in wanted:
+            wanted.update(_needed(step, plan.steps[:index]))
+    return tuple(one for one in known if one in wanted)
+
+
+def part(plan: Plan, chosen: Collection[str]) -> PlanDraft:
+    """Return the draft of a plan with only these steps; it is validated anew. Constraints stay as they are."""
+    return PlanDraft(goal=plan.goal, steps=tuple(step for step in plan.steps if step.id in chosen))
+
+
+def digest_of(plain: Any) -> str:
+    """Return the SHA-256 (hex) of data as canonical JSON."""
+    return hashlib.sha256(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def read_as(kind: type[M], plain: Any, what: str) -> M:
+    """Read plain data as a model. Raises Faulted VAL-002, naming what is wrong but no content."""
+    try:
+        return kind.model_validate_json(orjson.dumps(plain))
+    except ValidationError as error:
+        faults = (f"{'.'.join(map(str, one['loc'])) or what}: {one['msg']}" for one in error.errors()[:5])
+        raise Faulted(Fault("VAL-002", f"{what} cannot be read: {'; '.join(faults)}")) from None
+    except (TypeError, RecursionError) as error:
+        raise Faulted(Fault("VAL-002", f"{what} is no plain data: {error}")) from None
+
+
+def _needed(step: Step, earlier: tuple[Step, ...]) -> set[str]:
+    same = {one.id for one in earlier if set(one.paths) & set(step.paths)}
+    return same | set(step.depends_on)
+
+
+def _unknown(step_id: str, steps: tuple[Step, ...]) -> Fault:
+    return Fault("VAL-019", f"there is no step {step_id!r}; there are {', '.join(one.id for one in steps)}")

@@ -1,0 +1,23 @@
+"""The refusal of an action of approval: which gate is shut, why, and what to do. Nothing was changed."""
+
+from __future__ import annotations
+
+from orchestrator.errors import Refused
+from orchestrator_guards import Blocked
+
+
+class GateRefused(Refused):
+    """An action was refused before anything was done. Source: seed 001's gates (systems.md 5.2)."""
+
+    def __init__(self, blocked: Blocked, *, state: str = "", event: str = "") -> None:
+        super().__init__(blocked.reason, graph="approval" if event else "", state=state, event=event)
+        self.gate = blocked.gate
+        self.next_steps = blocked.next_steps
+        self.retryable_now = blocked.retryable_now
+        self.code = blocked.code
+
+    def __str__(self) -> str:
+        """Say it in one sentence, with what to do."""
+        hint = f"; next: {', '.join(self.next_steps)}" if self.next_steps else ""
+        code = f"{self.code}: " if self.code else ""
+        return f"{code}{self.reason} (gate {self.gate}){hint}"

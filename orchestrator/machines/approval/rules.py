@@ -1,0 +1,207 @@
+"""The rules for plans, as far as the plan itself shows whether they are kept. Pure: the disk is not looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, islice
+from typing import TypeAlias
+
+from orchestrator.machines.approval import patch
+from orchestrator.machines.approval.caps import PlanCaps
+from orchestrator.machines.approval.fault import Fault
+from orchestrator.machines.approval.path import LONGEST_PATH, folded, path_faults
+from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
+
+SHELLS = frozenset(
+    (
+        *("sh", "bash", "dash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "ash", "busybox", "pwsh"),
+        *("powershell", "cmd", "command", "wscript", "cscript", "mshta"),
+        *("sudo", "su", "doas", "pkexec", "runuser", "env", "xargs", "nohup", "setsid", "nice", "timeout"),
+        *("time", "watch", "script", "expect", "ssh", "chroot", "unshare", "nsenter", "eval", "exec"),
+        *("parallel", "strace", "ltrace", "stdbuf", "taskset", "ionice", "at", "batch", "crontab"),
+        *("systemd-run", "screen", "tmux", "socat", "nc", "ncat", "flock", "find"),
+    )
+)
+"""Programs that take another command as an argument, or as its text: what runs would not be what is shown."""
+
+
+Counted: TypeAlias = Generator[Fault, None, int]
+"""Faults, and in the end the number of changed lines."""
+
+
+def starts_others(program: str) -> bool:
+    """Tell whether a program is one of these, in any version (`zsh-5.9`) and on any system (`CMD.EXE`)."""
+    return program.casefold().removesuffix(".exe").rstrip("0123456789.-") in SHELLS
+
+
+MOST_FAULTS = 50
+"""Of one plan: whoever reads them has to mend it anyway, and all of them are kept with the error."""
+LONGEST_WORDS = 2_000
+"""Letters of a goal, a title or a constraint."""
+LONGEST_ID = 64
+
+
+def faults(draft: PlanDraft, caps: PlanCaps) -> tuple[Fault, ...]:
+    """Return what is wrong with a draft: of the whole, then in the order of its steps; of very many, the first."""
+    return tuple(islice(chain(_plan_faults(draft, caps), _faults_by_step(draft, caps)), MOST_FAULTS))
+
+
+def _faults_by_step(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
+    earlier: set[str] = set()
+    for step in draft.steps:
+        for fault in _step_faults(step, earlier, caps):
+            yield fault.at(_short(step.id))
+        earlier.add(step.id)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_ID else f"{text[:LONGEST_ID]}…"
+
+
+def _words(what: str, *texts: str) -> Iterator[Fault]:
+    """Tell of words for the person that are endless, or that a terminal could take for something else."""
+    if (longest := max(map(len, texts), default=0)) > LONGEST_WORDS:
+        yield Fault("VAL-012", f"{what} has {longest} letters, at most {LONGEST_WORDS} are allowed")
+    yield from _hiding(what, *texts)
+
+
+def _hiding(what: str, *texts: str) -> Iterator[Fault]:
+    if not all(letter.isprintable() or letter in "\t\n" for text in texts for letter in text):
+        yield Fault("SEC-010", f"{what} has letters that hide what it says")
+
+
+def _plan_faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
+    if not draft.steps:
+        yield Fault("VAL-006", "the plan has no step")
+    yield from _words("the goal of the plan", draft.goal)
+    paths = {path: step.id for step in draft.steps for path in step.paths}
+    deletions = [path for step in draft.steps if step.kind is StepKind.DELETE for path in step.paths]
+    yield from _over("VAL-007", "the plan has {} steps, at most {} are allowed", len(draft.steps), caps.steps)
+    yield from _over("VAL-009", "the plan has {} files, at most {} are allowed", len(paths), caps.files)
+    yield from _over(
+        "VAL-013", "the plan deletes {} files, at most {} is allowed", len(deletions), caps.deletions
+    )
+    yield from _collisions([path for path in paths if len(path) <= LONGEST_PATH])
+
+
+def _collisions(paths: Iterable[str]) -> Iterator[Fault]:
+    """Tell of names that are one to some file systems: also of folders, and of a file that another takes for one."""
+    spelt: dict[str, str] = {}
+    files = {folded(path) for path in paths}
+    for path in paths:
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            name = "/".join(parts[:depth])
+            first = spelt.setdefault(folded(name), name)
+            if first != name:
+                yield Fault("SEC-009", f"{first!r} and {name!r} are one name to some file systems", path=path)
+            elif depth < len(parts) and folded(name) in files:
+                yield Fault("FS-009", f"{name!r} is a file and a folder in this plan", path=path)
+
+
+def _step_faults(step: Step, earlier: set[str], caps: PlanCaps) -> Iterator[Fault]:
+    yield from _order_faults(step, earlier)
+    yield from _words("the title or a constraint of the step", step.title, *step.constraints)
+    if step.kind is StepKind.RUN:
+        yield from _command_faults(step, caps)
+    else:
+        yield from _file_step_faults(step, caps)
+    given, most = len(step.constraints), caps.constraints
+    yield from _over("VAL-011", "the step has {} constraints, at most {} are allowed", given, most)
+
+
+def _order_faults(step: Step, earlier: set[str]) -> Iterator[Fault]:
+    if not step.id.strip() or "/" in step.id or not step.id.isprintable() or len(step.id) > LONGEST_ID:
+        needed = f"at most {LONGEST_ID} plain letters"
+        yield Fault("VAL-015", f"a step has the id {_short(step.id)!r}; {needed} are needed")
+    if step.id in earlier:
+        yield Fault("VAL-015", f"there are two steps {_short(step.id)!r}")
+    for one in step.depends_on:
+        if one not in earlier:
+            yield Fault("VAL-015", f"it depends on {_short(one)!r}, which is no earlier step")
+
+
+def _command_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
+    if step.files:
+        yield Fault("VAL-016", "a command changes no file that it could name")
+    if not step.argv or not step.argv[0].strip():
+        yield Fault("VAL-014", "a command names no program")
+        return
+    yield from _hiding("an argument of the command", *step.argv)
+    size = sum(len(one.encode()) for one in step.argv)
+    yield from _over(
+        "VAL-012", "the command has {} bytes, at most {} are allowed", size, caps.operation_bytes
+    )
+    program = step.argv[0]
+    if len(program) > LONGEST_ID or not program.isascii() or any(letter in program for letter in "/\\ ~$`"):
+        yield Fault(
+            "SEC-012", f"{_short(program)!a} is no plain name of a program that is looked up on the PATH"
+        )
+    elif starts_others(program):
+        yield Fault("SEC-012", f"{program!r} starts what its arguments say; name that program itself")
+    if caps.command_seconds and step.timeout > caps.command_seconds:
+        longest = f"{caps.command_seconds:g} s are allowed"
+        yield Fault("VAL-016", f"the command may last {step.timeout:g} s, at most {longest}")
+
+
+def _file_step_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
+    if step.argv:
+        yield Fault("VAL-016", f"a step of kind {step.kind.value} runs no command")
+    if not step.files:
+        yield Fault("VAL-014", "the step names no file")
+    given, most = len(step.files), caps.files_per_step
+    yield from _over("VAL-008", "the step has {} files, at most {} are allowed", given, most)
+    if len(set(step.paths)) < len(step.paths):
+        yield Fault("VAL-015", "the step names one file twice")
+    lines = 0
+    for file in step.files:
+        yield from path_faults(file.path, caps)
+        lines += yield from _change_faults(step.kind, file)
+    yield from _over("VAL-010", "the step changes {} lines, at most {} are allowed", lines, caps.diff_lines)
+    size = sum(_size(file) for file in step.files)
+    yield from _over(
+        "VAL-012", "the step writes {} bytes, at most {} are allowed", size, caps.operation_bytes
+    )
+
+
+def _change_faults(kind: StepKind, file: FileChange) -> Counted:
+    """Yield what is wrong with one file of a step; return the lines it changes."""
+    wanted = {StepKind.CREATE: "content", StepKind.EDIT: "diff"}.get(kind)
+    for name in ("content", "diff"):
+        if (getattr(file, name) is not None) != (name == wanted):
+            said = "needs" if name == wanted else "takes no"
+            yield Fault("VAL-016", f"a step of kind {kind.value} {said} {name}", path=file.path)
+            return 0
+    if file.content is not None:
+        if "\0" in file.content:
+            yield Fault("FS-007", f"{file.path!r} would be binary: it has a zero byte", path=file.path)
+        return len(patch.split(file.content))
+    return (yield from _diff_faults(file)) if file.diff is not None else 0
+
+
+def _diff_faults(file: FileChange) -> Counted:
+    text = file.diff or ""
+    if "\0" in text or "GIT binary patch" in text or text.startswith("Binary files "):
+        yield Fault("FS-007", f"{file.path!r}: the diff is binary", path=file.path)
+        return 0
+    try:
+        read = patch.parse(text)
+    except patch.PatchUnreadable as error:
+        yield Fault("VAL-017", f"{file.path!r}: the diff cannot be read: {error}", path=file.path)
+        return 0
+    for name in (read.old, read.new):
+        if name is not None and patch.named(name) != file.path:
+            said = f"{file.path!r}: the diff is of {patch.named(name)!r}"
+            yield Fault("VAL-017", said, path=file.path)
+    if not read.changed:
+        yield Fault("VAL-018", f"{file.path!r}: the diff changes nothing", path=file.path)
+    return read.changed
+
+
+def _size(file: FileChange) -> int:
+    return sum(len(text.encode()) for text in (file.content, file.diff) if text)
+
+
+def _over(code: str, message: str, given: int, most: int) -> Iterator[Fault]:
+    if most and given > most:
+        yield Fault(code, message.format(given, most))

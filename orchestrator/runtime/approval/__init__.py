@@ -1,0 +1,1 @@
+"""The approval graph at work on a project folder."""

@@ -1,0 +1,162 @@
+"""One command of a plan: a program and its arguments, no shell, few variables, its own process group, a time limit.
+
+The program is looked up on the PATH and never taken from the project itself. Nothing of the caller's environment is
+handed on but what programs need to find each other and to speak a language: keys stay here. When the time is up the
+whole group is asked to end, and then ended. A program that leaves its group on purpose is beyond that: what is approved
+is a program of the person's own machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.rules import starts_others
+from orchestrator.runtime.approval.look import fault_of
+
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+"""Variables that a command finds."""
+OUTPUT_BYTES = 65_536
+"""Of what a command says, the last that many are kept."""
+GRACE = 5.0
+"""Seconds between asking and ending."""
+_LINGERING = 1.0
+"""Seconds that what a command started may hold its output open after it ended."""
+_NOT_NOW = frozenset((errno.EAGAIN, errno.ETXTBSY, errno.ENOMEM, errno.EMFILE, errno.ENFILE))
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command that ended. `exit_code` is below 0 where a signal ended it, and None where its time was up."""
+
+    exit_code: int | None
+    output: str
+    """The end of what it said, on both streams."""
+
+
+def environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what a command finds of the variables given (None: of ours)."""
+    source = os.environ if given is None else given
+    return {name: source[name] for name in KEPT if name in source}
+
+
+def program(name: str, root: Path) -> tuple[str, Fault | None]:
+    """Return the absolute path of a program, or why there is none to run."""
+    path = os.pathsep.join(one for one in environment().get("PATH", os.defpath).split(os.pathsep) if one)
+    found = shutil.which(name, path=path)
+    if found is None:
+        return "", Fault("BLD-001", f"the program {name!r} is not installed (it is on no folder of the PATH)")
+    where = Path(found).absolute()
+    if any(_is_writable_by_plans(one, root) for one in (where, where.resolve())):
+        return "", Fault("SEC-012", f"the program {name!r} is in the project itself: {found}")
+    if (
+        starts_others(other := where.resolve().name) and other != "busybox"
+    ):  # which is all programs of some systems
+        return "", Fault("SEC-012", f"the program {name!r} is {other!r}, which starts what its arguments say")
+    return str(where), None
+
+
+def _is_writable_by_plans(file: Path, root: Path) -> bool:
+    """Tell whether a plan could have put a program there: hidden folders of the project are barred to all plans."""
+    return root in file.parents and not any(
+        part.startswith(".") for part in file.relative_to(root).parts[:-1]
+    )
+
+
+async def run(argv: tuple[str, ...], *, root: Path, seconds: float) -> Ran:
+    """Run a command in the project and wait for its end. Raises Faulted (family BLD): then it was not started."""
+    executable, fault = program(argv[0], root)
+    if fault is not None:
+        raise Faulted(fault)
+    # A pipe of our own: with one of asyncio's, waiting for the program means waiting for all that it left behind.
+    reading, writing = os.pipe()
+    try:
+        process = await _started(argv, executable, root, writing)
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    ended = asyncio.ensure_future(process.wait())
+    output = asyncio.ensure_future(_tail(reading))
+    try:
+        in_time = await _waited(process, ended, output, seconds)
+        return Ran(process.returncode if in_time else None, output.result() if output.done() else "")
+    finally:
+        output.cancel()
+        if process.returncode is None:
+            _signal(process, signal.SIGKILL)
+            await ended
+
+
+async def _started(
+    argv: tuple[str, ...], executable: str, root: Path, writing: int
+) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            executable=executable,
+            cwd=root,
+            env=environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=writing,
+            stderr=writing,
+            start_new_session=True,
+        )
+    except OSError as error:
+        if error.errno in _NOT_NOW:
+            said = f"{argv[0]!r} could not be started just now"
+            raise Faulted(Fault("BLD-004", said, f"errno {error.errno}")) from None
+        raise Faulted(fault_of(error, argv[0])) from None
+
+
+async def _waited(
+    process: asyncio.subprocess.Process,
+    ended: asyncio.Future[int],
+    output: asyncio.Future[str],
+    seconds: float,
+) -> bool:
+    """Wait until a command is over, with all of its group that holds its output. False where its time was up."""
+    in_time = bool((await asyncio.wait((ended,), timeout=seconds))[0])
+    if not in_time:
+        _signal(process, signal.SIGTERM)
+        await asyncio.wait((ended, output), timeout=GRACE)
+        if not (ended.done() and output.done()):
+            _signal(process, signal.SIGKILL)
+        await ended
+    await asyncio.wait((output,), timeout=_LINGERING)
+    if (
+        not output.done()
+    ):  # somebody of its group lives on and holds the output, so the group is still its own
+        _signal(process, signal.SIGKILL)
+        await asyncio.wait((output,), timeout=_LINGERING)
+    return in_time
+
+
+async def _tail(fd: int) -> str:
+    stream = asyncio.StreamReader()
+    pipe = os.fdopen(fd, "rb", buffering=0)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), pipe
+    )
+    try:
+        kept = bytearray()
+        while chunk := await stream.read(OUTPUT_BYTES):
+            kept += chunk
+            del kept[:-OUTPUT_BYTES]
+        return kept.decode(errors="replace")
+    finally:
+        transport.close()
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

@@ -1,0 +1,50 @@
+"""Where a project at work hears what its own process, or another one, wishes: to pause, or to be cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from orchestrator.errors import JournalError
+from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.kernel.run import Signal
+from orchestrator_callbacks.approval.deps import ApprovalRun
+from orchestrator_callbacks.approval.wish import WISHES
+
+POLL = 0.1
+"""Seconds between two looks at what other processes have posted."""
+
+
+@contextlib.asynccontextmanager
+async def listening(run: ApprovalRun, journal: Journal) -> AsyncIterator[None]:
+    """Within the block, what other processes post reaches the run."""
+    task = asyncio.create_task(_listen(run, journal), name="approval inbox") if journal.shared else None
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def deliver(run: ApprovalRun, journal: Journal) -> None:
+    """Hand the run what was posted since it was last looked at."""
+    for posted in await journal.inbox(run.run_id, run.inbox):
+        run.inbox = max(run.inbox, posted.number)
+        if posted.kind in WISHES:
+            run.mailbox.post(signal_of(posted))
+
+
+def signal_of(posted: Posted) -> Signal:
+    """Return a wish as the hooks read it."""
+    why = str(posted.body.get("why") or "")
+    payload = {"wish": posted.kind}
+    return Signal(kind="decision", id=posted.id, by=posted.by, why=why, payload=payload, number=posted.number)
+
+
+async def _listen(run: ApprovalRun, journal: Journal) -> None:
+    while True:
+        with contextlib.suppress(JournalError):  # who appends next is told
+            await deliver(run, journal)
+        await asyncio.sleep(POLL)

@@ -1,0 +1,72 @@
+"""What a plan would change, for the eyes of the person who approves it: the truth, not what the model drew.
+
+Diffs are made of the files as they are and as they will be. A step that was rehearsed after another one is shown on top
+of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.machines.approval import patch
+from orchestrator.machines.approval.caps import PlanCaps
+from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, Step, StepKind
+from orchestrator.runtime.approval.ground import Ground, changed
+from orchestrator.runtime.approval.look import Found, encoded, fingerprint
+
+NO_UNDO = "cannot be undone"
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """One file of a step, or its command (`path` is empty then, `text` the command line)."""
+
+    step_id: str
+    kind: str
+    path: str
+    text: str
+    added: int = 0
+    removed: int = 0
+    note: str = ""
+    """What else the person has to know."""
+
+
+async def preview(plan: Plan, root: Path | str, caps: PlanCaps | None = None) -> tuple[FileDiff, ...]:
+    """Return everything that a plan would do, in order. Where a file changed meanwhile, its note says so."""
+    ground = Ground(root, caps)
+    return await asyncio.to_thread(_all, plan, ground)
+
+
+def _all(plan: Plan, ground: Ground) -> tuple[FileDiff, ...]:
+    now: dict[str, Found | None] = {}
+    for target in plan.targets:
+        try:
+            found = ground.look(target.path)
+        except Faulted:
+            found = None
+        now[target.path] = found if found is not None and found.fingerprint == target else None
+    shown: list[FileDiff] = []
+    for step in plan.steps:
+        if step.kind is StepKind.RUN:
+            shown.append(FileDiff(step.id, step.kind.value, "", shlex.join(step.argv), note=NO_UNDO))
+        shown += [_one(step, file, now) for file in step.files]
+    return tuple(shown)
+
+
+def _one(step: Step, file: FileChange, now: dict[str, Found | None]) -> FileDiff:
+    found = now.get(file.path)
+    if found is None:  # not the file that the plan is of: what the plan says of it is all there is to show
+        text = file.diff if file.diff is not None else patch.make(file.path, None, file.content)
+        note = "the file is not as it was when the plan was made"
+        return FileDiff(step.id, step.kind.value, file.path, text, note=note)
+    before, after = found.text, changed(step.kind, file, found)
+    text = patch.make(file.path, before, after)
+    content = None if after is None else encoded(after, found.fingerprint.encoding)
+    made = Fingerprint(path=file.path) if content is None else fingerprint(file.path, content)
+    now[file.path] = Found(made, after)
+    lines = [line[:1] for line in text.splitlines()[2:]]
+    return FileDiff(step.id, step.kind.value, file.path, text, lines.count("+"), lines.count("-"))

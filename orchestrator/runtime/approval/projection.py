@@ -1,0 +1,169 @@
+"""What `.orchestrator/` shows beside the journal: pure functions of the records, so that every file can be checked.
+
+Each file is exactly what the records up to some record say. `state.json` names that record; the others belong to it or,
+where a crash came in between, to the next append: they are written first, `state.json` last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import Corrupt
+from orchestrator.journal.change import Change, fold
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import Record
+from orchestrator.machines.approval.model import State
+from orchestrator.runtime.approval.step_log import StepLog
+
+SCHEMA = 1
+STATE = "state.json"
+_MOVES = frozenset(("transition", "recovered"))
+
+
+class Projection:
+    """The files of one run, as its records tell. Feed it every record, in order."""
+
+    def __init__(self, project_id: str) -> None:
+        self._project_id = project_id
+        self._written: dict[str, bytes] = {}
+        self.begin("")
+
+    def begin(self, run_id: str) -> None:
+        """Be about a run, of which nothing is known yet."""
+        self.stored = StoredRun(run_id)
+        self.steps = StepLog()
+        self._stack: dict[str, Change] = {}
+        self._at: float = 0.0
+
+    def take(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Take one more record."""
+        self.stored.fold(kind, body)
+        self.steps.fold(kind, body)
+        fold(self._stack, kind, body)
+        self._at = float(body.get("at", self._at) or self._at)
+
+    def changed(self, seq: int) -> dict[str, bytes]:
+        """Return the files that are to be written, `state.json` last; they count as written."""
+        files = self.files(seq)
+        changed = {name: content for name, content in files.items() if self._written.get(name) != content}
+        self._written.update(changed)
+        return changed
+
+    def forget(self) -> None:
+        """Take nothing for written: the next append writes all."""
+        self._written.clear()
+
+    def files(self, seq: int) -> dict[str, bytes]:
+        """Return every file as it must be at a record, by its name."""
+        context = self.stored.context
+        plan = context.get("plan") or {}
+        files = {
+            f"plan/{one['id']}.v{one['version']}.json": _json(one) for one in context.get("versions", [])
+        }
+        files["steps.json"] = _json(self._steps(plan))
+        files["hashes.json"] = _json({"plan_id": plan.get("id"), "targets": plan.get("targets", [])})
+        files["rollback/stack.json"] = _json({"changes": [_change(one) for one in self._stack.values()]})
+        files["error.json"] = _json({"error": context.get("fault"), "shown": context.get("shown", False)})
+        files[STATE] = _json(self._state(plan, files, seq))
+        return files
+
+    def _steps(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        rows = [{"id": one, "status": status} for one, status in self.steps.of(plan)]
+        return {
+            "plan_id": plan.get("id"),
+            "version": plan.get("version"),
+            "status": self.stored.context.get("plan_status", ""),
+            "steps": rows,
+        }
+
+    def _state(self, plan: Mapping[str, Any], files: Mapping[str, bytes], seq: int) -> dict[str, Any]:
+        state = self.stored.state or State.IDLE.value
+        busy = state in (State.EXECUTING.value, State.PAUSED.value, State.CANCELLING.value)
+        return {
+            "schema_version": SCHEMA,
+            "project_id": self._project_id,
+            "state": state,
+            "active_plan_id": plan.get("id"),
+            "active_execution_id": self.stored.run_id if busy else None,
+            "last_updated_at": self._at,
+            "run_id": self.stored.run_id,
+            "record": seq,
+            "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        }
+
+
+def verify(folder: Path, project_id: str, run_id: str, records: list[Record]) -> bool:
+    """Compare the files of a folder with the records of its run; False where they only have to be brought up to date.
+
+    Raises Corrupt for anything that the records cannot have led to.
+    """
+    shown = _shown(folder)
+    if shown is None:
+        return _refuse(f"{STATE} is not there") if _moved(records[1:]) > 1 else False
+    if shown.get("run_id") != run_id:  # the last append of the run before this one, or the first of this one
+        return _refuse(f"{STATE} is about another request") if len(records) > 1 else False
+    at = shown.get("record")
+    if not isinstance(at, int) or not 0 <= at < len(records):
+        return _refuse(f"{STATE} names a record that is not in the journal")
+    if _moved(records[at + 1 :]) > 1:
+        _refuse(f"{STATE} is older than it can be")
+    then, now = _projected(project_id, run_id, records[: at + 1]), _projected(project_id, run_id, records)
+    for name, content in then.items():
+        if _read(folder / name) not in (content, now[name]):
+            _refuse(f"{name} is not what the journal says")
+    return at == len(records) - 1 and all(_read(folder / name) == content for name, content in now.items())
+
+
+def _projected(project_id: str, run_id: str, records: list[Record]) -> dict[str, bytes]:
+    projection = Projection(project_id)
+    projection.begin(run_id)
+    for record in records:
+        projection.take(record.kind, record.body)
+    return projection.files(records[-1].seq)
+
+
+def _moved(records: Iterable[Record]) -> int:
+    return sum(record.kind in _MOVES for record in records)
+
+
+def _shown(folder: Path) -> Mapping[str, Any] | None:
+    content = _read(folder / STATE)
+    if content is None:
+        return None
+    try:
+        shown = json.loads(content)
+    except (ValueError, RecursionError):
+        shown = None
+    return shown if isinstance(shown, dict) else {"run_id": None, "record": None}
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _refuse(why: str) -> bool:
+    raise Corrupt(f".orchestrator/ was changed from outside: {why}")
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "key": change.key,
+        "step": change.step,
+        "change": change.kind.value,
+        "path": change.path,
+        "before": change.before,
+        "after": change.after,
+        "mode": change.mode,
+        "done": change.done,
+    }
+
+
+def _json(body: object) -> bytes:
+    return json.dumps(body, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,172 @@
+"""What a process does about a project that the one before it did not leave in order. Outside the graph, and audited.
+
+Nothing is resumed by itself: what was being executed is Paused, and a person resumes or cancels (seed 001, B9, B10).
+
+    Executing          Paused, the open step undone, the completed ones kept
+    Paused             Paused
+    Cancelling         goes on
+    Completed          goes on to Idle
+    ExtractingIntent   Idle
+    Planning           Idle; the intent is kept, and can be confirmed
+    AwaitingApproval   stays while the plan's targets are as they were and it has not expired, else Idle
+    Failed, Idle       stay
+    anything else      Failed: a projection that is not what the journal says
+
+Every recovery may itself be cut short: the next one does the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.model import Event, PlanStatus, State
+from orchestrator.runtime.approval.session import Session
+from orchestrator.runtime.approval.status import Recovered
+from orchestrator_callbacks.approval import before
+from orchestrator_callbacks.approval.deps import ApprovalRun
+
+DISCARD = "acknowledge --discard"
+"""What sets aside a store that cannot be read."""
+
+CRASHED = "the process that worked on it ended before its work did"
+MANUAL = (
+    "look at the project and at .orchestrator/",
+    "acknowledge, and go on with the files as they are",
+    "retry, which makes a new plan for the same intent",
+    "rollback, where steps of the plan had been carried out",
+)
+"""What a person can do where the state cannot be trusted."""
+
+
+async def recover(session: Session) -> Recovered | None:
+    """Bring a project in order, and return what was found and done; None where all was in order."""
+    run = session.run
+    if run is None:
+        return None
+    if session.damage is not None:
+        return await _corrupt(session, run)
+    if not session.up_to_date and run.lease is not None:
+        await session.journal.refresh(run.lease.seq)
+    await session.refuse_posted(run)
+    way = _WAYS.get(State(run.cursor))
+    return None if way is None else await way(session, run)
+
+
+async def _corrupt(session: Session, run: ApprovalRun) -> Recovered:
+    """Trust nothing: no step is undone or gone on with before a person has looked."""
+    why = str(session.damage)
+    run.ctx.fault, run.ctx.shown = Fault("ST-002", why).plain(), False
+    found = Recovered("corrupt", State.FAILED.value, why, session.clock.time(), options=MANUAL)
+    session.journal.projection.forget()
+    await _jumped(session, run, State.FAILED, found, corrupt=True)
+    session.damage = None
+    return found
+
+
+async def _executing(session: Session, run: ApprovalRun) -> Recovered:
+    """Undo the open step and wait for a person."""
+    undone = await session.hands.undo_open(run)
+    work = await session.hands.work(run)
+    unknown = [f"resume --again, if the command of step {one} may run again" for one in work.unknown]
+    found = Recovered(
+        run.cursor,
+        State.PAUSED.value,
+        CRASHED,
+        session.clock.time(),
+        kept=await session.hands.done(run),
+        undone=tuple(change.path for change in undone.changes),
+        conflicts=tuple({"path": one.path, "why": str(one)} for one in undone.conflicts),
+        options=(*unknown, *(() if unknown else ("resume",)), "cancel"),
+    )
+    run.ctx.conflicts = [dict(one) for one in found.conflicts]
+    await _jumped(session, run, State.PAUSED, found)
+    return found
+
+
+async def _going_on(session: Session, run: ApprovalRun) -> Recovered:
+    """Go on with what needs nobody's word."""
+    state = run.cursor
+    await session.drive(run)
+    failed = run.cursor == State.FAILED
+    found = Recovered(
+        state,
+        run.cursor,
+        CRASHED,
+        session.clock.time(),
+        undone=tuple(run.ctx.undone),
+        conflicts=tuple(run.ctx.conflicts),
+        options=MANUAL if failed else ("submit",),
+    )
+    run.ctx.recovery = found.plain()
+    await session.remember(run)
+    return found
+
+
+async def _extracting(session: Session, run: ApprovalRun) -> Recovered:
+    """Drop the question to the planner: nobody knows whether it was asked."""
+    found = Recovered(run.cursor, State.IDLE.value, CRASHED, session.clock.time(), options=("submit",))
+    await _jumped(session, run, State.IDLE, found)
+    return found
+
+
+async def _planning(session: Session, run: ApprovalRun) -> Recovered:
+    """Keep the intent: with the person's word it is planned for again."""
+    ctx = run.ctx
+    ctx.kept, ctx.intent = ctx.intent, None
+    ctx.question = f"Plan again for: {(ctx.kept or {}).get('summary', ctx.request)}"
+    found = Recovered(
+        run.cursor, State.IDLE.value, CRASHED, session.clock.time(), options=("confirm", "submit")
+    )
+    await _jumped(session, run, State.IDLE, found)
+    return found
+
+
+async def _awaiting(session: Session, run: ApprovalRun) -> Recovered | None:
+    """Let a plan expire that can no longer be carried out as it was shown."""
+    why = await _stale(session, run)
+    if not why:
+        return None
+    run.ctx.plan_status = PlanStatus.EXPIRED.value
+    found = Recovered(
+        run.cursor, State.IDLE.value, f"the plan expired: {why}", session.clock.time(), options=("submit",)
+    )
+    run.ctx.recovery = found.plain()
+    await session.drive(run, Event.REJECT)
+    return found
+
+
+async def _stale(session: Session, run: ApprovalRun) -> str:
+    shut = before.expired(run)
+    if shut is not None:
+        return "it waited for too long"
+    try:
+        blocked = await session.hands.standing(run)
+    except Faulted as error:
+        return str(error)
+    return "" if blocked is None else blocked.reason
+
+
+async def _jumped(
+    session: Session, run: ApprovalRun, to: State, found: Recovered, *, corrupt: bool = False
+) -> None:
+    run.ctx.recovery = found.plain()
+    await session.jump(run, to, found.why, corrupt=corrupt)
+
+
+_WAYS: Mapping[State, Callable[[Session, ApprovalRun], Awaitable[Recovered | None]]] = {
+    State.EXECUTING: _executing,
+    State.CANCELLING: _going_on,
+    State.COMPLETED: _going_on,
+    State.EXTRACTING_INTENT: _extracting,
+    State.PLANNING: _planning,
+    State.AWAITING_APPROVAL: _awaiting,
+}
+
+
+def damaged(why: str, now: float) -> tuple[dict[str, Any], Recovered]:
+    """Return error and recovery of a project whose journal itself cannot be read."""
+    options = ("look at .orchestrator/", f"{DISCARD}, which sets it aside and begins anew")
+    error = {**Fault("ST-002", why).plain(), "shown": False}
+    return error, Recovered("corrupt", State.FAILED.value, why, now, options=options)

@@ -1,0 +1,244 @@
+"""One project in the hands of this process: its journal, its present run, and the driver that moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import Corrupt, JournalError, OtherGraph, TooNew
+from orchestrator.journal.files import Hook, silent
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.clock import micros
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.hooks import collect
+from orchestrator.kernel.journal import Journal, RunHead
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.record import Observer, RunCompleted, RunRecovered
+from orchestrator.kernel.run import Run
+from orchestrator.machines.approval.ending import ending
+from orchestrator.machines.approval.graph import APPROVAL
+from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.machines.approval.model import ApprovalContext, Event, State
+from orchestrator.machines.approval.ports import Planner
+from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.ports import Clock
+from orchestrator.runtime.approval import listener, projection, record, store
+from orchestrator.runtime.approval.diary import Diary
+from orchestrator.runtime.approval.hands import ProjectHands
+from orchestrator.runtime.approval.projection import Projection
+from orchestrator_callbacks.approval import before, enter, execution, wish
+from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
+from orchestrator_guards import Blocked
+
+
+class Session:
+    """Opens the store, claims the present run and moves it; gives both back in the end.
+
+    `damage` is set where what is stored cannot be trusted at all: then there is no run, and nothing is touched.
+    """
+
+    def __init__(  # noqa: PLR0917 - the arguments of Approval
+        self,
+        project: Path | str,
+        planner: Planner | None,
+        limits: ApprovalLimits,
+        clock: Clock,
+        observers: Iterable[Observer],
+        hooks: Iterable[object],
+        launch: Mapping[str, Any],
+        journal: Journal | None,
+        hook: Hook = silent,
+    ) -> None:
+        self.folder = store.folder_of(project)
+        self.clock = clock
+        self.limits = limits
+        self.machine = Machine(APPROVAL, collect(APPROVAL, enter, before, extra=tuple(hooks)))
+        self.damage: JournalError | None = None
+        self.run: ApprovalRun | None = None
+        self.launch = dict(launch)
+        self._observers = tuple(observers)
+        self._planner = planner
+        self._inner = journal
+        self._own = journal is None
+        self._hook = hook
+        self._codec = record.codec(lambda: self.launch)
+        self.up_to_date = True
+        """The projections are what the journal says."""
+
+    # ---- opening and closing ----
+
+    async def open(self) -> None:
+        """Make or open the store and claim the present run. Raises Held, OtherGraph, Faulted, StoreDown."""
+        self._project_id = store.prepare(self.folder)
+        self.diary = Diary(self.folder / "logs", self.limits, self.clock)
+        inner = self._inner or SqliteJournal(self.folder / "journal.db")
+        self.journal = store.ProjectJournal(inner, self.folder, Projection(self._project_id), self._hook)
+        self.hands = ProjectHands(
+            self.folder.parent,
+            self.journal,
+            self._planner,
+            self.limits,
+            self.clock,
+            self.diary,
+            self._hook,
+        )
+        self.deps = ApprovalDeps(hands=self.hands, clock=self.clock, limits=self.limits)
+        self.driver = Driver(
+            self.machine,
+            observers=(self.diary, *self._observers),
+            journal=self.journal,
+            clock=self.clock,
+            codec=self._codec,
+        )
+        for observer in self._observers:
+            declare = getattr(observer, "declare", None)
+            if declare is not None:
+                declare(APPROVAL, backends=[self.journal.backend])
+        try:
+            await self._take_up()
+        except (Corrupt, TooNew) as damage:
+            self.damage = damage
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _take_up(self) -> None:
+        head = await record.newest(self.journal)
+        if head is not None:
+            await self._claim(head)
+        elif (self.folder / projection.STATE).exists():
+            raise Corrupt(".orchestrator/ was changed from outside: its journal is empty, state.json is not")
+
+    async def _claim(self, head: RunHead) -> None:
+        lease = await self.journal.claim(head.run_id, self.driver.owner)
+        try:
+            records = await self.journal.load(head.run_id)
+            stored = _of_this_graph(StoredRun.of(head.run_id, records))
+            run = record.restored(stored, self.machine, self.deps, self._codec)
+            run.lease = lease
+            run.parked = stored.parked is not None
+            self.launch = dict(stored.created.get("launch") or {})
+            self.journal.projection.begin(head.run_id)
+            for one in records:
+                self.journal.projection.take(one.kind, one.body)
+            self.run = run
+            store.tidy(self.folder)
+            self.up_to_date = projection.verify(self.folder, self._project_id, head.run_id, records)
+        except Corrupt as damage:
+            if self.run is None:
+                await self.journal.release(lease)
+                raise
+            self.damage = damage  # of a projection only: the journal can still tell what was
+        except BaseException:
+            await self.journal.release(lease)
+            raise
+
+    async def close(self) -> None:
+        """Give the run back, and the store where it is ours."""
+        try:
+            if self.run is not None:
+                await self.driver.release(self.run)
+        finally:
+            if self._own:
+                await self.journal.close()
+
+    # ---- moving ----
+
+    async def begin(self, ctx: ApprovalContext, launch: Mapping[str, Any]) -> None:
+        """End the request before, and begin another one; what is not to be kept any longer is removed."""
+        await self._end()
+        self.launch = dict(launch)
+        self.run = Run(self.machine, record.run_id(ctx.number), ctx, self.deps)
+        await self.driver.start(self.run)
+        await self._forget(ctx.number - self.limits.keep_plans)
+
+    async def _forget(self, last: int) -> None:
+        """Remove the requests up to number `last`, and no run of another graph: the file may be shared with these."""
+        heads = [head async for head in self.journal.runs(graph=record.GRAPH)]
+        for head in heads:
+            if record.number_of(head) <= last and head.owner is None:
+                await self.journal.erase(head.run_id)
+        store.forget_plans(self.folder, last)
+
+    async def _end(self) -> None:
+        run = self.run
+        if run is None:
+            return
+        outcome, reason = ending(run.ctx)
+        now = self.clock.time()
+        body = {"outcome": outcome.value, "reason": reason, "at": now, "t": self._active(run)}
+        await self.driver.announce(run, "ended", body)
+        seconds = run.elapsed(self.clock.monotonic())
+        name, facts = APPROVAL.name, (run.seq, run.ctx.iteration)
+        self.driver.tell(
+            RunCompleted(name, run.run_id, run.cursor, outcome.value, reason, now, seconds, *facts)
+        )
+        await self.driver.release(run)
+        self.run = None
+
+    async def drive(self, run: ApprovalRun, event: Event | None = None) -> None:
+        """Fire an event and carry the run on until it waits for a person. Raises why the event was refused."""
+        self.deps.refusal = None
+        await self.refuse_posted(run)
+        state, before = run.cursor, run.seq
+        try:
+            async with listener.listening(run, self.journal):
+                await self.driver.drive(run, event)
+        finally:
+            if self.deps.operation is not None:  # nobody went on to Cancelling: it ends all the same
+                await execution.settled(self.deps.operation)
+                self.deps.operation = None
+        if self.deps.refusal is not None:
+            raise self.deps.refusal
+        if run.detached:
+            raise run.error or JournalError(f"run {run.run_id!r} lost its journal")
+        if event is not None and run.seq == before:
+            blocked = Blocked("state", f"{event.value!r} is not possible in {state}", code="ST-001")
+            raise GateRefused(blocked, state=state, event=event.value)
+        await self.refuse_posted(run)
+
+    async def refuse_posted(self, run: ApprovalRun) -> None:
+        """Refuse, in the journal too, what was wished while nobody was at work, or too late."""
+        await listener.deliver(run, self.journal)
+        wish.taken(run)
+        if run.drafts:
+            await self._park(run)
+
+    async def remember(self, run: ApprovalRun) -> None:
+        """Make durable what changed of the context of a run that waits."""
+        body = self._codec.changes(run)
+        if body:
+            run.note("context", body)
+            await self._park(run)
+
+    async def jump(self, run: ApprovalRun, to: State, why: str, *, corrupt: bool = False) -> None:
+        """Put a run into a state past the table: recovery only, and audited by a record of its own (B9)."""
+        body = {
+            "from": run.cursor,
+            "to": to.value,
+            "state": to.value,
+            "why": why,
+            "at": self.clock.time(),
+            "context": dict(self._codec.changes(run)),
+        }
+        await self.driver.announce(run, "recovered", body)
+        run.cursor, run.fresh, run.pending = to.value, False, None
+        run.entered_at = self.clock.monotonic()
+        await self._park(run)
+        outcome = "corrupt" if corrupt else "resumed"
+        self.driver.tell(RunRecovered(APPROVAL.name, run.run_id, outcome, self.clock.time()))
+
+    async def _park(self, run: ApprovalRun) -> None:
+        body = {"reason": "waiting", "at": self.clock.time(), "t": self._active(run)}
+        await self.driver.announce(run, "parked", body)
+
+    def _active(self, run: ApprovalRun) -> float:
+        return micros(run.elapsed(self.clock.monotonic()))
+
+
+def _of_this_graph(stored: StoredRun) -> StoredRun:
+    if stored.fingerprint != APPROVAL.fingerprint:
+        raise OtherGraph(stored.run_id, APPROVAL.name, stored.fingerprint, APPROVAL.fingerprint)
+    return stored

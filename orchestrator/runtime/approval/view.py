@@ -1,0 +1,118 @@
+"""Where a project stands, as a person is told: by the process that holds it, or by one that only looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.graph import is_approved
+from orchestrator.machines.approval.model import ApprovalContext, State
+from orchestrator.machines.approval.plan import Plan
+from orchestrator.runtime.approval.status import Question, Recovered, Status, StepState
+from orchestrator.runtime.approval.step_log import StepLog
+
+WORKING = frozenset((State.EXTRACTING_INTENT, State.PLANNING, State.EXECUTING, State.CANCELLING))
+"""States in which somebody is at work: a process that holds the project, or else there was a crash."""
+
+
+def status_of(  # noqa: PLR0917 - the parts of what is told
+    run_id: str,
+    state: State,
+    ctx: ApprovalContext,
+    log: StepLog,
+    held: str | None = None,
+    launch: Mapping[str, Any] | None = None,
+    version: int | None = None,
+    *,
+    here: bool = False,
+) -> Status:
+    """Return what is told of a request. `version`: of an earlier plan; `here`: this process holds it."""
+    plain = ctx.plan if version is None else _version(ctx, version)
+    kept = ctx.kept
+    return Status(
+        state=state,
+        run_id=run_id,
+        request=ctx.request,
+        intent=ctx.intent,
+        question=Question(ctx.question, kept, kept.get("confidence") if kept else None)
+        if ctx.question
+        else None,
+        plan=_readable(plain),
+        plan_status=ctx.plan_status,
+        versions=tuple((str(one["id"]), int(one["version"])) for one in ctx.versions),
+        approved_at=ctx.consent.at if ctx.consent else None,
+        expires_at=ctx.expires_at or None,
+        steps=tuple(StepState(step, status) for step, status in log.of(ctx.plan or {})),
+        error=None if ctx.fault is None else {**ctx.fault, "shown": ctx.shown},
+        recovery=None if ctx.recovery is None else Recovered.read(ctx.recovery),
+        crashed=held is None and not here and state in WORKING,
+        undone=tuple(ctx.undone),
+        conflicts=tuple(ctx.conflicts),
+        actions=tuple(_actions(state, ctx, log, held)),
+        held=held,
+        launch=launch or {},
+    )
+
+
+def _readable(plain: Mapping[str, Any] | None) -> Plan | None:
+    """Return a plan; None where there is none, or what is stored is none any more: a resume says that then."""
+    try:
+        return None if plain is None else Plan.read(plain)
+    except Faulted:
+        return None
+
+
+def _version(ctx: ApprovalContext, version: int) -> Mapping[str, Any] | None:
+    now = ctx.plan or {}
+    found = [one for one in ctx.versions if one["version"] == version]
+    same = [one for one in found if one["id"] == now.get("id")]
+    chosen: Iterable[Mapping[str, Any]] = same or found
+    return next((one["plan"] for one in chosen), None)
+
+
+def _actions(state: State, ctx: ApprovalContext, log: StepLog, held: str | None) -> Iterator[str]:
+    """Yield what a person can do, the likeliest first."""
+    if held is not None:
+        yield from ("pause", "cancel") if state is State.EXECUTING else ("cancel",)
+    else:
+        yield from _OWN[state](ctx, log) if state in _OWN else ()
+    if ctx.plan is not None:
+        yield from ("show", "diff")
+
+
+def _idle(ctx: ApprovalContext, _: StepLog) -> Iterator[str]:
+    if ctx.kept is not None:
+        yield "confirm"
+    yield "submit"
+
+
+def _awaiting(ctx: ApprovalContext, _: StepLog) -> Iterator[str]:
+    yield "execute" if is_approved(ctx) else "approve"
+    yield from ("changes", "reject", "cancel")
+
+
+def _paused(_: ApprovalContext, __: StepLog) -> Iterator[str]:
+    yield from ("resume", "cancel")
+
+
+def _failed(ctx: ApprovalContext, log: StepLog) -> Iterator[str]:
+    if ctx.intent is not None:
+        yield "retry"
+    if any(map(log.has_changes, _failed_plans(ctx))):
+        yield "rollback"
+    yield "acknowledge"
+
+
+def _failed_plans(ctx: ApprovalContext) -> Iterator[Mapping[str, Any]]:
+    for one in ctx.versions:
+        if f"{one['id']}.{one['version']}/" not in ctx.completed:
+            yield one["plan"]
+
+
+_OWN = {
+    State.IDLE: _idle,
+    State.AWAITING_APPROVAL: _awaiting,
+    State.PAUSED: _paused,
+    State.FAILED: _failed,
+}

@@ -1,0 +1,222 @@
+"""Commands of a plan, as real processes: no shell, few variables, a time limit, and what a crash leaves unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.machines.approval.fault import Faulted
+from orchestrator.runtime.approval import command
+from orchestrator.runtime.approval.work import standing
+from tests.runtime.approval.work_stage import Crash, Stage, project, refused
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return project(tmp_path / "project")
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `python3` of a plan is the one that runs here, not a script that looks for one."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def python(code: str, **more: Any) -> dict[str, Any]:
+    return {"id": "1", "kind": "run", "argv": ["python3", "-c", code], **more}
+
+
+async def test_a_command_runs_in_the_project_with_few_variables_and_in_a_group_of_its_own(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    code = (
+        "import json, os, sys; print(json.dumps([os.getcwd(), dict(os.environ), os.getpgid(0) == os.getpid(), "
+        "sys.stdin.read()]))"
+    )
+    stage = Stage(root, python(code))
+    work = await stage.begin()
+    report = await work.perform(stage.plan.steps[0])
+    where, variables, leads, heard = json.loads(report.output)
+    assert (where, leads, heard, report.exit_code) == (str(root.resolve()), True, "", 0)
+    assert set(variables) <= {*command.KEPT, "LC_CTYPE"}
+    records = json.dumps(await stage.bodies())
+    assert "sk-secret" not in records
+    assert [kind for kind, _ in await stage.bodies()] == ["intent", "done", "done"]
+
+
+async def test_no_shell_reads_an_argument(root: Path) -> None:
+    stage = Stage(root, {"id": "1", "kind": "run", "argv": ["echo", "$HOME; touch x", "`id`", "*"]})
+    work = await stage.begin()
+    report = await work.perform(stage.plan.steps[0])
+    assert report.output == "$HOME; touch x `id` *\n"
+    assert not (root / "x").exists()
+
+
+async def test_a_command_that_fails_is_told_and_what_files_it_made_stays(root: Path) -> None:
+    stage = Stage(root, python("open('made', 'w').close(); raise SystemExit(3)"))
+    work = await stage.begin()
+    error = await refused(work, stage.plan, "1")
+    assert (error.code, error.fault.message) == ("BLD-002", "'python3' ended with 3")
+    assert (work.commands_run, work.unknown, work.done) == (("1",), {"1": "command-0"}, ())
+    assert (root / "made").exists()
+    assert [body.get("exit") for _, body in await stage.bodies()] == [None, 3]
+
+
+async def test_a_command_that_lasts_too_long_is_ended_with_all_it_started(root: Path) -> None:
+    code = (
+        "import os, signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"child = subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(600)']); "
+        "open('pids', 'w').write(f'{os.getpid()} {child.pid}'); time.sleep(600)"
+    )
+    stage = Stage(root, python(code, timeout=1.5))
+    work = await stage.begin()
+    before = command.GRACE
+    command.GRACE = 0.2
+    try:
+        error = await refused(work, stage.plan, "1")
+    finally:
+        command.GRACE = before
+    assert error.code == "BLD-003"
+    for pid in map(int, (root / "pids").read_text().split()):
+        await gone(pid)
+
+
+async def test_a_command_that_leaves_something_behind_does_not_hold_the_step(root: Path) -> None:
+    code = (
+        f"import subprocess; child = subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(600)']); "
+        "open('pid', 'w').write(str(child.pid)); print('over')"
+    )
+    stage = Stage(root, python(code))
+    work = await stage.begin()
+    report = await work.perform(stage.plan.steps[0])
+    assert (report.exit_code, report.output) == (0, "over\n")
+    await gone(int((root / "pid").read_text()))
+
+
+async def gone(pid: int) -> None:
+    """Wait until a process has ended; a zombie has."""
+    while True:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state == "Z":
+            return
+        await asyncio.sleep(0.01)
+
+
+async def test_much_output_is_cut_to_its_end(root: Path) -> None:
+    stage = Stage(root, python("print('x' * 1_000_000); print('end')"))
+    work = await stage.begin()
+    report = await work.perform(stage.plan.steps[0])
+    assert len(report.output) == command.OUTPUT_BYTES
+    assert report.output.endswith("x\nend\n")
+
+
+async def test_a_command_cut_short_by_a_crash_is_unknown_until_it_ran_again(root: Path) -> None:
+    def hook(name: str) -> None:
+        if name == "command ended":
+            raise Crash
+
+    stage = Stage(root, python("open('made', 'a').write('x')"))
+    work = await stage.begin(hook=hook)
+    with suppress(Crash):
+        await work.perform(stage.plan.steps[0])
+    recovered = await stage.again()
+    assert (recovered.unknown, recovered.commands_run) == ({"1": "command-0"}, ())
+    assert (await recovered.undo_open()).changes == ()
+    await recovered.perform(stage.plan.steps[0])
+    assert (root / "made").read_text() == "xx"
+    assert (recovered.unknown, recovered.done) == ({}, ("1",))
+    told = standing(await stage.journal.load("run"), stage.plan)
+    assert (told.unknown, told.completed, told.begun) == ({}, ("1",), 2)
+
+
+async def test_a_command_that_a_crash_cut_short_twice_is_unknown_by_another_key(root: Path) -> None:
+    def hook(name: str) -> None:
+        if name == "command begins":
+            raise Crash
+
+    stage = Stage(root, python("pass"))
+    work = await stage.begin(hook=hook)
+    with suppress(Crash):
+        await work.perform(stage.plan.steps[0])
+    again = await stage.again(hook=hook)
+    with suppress(Crash):
+        await again.perform(stage.plan.steps[0])
+    assert (again.unknown, (await stage.again()).unknown) == ({"1": "command-1"}, {"1": "command-1"})
+
+
+async def test_a_command_that_ended_well_is_complete_in_the_same_record_as_its_end(root: Path) -> None:
+    appended: list[int] = []
+    stage = Stage(root, python("pass"))
+    work = await stage.begin()
+    append = stage.journal.append
+
+    def counted(lease: Any, drafts: Any, blobs: Any = None) -> Any:
+        appended.append(len(drafts))
+        return append(lease, drafts, blobs)
+
+    stage.journal.append = counted  # type: ignore[method-assign]
+    await work.perform(stage.plan.steps[0])
+    assert appended == [1, 2]
+
+
+async def test_a_program_that_cannot_be_started_just_now_is_tried_once_more(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    tool = folder / "busytool"
+    tool.write_bytes(Path("/bin/true").read_bytes())
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    stage = Stage(root, {"id": "1", "kind": "run", "argv": ["busytool"]})
+    work = await stage.begin()
+    with tool.open("ab"):  # a program that somebody writes to cannot be started: ETXTBSY
+        error = await refused(work, stage.plan, "1")
+    assert error.code == "BLD-004"
+    kinds = [(kind, body.get("outcome")) for kind, body in await stage.bodies()]
+    assert kinds == [("intent", None), ("rolled_back", "not started")] * 2
+    assert work.unknown == {}
+    await work.perform(stage.plan.steps[0])
+    assert work.done == ("1",)
+
+
+async def test_a_program_in_a_hidden_folder_of_the_project_may_run_for_no_plan_can_write_there(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (".venv/bin", "tools"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / f"in{Path(folder).name}").symlink_to("/bin/true")
+        monkeypatch.setenv("PATH", f"{root / folder}{os.pathsep}{os.environ['PATH']}")
+    stage = Stage(root, {"id": "1", "kind": "run", "argv": ["inbin"]})
+    assert (await (await stage.begin()).perform(stage.plan.steps[0])).exit_code == 0
+    with pytest.raises(Faulted, match="SEC-012"):
+        await Stage(root, {"id": "1", "kind": "run", "argv": ["intools"]}).begin()
+
+
+async def test_a_shell_under_another_name_is_a_shell(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "harmless").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(Faulted, match="SEC-012"):
+        await Stage(root, {"id": "1", "kind": "run", "argv": ["harmless", "-c", "x"]}).begin()
+
+
+async def test_a_program_that_a_signal_ended_says_which(root: Path) -> None:
+    stage = Stage(root, python("import os; os.kill(os.getpid(), 9)"))
+    error = await refused(await stage.begin(), stage.plan, "1")
+    assert error.fault.message == f"'python3' was ended by signal {int(signal.SIGKILL)}"

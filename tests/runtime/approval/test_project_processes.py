@@ -1,0 +1,160 @@
+"""A project and several processes: one works, the others look, ask it to stop, or are told that they have to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import Held
+from orchestrator.journal.files import stage
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import Posted
+from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.ports import SystemClock
+from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.status import StepFact
+from tests.runtime.approval.stand import DONE, Script, clock, contents, planted, project, tree, waiting
+
+
+class AtWork:
+    """A project whose second step is in flight until it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def on_step(self, fact: StepFact) -> None:
+        if (fact.index, fact.phase) == (2, "begins"):
+            self.begun.set()
+            await self.go.wait()
+
+    async def carried_out(self) -> str:
+        async with project(self.root, on_step=self.on_step, clock=SystemClock()) as approval:
+            await waiting(approval)
+            status = await approval.approve()
+            return f"{status.state.value} {status.plan_status}"
+
+
+async def heard(root: Path) -> None:
+    """Wait until whoever works has read all that was posted."""
+    async with SqliteJournal(root / ".orchestrator/journal.db", only_reads=True) as journal:
+        posted = await journal.inbox("approval-0001")
+        assert posted
+        await asyncio.sleep(0.3)  # three looks: there is no sign of a wish that is read but not yet due
+
+
+@pytest.mark.parametrize(("wish", "ends"), [("pause", "Paused approved"), ("cancel", "Idle cancelled")])
+async def test_another_process_asks_the_one_that_works_to_stop(tmp_path: Path, wish: str, ends: str) -> None:
+    root = planted(tmp_path)
+    before = tree(root)
+    work = AtWork(root)
+    task = asyncio.create_task(work.carried_out())
+    await work.begun.wait()
+    status = await Approval.look(root)
+    assert (status.state, status.crashed) == ("Executing", False)
+    assert status.held
+    assert set(status.actions) >= {"pause", "cancel"}
+    assert [one.status for one in status.steps] == ["done", "running", "pending", "pending", "pending"]
+    await Approval.ask(root, wish, by="bob", why="lunch")
+    await heard(root)
+    with pytest.raises(GateRefused, match="IPC-006"):
+        await Approval.ask(root, wish, by="bob")
+    work.go.set()
+    assert await task == ends
+    if wish == "cancel":
+        assert tree(root) == before
+    async with project(root) as approval:
+        records = await approval._session.journal.load("approval-0001")
+    (control,) = [one.body for one in records if one.kind == "control"]
+    assert (control["kind"], control["by"], control["why"]) == (wish, "bob", "lunch")
+
+
+async def test_a_second_process_cannot_take_a_project_that_is_worked_on(tmp_path: Path) -> None:
+    work = AtWork(planted(tmp_path))
+    task = asyncio.create_task(work.carried_out())
+    await work.begun.wait()
+    with pytest.raises(Held):
+        async with project(tmp_path):
+            pass
+    work.go.set()
+    assert await task == "Idle completed"
+    assert contents(tmp_path) == DONE
+
+
+async def test_nobody_can_be_asked_to_stop_where_nobody_works(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    for wish in ("pause", "cancel"):
+        with pytest.raises(GateRefused, match="nobody works"):
+            await Approval.ask(root, wish)
+    assert not (root / ".orchestrator").exists()
+    async with project(root) as approval:
+        await waiting(approval)
+    with pytest.raises(GateRefused, match="nobody works"):
+        await Approval.ask(root, "pause")
+    with pytest.raises(GateRefused, match="known: pause, cancel"):
+        await Approval.ask(root, "approve")
+
+
+async def test_a_wish_that_nobody_read_is_refused_by_the_next_process_and_stops_no_later_plan(
+    tmp_path: Path,
+) -> None:
+    root = planted(tmp_path)
+    async with project(root) as approval:
+        await waiting(approval)
+        await approval._session.journal.post("approval-0001", Posted("late", "cancel", {"why": "x"}, "bob"))
+    async with project(root) as approval:
+        status = await approval.approve()
+        assert status.plan_status == "completed"
+        records = await approval._session.journal.load("approval-0001")
+    (control,) = [one.body for one in records if one.kind == "control"]
+    assert control["refused"] == "not possible in AwaitingApproval"
+
+
+async def test_looking_writes_nothing_not_even_a_folder(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    assert (await Approval.look(root)).state == "Idle"
+    assert not (root / ".orchestrator").exists()
+    async with project(root) as approval:
+        await waiting(approval)
+    before = {file: file.read_bytes() for file in (root / ".orchestrator").rglob("*") if file.is_file()}
+    status = await Approval.look(root)
+    assert (status.state, status.versions) == ("AwaitingApproval", (("plan-1", 1),))
+    assert {file: file.read_bytes() for file in before} == before
+
+
+async def test_a_crash_is_told_by_those_who_only_look(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    work = AtWork(root)
+    task = asyncio.create_task(work.carried_out())
+    await work.begun.wait()
+    task.cancel()
+    await asyncio.wait((task,))
+    status = await Approval.look(root)
+    assert (status.state, status.crashed) == ("Executing", True)
+
+
+async def test_a_planner_is_not_needed_to_go_on_with_a_plan(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    async with project(root, Script(), launch={"planner": "file"}) as approval:
+        await waiting(approval)
+    async with Approval(root, by="ann", clock=clock()) as approval:
+        status = await approval.approve()
+        assert (status.plan_status, status.launch) == ("completed", {"planner": "file"})
+
+
+async def test_a_process_that_comes_while_another_writes_disturbs_no_write(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    work = AtWork(root)
+    task = asyncio.create_task(work.carried_out())
+    await work.begun.wait()
+    folder = root / ".orchestrator"
+    staged = stage("steps.json", b"{}", root=folder)  # a projection that is just being written
+    with pytest.raises(Held):
+        async with project(root):
+            pass
+    staged.commit()
+    work.go.set()
+    assert await task == "Idle completed"

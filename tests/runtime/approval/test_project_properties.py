@@ -1,0 +1,317 @@
+"""Random commands of a person: no illegal state, no write without approval, not one byte of prior content lost."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import JournalError
+from orchestrator.journal.crashing import CrashingJournal
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.journal import Journal, Record
+from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.graph import APPROVAL
+from orchestrator.machines.approval.intent import Extraction
+from orchestrator.machines.approval.model import State
+from orchestrator.machines.approval.plan import FileChange, Plan, PlanDraft, Step, StepKind
+from orchestrator.machines.approval.ports import PlanRequest
+from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.status import StepFact
+from tests.conftest import SOAK
+from tests.runtime.approval.stand import Tree, clock, intent, tree
+
+pytestmark = pytest.mark.timeout(1800)  # with ORCHESTRATOR_SOAK
+
+MAY_WRITE = (
+    "approve",
+    "execute",
+    "resume",
+    "cancel",
+    "rollback",
+    "approve_some",
+    "wish_pause",
+    "wish_cancel",
+    "crash",
+)
+"""Commands after which the project may be another one; each needs a consent that was given before."""
+
+OTHERS = (
+    "submit",
+    "confirm",
+    "show",
+    "approve_later",
+    "reject",
+    "changes",
+    "shown",
+    "acknowledge",
+    "retry",
+    "pause",
+)
+FROM_OUTSIDE = ("wait", "edit", "reopen")
+OFTEN = ("submit", "show", "show", "approve", "resume", "cancel", "crash")
+COMMANDS = st.sampled_from((*MAY_WRITE, *OTHERS, *FROM_OUTSIDE, *OFTEN))
+
+
+class Improviser:
+    """A planner that plans for the project as it is now: a new file, an edit, perhaps a deletion; or that errs."""
+
+    regenerates = False
+
+    def __init__(self, root: Path, choices: list[int]) -> None:
+        self._root = root
+        self._choices = choices
+        self._count = 0
+
+    def _choice(self, of: int) -> int:
+        self._count += 1
+        return self._choices[self._count % len(self._choices)] % of
+
+    async def extract(self, text: str) -> Extraction:
+        if self._choice(7) == 0:
+            raise Faulted(Fault("AI-006", "no"))
+        sure = (0.95, 0.95, 0.95, 0.7, 0.3)[self._choice(5)]
+        return Extraction(intents=(intent(sure),) * (1 + (self._choice(5) == 0)))
+
+    async def plan(self, request: PlanRequest) -> PlanDraft:
+        match self._choice(8):
+            case 0:
+                raise RuntimeError("a planner that breaks")
+            case 1:
+                return PlanDraft(
+                    steps=(Step(id="1", kind=StepKind.DELETE, files=(FileChange(path="../x"),)),)
+                )
+            case _:
+                return PlanDraft(goal="g", steps=tuple(self._steps()))
+
+    def _steps(self) -> list[Step]:
+        text = (self._root / "kept.txt").read_text()
+        lines = text.splitlines(keepends=True)
+        diff = f"--- a/kept.txt\n+++ b/kept.txt\n@@ -1,{len(lines)} +1,{len(lines) + 1} @@\n"
+        diff += "".join(f" {line}" for line in lines) + f"+line {self._count}\n"
+        new = next(
+            f"made/file{n}.txt" for n in range(1000) if not (self._root / f"made/file{n}.txt").exists()
+        )
+        files = [
+            (StepKind.CREATE, FileChange(path=new, content="new\n")),
+            (StepKind.EDIT, FileChange(path="kept.txt", diff=diff)),
+            (StepKind.DELETE, FileChange(path="old.txt")),
+        ]
+        if not (self._root / "old.txt").exists():
+            files.pop()
+        return [Step(id=str(n), kind=kind, files=(file,)) for n, (kind, file) in enumerate(files, 1)]
+
+    async def reachable(self) -> Fault | None:
+        return None
+
+
+class Person:
+    """Carries out commands on one project, and looks after each at what must hold."""
+
+    def __init__(self, root: Path, choices: list[int]) -> None:
+        self.root = root
+        self.journal = MemoryJournal()
+        self.clock = clock()
+        self.planner = Improviser(root, choices)
+        self.wish: tuple[str, int] | None = None
+        self.approval: Any = None
+        self.base: Tree = {}
+        """The project when the present request, or its present part, was begun."""
+        self.edited = False
+        self.trail: list[str] = []
+        (root / "kept.txt").write_text("one\ntwo\n")
+        (root / "old.txt").write_text("old\n")
+
+    async def open(self, journal: Journal | None = None) -> None:
+        self.approval = Approval(
+            self.root,
+            self.planner,
+            clock=self.clock,
+            journal=journal or self.journal,
+            by="ann",
+            on_step=self._on_step,
+        )
+        await self.approval.__aenter__()
+
+    def _on_step(self, fact: StepFact) -> None:
+        if self.wish == ("wish_pause", fact.index) and fact.phase == "begins":
+            self.approval.ask_pause()
+        if self.wish == ("wish_cancel", fact.index) and fact.phase == "begins":
+            self.approval.ask_cancel()
+
+    async def do(self, command: str, number: int) -> None:
+        before, status = tree(self.root), await self.approval.status()
+        self.trail.append(command)
+        if status.state == "Idle":
+            self.base, self.edited = before, False
+        try:
+            await self._carried_out(command, number)
+        except (GateRefused, Faulted):
+            assert tree(self.root) == before, self.trail  # a refusal has touched nothing
+        await self._holds(command, before)
+
+    async def _carried_out(self, command: str, number: int) -> None:
+        approval = self.approval
+        self.wish = (command, 1 + number % 3) if command.startswith("wish") else None
+        match command:
+            case "submit" | "changes":
+                await getattr(approval, command)("Do something.")
+            case "approve_later":
+                await approval.approve(start=False)
+            case "approve_some":
+                await approval.approve(steps=[1 + number % 3])
+            case "wish_pause" | "wish_cancel":
+                state = (await approval.status()).state
+                await (approval.resume() if state == "Paused" else approval.approve())
+            case "wait" | "edit" | "reopen" | "crash":
+                await self._happens(command, number)
+            case _:
+                await getattr(approval, command)()
+
+    async def _happens(self, what: str, number: int) -> None:
+        match what:
+            case "wait":
+                await self.clock.advance((1.0, 1000.0, 1800.0)[number % 3])
+            case "edit":
+                (self.root / "kept.txt").write_text(f"one\nsomebody {number}\n")
+                self.edited = True
+            case "reopen":
+                await self.approval.__aexit__(None, None, None)
+                await self.open()
+                assert self.approval.recovered is None or self.approval.recovered.found == "AwaitingApproval"
+            case _:
+                await self._crash(1 + 3 * number)
+
+    async def _crash(self, at: int) -> None:
+        """Go on with whatever there is, and lose the journal at an append; the next process finds what is left."""
+        await self.approval.__aexit__(None, None, None)
+        crashing = CrashingJournal(self.journal, at=at, when="before" if at % 2 else "after")
+        try:
+            await self.open(crashing)
+            match (await self.approval.status()).state:
+                case "AwaitingApproval":
+                    await self.approval.show()
+                    await self.approval.approve()
+                case "Paused":
+                    await (self.approval.cancel() if at % 5 else self.approval.resume())
+                case "Idle":
+                    await self.approval.submit("Once more.")
+                case _:
+                    pass
+        except (JournalError, GateRefused, Faulted):
+            pass
+        finally:
+            await self.approval.__aexit__(None, None, None)
+            self.journal.bury(self.approval._session.driver.owner)
+        await self.open()
+
+    async def _holds(self, command: str, before: Tree) -> None:
+        status, now = await self.approval.status(), tree(self.root)
+        assert status.state in (State.IDLE, State.AWAITING_APPROVAL, State.PAUSED, State.FAILED), self.trail
+        if now != before and command != "edit":
+            assert command in MAY_WRITE, self.trail
+        if (
+            status.plan_status == "cancelled"
+            and not self.edited
+            and command in ("cancel", "wish_cancel", "crash")
+        ):
+            assert now == self.base, self.trail
+        for head in [one async for one in self.journal.runs(graph="approval")]:
+            check_records(await self.journal.load(head.run_id), self.trail)
+
+
+JUMPS = {("Executing", "Paused"), ("ExtractingIntent", "Idle"), ("Planning", "Idle")}
+"""What a recovery may do past the table."""
+
+
+def check_records(records: list[Record], trail: list[str]) -> None:
+    """The path is one of the table and of recoveries, and each write has its approval before it."""
+    check_path(records, trail)
+    check_writes(records, trail)
+
+
+def check_path(records: list[Record], trail: list[str]) -> None:
+    rows = {(source.value, event.value, dest.value) for source, event, dest, _ in APPROVAL.rows}
+    state = "Idle"
+    for one in records:
+        if one.kind == "transition":
+            assert (state, one.body["event"], one.body["dest"]) in rows, trail
+            state = one.body["dest"]
+        elif one.kind == "recovered":
+            assert (state, one.body["to"]) in JUMPS, trail
+            state = one.body["to"]
+
+
+def check_writes(records: list[Record], trail: list[str]) -> None:
+    approved: set[str] = set()
+    plan: Plan | None = None
+    executing = False
+    for record in records:
+        body = record.body
+        if isinstance(body.get("plan"), dict):
+            plan = Plan.read(body["plan"])
+        if record.kind == "context" and body.get("consent") is not None:
+            assert plan is not None
+            assert body["consent"]["digest"] == plan.digest, trail
+            approved.add(plan.label)
+        if record.kind == "transition":
+            executing = body["dest"] == "Executing" or (executing and body["dest"] == "Cancelling")
+        if record.kind == "intent":
+            assert executing, trail
+            assert plan is not None
+            assert body["step"].startswith(plan.label), trail
+            assert plan.label in approved, trail
+
+
+async def lived(commands: list[tuple[str, int]], choices: list[int], root: Path) -> None:
+    person = Person(root, choices)
+    await person.open()
+    for command, number in commands:
+        await person.do(command, number)
+    await person.approval.__aexit__(None, None, None)
+
+
+@settings(max_examples=400 if SOAK else 40)
+@given(
+    st.lists(st.tuples(COMMANDS, st.integers(0, 8)), min_size=1, max_size=25),
+    st.lists(st.integers(0, 839), min_size=3, max_size=12),
+)
+def test_whatever_a_person_commands_no_write_is_without_approval_and_a_cancel_loses_nothing(
+    commands: list[tuple[str, int]], choices: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(lived(commands, choices, Path(folder)))
+
+
+WAYS = st.sampled_from(
+    (
+        ("show", "wish_pause", "cancel"),
+        ("show", "wish_cancel"),
+        ("show", "approve_later", "execute"),
+        ("show", "wish_pause", "reopen", "resume"),
+        ("show", "wish_pause", "edit", "resume", "cancel", "shown", "rollback", "acknowledge"),
+        ("show", "approve_some", "show", "approve"),
+        ("changes", "show", "approve"),
+        ("wait", "show", "approve"),
+        ("show", "crash", "resume"),
+        ("show", "crash", "cancel"),
+        ("show", "wish_pause", "crash", "cancel"),
+    )
+)
+
+
+@settings(max_examples=200 if SOAK else 30)
+@given(
+    st.lists(st.tuples(WAYS, st.integers(0, 8)), min_size=1, max_size=6),
+    st.lists(st.integers(2, 839), min_size=3, max_size=12),
+)
+def test_the_same_on_the_ways_that_people_take(ways: list[tuple[Any, int]], choices: list[int]) -> None:
+    commands = [(one, number) for way, number in ways for one in ("submit", "confirm", *way)]
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(lived(commands, choices, Path(folder)))

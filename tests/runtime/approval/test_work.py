@@ -1,0 +1,216 @@
+"""Steps on a real folder: each kind of file step, wholly done or wholly taken back, also after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.plan import Plan
+from orchestrator.runtime.approval.ground import Ground
+from orchestrator.runtime.approval.work import StepWork, completed
+from tests.runtime.approval.work_stage import EDIT, STEPS, Crash, Stage, all_done, project, refused, tree
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return project(tmp_path / "project")
+
+
+async def test_steps_create_edit_and_delete_and_each_is_complete_when_its_record_is(root: Path) -> None:
+    stage = Stage(root, *STEPS)
+    work = await stage.begin()
+    await all_done(work, stage.plan)
+    assert (root / "new/deep/n.py").read_text() == "n = 2\n"
+    assert (root / "a.py").read_text() == "one = 1\ntwo = 3\n"
+    assert stat.S_IMODE((root / "a.py").stat().st_mode) == 0o640
+    assert not (root / "old.txt").exists()
+    assert work.done == ("1", "2", "3", "4") == completed(await stage.journal.load("run"), stage.plan)
+    assert not await work.drift()
+    last = (await stage.bodies())[-1]
+    after = {"new/deep/n.py": stage.plan.expected(work.done)["new/deep/n.py"].sha256}
+    assert last == ("done", {"effect": "step", "step": "plan-1.1/4", "after": after})
+
+
+async def test_undo_of_a_plan_leaves_every_byte_and_mode_as_it_was(root: Path) -> None:
+    before = tree(root)
+    stage = Stage(root, *STEPS)
+    work = await stage.begin()
+    await all_done(work, stage.plan)
+    undone = await work.undo_plan()
+    assert (len(undone.changes), undone.conflicts) == (4, ())
+    assert tree(root) == before
+    assert work.done == () == completed(await stage.journal.load("run"), stage.plan)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+async def test_line_ends_and_byte_order_mark_of_a_file_stay(root: Path, ending: str, mark: str) -> None:
+    (root / "w.txt").write_bytes(f"{mark}one{ending}two".encode())
+    diff = f"@@ -1,2 +1,2 @@\n one{ending}-two\n\\ No newline at end of file\n+three\n\\ No newline at end of file\n"
+    stage = Stage(root, {"id": "1", "kind": "edit", "files": [{"path": "w.txt", "diff": diff}]})
+    await all_done(await stage.begin(), stage.plan)
+    assert (root / "w.txt").read_bytes() == f"{mark}one{ending}three".encode()
+
+
+async def test_a_step_that_fails_at_its_second_file_takes_the_first_one_back(root: Path) -> None:
+    files = [
+        {"path": path, "diff": diff}
+        for path, diff in (("a.py", EDIT), ("src/b.py", "@@ -1 +1 @@\n-b = 1\n+b = 2\n"))
+    ]
+    stage = Stage(root, {"id": "1", "kind": "edit", "files": files})
+    work = await stage.begin()
+    (root / "src" / "b.py").write_text("b = 7\n")
+    before = tree(root)
+    error = await refused(work, stage.plan, "1")
+    assert (error.code, error.fault.path, error.fault.step) == ("FS-006", "src/b.py", "1")
+    assert tree(root) == before
+    assert work.done == ()
+
+
+async def test_a_step_of_another_plan_is_not_done(root: Path) -> None:
+    stage = Stage(root, *STEPS)
+    work = await stage.begin()
+    other = stage.plan.step("2").model_copy(update={"title": "another"})
+    with pytest.raises(Faulted, match="ST-003"):
+        await work.perform(other)
+    assert await stage.bodies() == []
+
+
+async def test_a_step_is_not_done_twice(root: Path) -> None:
+    stage = Stage(root, *STEPS)
+    work = await stage.begin()
+    await work.perform(stage.plan.step("1"))
+    assert (await refused(work, stage.plan, "1")).code == "ST-001"
+
+
+async def test_steps_are_done_in_their_order_only(root: Path) -> None:
+    stage = Stage(root, *STEPS)
+    work = await stage.begin()
+    error = await refused(work, stage.plan, "3")
+    assert (error.code, error.fault.message) == ("ST-001", "step '1' comes before step '3'")
+    assert await stage.bodies() == []
+
+
+async def test_an_edit_from_outside_is_kept_by_an_undo_and_the_rest_put_back(root: Path) -> None:
+    stage = Stage(root, *STEPS)
+    work = await stage.begin()
+    await all_done(work, stage.plan)
+    (root / "a.py").write_text("mine\n")
+    report = await work.drift()
+    assert [entry.plain()["why"] for entry in report.entries] == ["was changed outside"]
+    undone = await work.undo_plan()
+    assert [conflict.path for conflict in undone.conflicts] == ["a.py"]
+    assert (root / "a.py").read_text() == "mine\n"
+    assert (root / "old.txt").read_bytes() == b"old\r\nnot ended"
+    assert not (root / "new").exists()
+
+
+async def test_what_a_plan_before_it_left_is_no_concern_of_a_plan(root: Path) -> None:
+    stage = Stage(root, STEPS[1])
+    await all_done(await stage.begin(), stage.plan)
+    (root / "a.py").write_text("one = 1\ntwo = 2\n")
+    second = await Ground(root).validated(stage.draft, plan_id="plan-2", version=1)
+    work = StepWork(stage.journal, stage.lease, root, second, records=await stage.journal.load("run"))
+    assert work.done == ()
+    await all_done(work, second)
+    await work.undo_plan()
+    assert (root / "a.py").read_text() == "one = 1\ntwo = 2\n"
+    keys = [body["key"] for kind, body in await stage.bodies() if kind == "intent"]
+    assert len(keys) == len(set(keys)) == 2
+
+
+async def test_a_cancelled_step_goes_to_its_end_first(root: Path) -> None:
+    stage = Stage(root, *STEPS)
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    work = await stage.begin(hook=lambda _: loop.call_soon_threadsafe(begun.set))
+    task = asyncio.ensure_future(work.perform(stage.plan.step("1")))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (root / "new/deep/n.py").read_text() == "n = 1\n"
+    assert work.done == ("1",)
+
+
+# ---- crashes ----
+
+
+BOUNDARIES = 43
+"""Names that a hook hears while all steps are done."""
+
+
+@pytest.mark.parametrize("number", range(BOUNDARIES))
+async def test_after_a_crash_at_any_boundary_the_open_step_is_undone_and_the_others_stay(
+    root: Path, number: int
+) -> None:
+    heard: list[str] = []
+    loop = asyncio.get_running_loop()
+    gone = loop.create_future()
+
+    def hook(name: str) -> None:
+        heard.append(name)
+        if len(heard) == number + 1:
+            loop.call_soon_threadsafe(gone.set_result, None)
+            raise Crash(name)
+
+    stage = Stage(root, *STEPS)
+    work = await stage.begin(hook=hook)
+    states = [tree(root)]
+    task = asyncio.ensure_future(_each(work, stage.plan, lambda: states.append(tree(root))))
+    await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+    with suppress(Crash):
+        await task
+    assert len(heard) > number
+    recovered = await stage.again()
+    undone = await recovered.undo_open()
+    assert undone.conflicts == ()
+    assert recovered.done == completed(await stage.journal.load("run"), stage.plan)
+    assert tree(root) == (await _reference(stage, root.parent))[len(recovered.done)]
+    assert not await recovered.drift()
+    await recovered.undo_plan()
+    assert tree(root) == states[0]
+
+
+async def test_an_edit_of_the_open_step_blocks_it_until_the_person_has_put_the_file_right(root: Path) -> None:
+    def hook(name: str) -> None:
+        if name == "folder synced":
+            raise Crash
+
+    stage = Stage(root, STEPS[1])
+    before = (root / "a.py").read_bytes()
+    work = await stage.begin(hook=hook)
+    with suppress(Crash):
+        await work.perform(stage.plan.steps[0])
+    (root / "a.py").write_text("mine\n")
+    recovered = await stage.again()
+    assert [one.path for one in (await recovered.undo_open()).conflicts] == ["a.py"]
+    assert (await refused(recovered, stage.plan, "2")).code == "ST-005"
+    assert (root / "a.py").read_text() == "mine\n"
+    (root / "a.py").write_bytes(before)
+    await recovered.perform(stage.plan.steps[0])
+    assert (root / "a.py").read_text() == "one = 1\ntwo = 3\n"
+    await recovered.undo_plan()
+    assert (root / "a.py").read_bytes() == before
+
+
+async def _each(work: StepWork, plan: Plan, then: Callable[[], None]) -> None:
+    for step in plan.steps:
+        await work.perform(step)
+        then()
+
+
+async def _reference(stage: Stage, beside: Path) -> list[dict[str, tuple[int, bytes]]]:
+    """The folder after each number of steps, as another run of the same plan leaves it."""
+    root = project(beside / "reference")
+    other = Stage(root, *STEPS)
+    work = await other.begin()
+    states = [tree(root)]
+    await _each(work, other.plan, lambda: states.append(tree(root)))
+    return states
