@@ -13,12 +13,15 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.postgres import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 ON_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
@@ -184,6 +187,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("system"):
         for name in mark.args:
             _program(name)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    """A PostgreSQL server of this session's own."""
+    # Not above: who asks for no server needs no driver.
+    from tests.postgres import cluster, programs
+
+    if programs() is None:
+        _absent("PostgreSQL's initdb is not installed")
+    with cluster() as own:
+        yield own
+
+
+@pytest.fixture
+def database(postgres: Cluster) -> str:
+    """The URL of a database that is new and empty."""
+    return postgres.database()
 
 
 # ---- chance and size ----
