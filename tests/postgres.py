@@ -50,7 +50,7 @@ def programs() -> Path | None:
 
 
 class Cluster:
-    """One server, its folder and its port. `password` is that of the superuser `owner` over TCP; the socket asks none."""
+    """One server, its folder and its port. `password` is that of its superuser over TCP; the socket asks for none."""
 
     user = "owner"
 
@@ -96,19 +96,11 @@ class Cluster:
         """Start the server, and wait until it answers."""
         assert self._process is None, "it runs already"
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
-        command = [
-            self._bin / "postgres",
-            "-D",
-            self.data,
-            "-p",
-            str(self.port),
-            "-k",
-            self.folder,
-            *settings,
-        ]
+        place = ("-D", str(self.data), "-p", str(self.port), "-k", str(self.folder))
+        command = [*_privileges(), str(self._bin / "postgres"), *place, *settings]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_privileges(), *command], cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                command, cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
         if wait:
             self.wait()
@@ -148,24 +140,16 @@ class Cluster:
             shutil.chown(self.folder, USER)
         secret = self.folder / "password"
         secret.write_text(self.password)
-        command = [self._bin / "initdb", "-D", self.data, "-U", self.user, "--no-sync", "--data-checksums"]
-        how = [
-            "--auth-local=trust",
-            "--auth-host=scram-sha-256",
-            f"--pwfile={secret}",
-            "-E",
-            "UTF8",
-            "--locale=C",
-        ]
-        subprocess.run(
-            [*_privileges(), *command, *how], cwd=self.folder, check=True, stdout=subprocess.DEVNULL
-        )
+        who = ("--auth-local=trust", "--auth-host=scram-sha-256", "-U", self.user, f"--pwfile={secret}")
+        how = ("--no-sync", "--data-checksums", "-E", "UTF8", "--locale=C")
+        command = [*_privileges(), str(self._bin / "initdb"), "-D", str(self.data), *who, *how]
+        subprocess.run(command, cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
         secret.unlink()
 
 
 @contextlib.contextmanager
 def cluster(folder: Path | None = None, **settings: str) -> Iterator[Cluster]:
-    """Run a cluster as long as the block; `folder` is where its own is made, by default in memory. Needs `programs()`."""
+    """Run a cluster as long as the block; its folder is made in `folder`, by default in memory. Needs `programs()`."""
     bin_folder = programs()
     assert bin_folder is not None
     parent = folder or _memory()
