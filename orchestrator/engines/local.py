@@ -31,6 +31,7 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
+from orchestrator.engines.agent import Agent
 from orchestrator.engines.crew import Crew
 from orchestrator.engines.desk import Desk
 from orchestrator.engines.diary import Diary
@@ -44,13 +45,8 @@ from orchestrator.engines.stop_signal import SIGNALS, checked, first_signal
 from orchestrator.engines.uptake import Recover, Uptake, checked_mode
 from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
 from orchestrator.kernel.record import Follower
-from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.arguments import check_run
-from orchestrator.runtime.conversation import Prompt
-from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.login import somebody
 from orchestrator.runtime.recovery import OpenRun
-from orchestrator.runtime.result import Result
 from orchestrator.runtime.stream import RunStream
 from orchestrator.telemetry.engine import Load
 
@@ -58,8 +54,8 @@ from orchestrator.telemetry.engine import Load
 class LocalEngine:
     """Runs agents that share one journal, at most `slots` runs at once.
 
-    `agent` is one Orchestrator, or several by name. `queue` is how many runs may wait to begin; `grace` how many
-    seconds runs get to end when the engine drains; `name` is what operators call it.
+    `agent` is one Orchestrator or Pipeline, or several by name. `queue` is how many runs may wait to begin; `grace`
+    how many seconds runs get to end when the engine drains; `name` is what operators call it.
 
     With `recover="resume"` it takes up what others left, at its start and as long as it lives: runs whose process died
     or gave them back, the question of an irreversible call that may have happened included. A run that was parked for
@@ -75,7 +71,7 @@ class LocalEngine:
 
     def __init__(
         self,
-        agent: Orchestrator | Mapping[str, Orchestrator],
+        agent: Agent | Mapping[str, Agent],
         *,
         slots: int = 16,
         queue: int = 1000,
@@ -176,28 +172,28 @@ class LocalEngine:
 
     async def submit(
         self,
-        prompt: Prompt,
+        prompt: Any,
         *,
         agent: str | None = None,
         run_id: str | None = None,
         conversation_id: str | None = None,
-        limits: Limits | None = None,
+        limits: Any = None,
         deadline: float | None = None,
         follower: Follower | None = None,
     ) -> Handle:
-        """Queue a run and return its handle at once; options as for `Orchestrator.run`, `deadline` from now on.
+        """Queue a run and return its handle at once; options as for `run` of the agent, `deadline` from now on.
 
         `agent` names one of several; `follower` is called with all that a stream yields. Raises NotAdmitting while no
         runs are admitted, Overloaded for a full queue, RunExists for a known run_id: the journal knows nothing of a run
         that was refused.
         """
-        check_run(run_id, conversation_id, limits, deadline)
+        chosen = self._crew.chosen(agent)
+        self._crew[chosen].check(run_id, conversation_id, limits, deadline)
         try:
             self._refuse_closed()
         except NotAdmitting:
-            self._crew.refused(agent, run_id, "closed" if self._draining is None else "draining")
+            self._crew.refused(chosen, run_id, "closed" if self._draining is None else "draining")
             raise
-        chosen = self._crew.chosen(agent)
         if run_id is not None and await self._crew[chosen].hosting.knows(run_id):
             raise RunExists(run_id)
         self._refuse_closed()
@@ -207,21 +203,21 @@ class LocalEngine:
         self._line.enter(job)
         return Handle(job)
 
-    def stream(self, prompt: Prompt, *, run_id: str | None = None, **options: Any) -> RunStream:
+    def stream(self, prompt: Any, *, run_id: str | None = None, **options: Any) -> RunStream:
         """Submit a run when its first fact is asked for, and tell of it while it goes; options as for `submit`.
 
         As `Orchestrator.stream`, but for one thing: who leaves it leaves the run alone, which goes on in this engine.
         """
         name = run_id or secrets.token_hex(16)
 
-        async def work(follower: Follower) -> Result:
+        async def work(follower: Follower) -> Any:
             return await (await self.submit(prompt, run_id=name, follower=follower, **options))
 
         gone = RunError(f"the stream of run {name!r} was left; the run goes on in engine {self.name!r}")
         return RunStream(name, self._crew.graph(options.get("agent")), work, gone)
 
     async def resume(
-        self, run_id: str, *, agent: str | None = None, limits: Limits | None = None, by: str = ""
+        self, run_id: str, *, agent: str | None = None, limits: Any = None, by: str = ""
     ) -> Handle:
         """Queue a run of the journal to go on where it stands; one that is paused here goes on at once.
 

@@ -176,7 +176,7 @@ class Uptake:
         self._line.enter(job, bounded=False)  # the bound is for what is new
         return Handle(job)
 
-    async def _go_on(self, head: RunHead, agent: str) -> Result:
+    async def _go_on(self, head: RunHead, agent: str) -> Any:
         """Resume a run, unless somebody has moved it while it stood in line and it is for a person by now."""
         runner = self._crew[agent]
         now = await self._journal.head(head.run_id)

@@ -52,6 +52,8 @@ class StoredRun:
     """The pause that nobody has lifted."""
     remembered: bool = False
     """Memory has the exchange."""
+    begun: bool = False
+    """Somebody carried it: it was not only put into the journal for others."""
 
     @classmethod
     def of(cls, run_id: str, records: Iterable[Record]) -> Self:
@@ -103,6 +105,7 @@ class StoredRun:
     def _created(self, body: Mapping[str, Any]) -> None:
         self.created = body
         self.fingerprint = str(body.get("fingerprint", ""))
+        self.begun = not body.get("deposited")
         self._merge(body.get("context") or {})
 
     def _transition(self, body: Mapping[str, Any]) -> None:
@@ -117,7 +120,7 @@ class StoredRun:
         self._merge(body)
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
-        self.held = None
+        self.held, self.begun = None, True
         self._merge(body.get("context") or {})
 
     def _migrated(self, body: Mapping[str, Any]) -> None:

@@ -59,6 +59,13 @@ class Carrier(Generic[R]):
     def _over(self, run: Run[Any, Any]) -> None:
         """Do what must be done when a run that had begun is over here: it ended, or is left where it is."""
 
+    # ---- leaving it to others ----
+
+    async def _deposit(self, run: Run[Any, Any]) -> str:
+        """Put a new run into the journal, for a worker to take up, and return its id."""
+        await self._driver.deposit(run)
+        return run.run_id
+
     # ---- people ----
 
     async def open_runs(self) -> list[OpenRun]:
@@ -160,7 +167,7 @@ class Carrier(Generic[R]):
         except (Suspended, OtherGraph, Corrupt) as error:
             self._tell_recovered(run_id, _NOT_RECOVERED[type(error)])
             raise
-        if found[0].parked is None:
+        if found[0].parked is None and found[0].begun:
             self._tell_recovered(run_id, "resumed")
         return found
 

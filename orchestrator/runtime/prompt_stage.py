@@ -22,6 +22,7 @@ from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.messages import Usage
 from orchestrator.ports import LLM, Price
 from orchestrator.retry import RetryPolicy
+from orchestrator.runtime.hosting import LoopHosting
 from orchestrator.runtime.leash import Leash, joined
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.underway import Watch, here
@@ -112,10 +113,10 @@ class PromptStage:
         )
         agent._live, agent._control = pipeline._live, pipeline._control
         agent._driver, agent._recovery = agent._wired(Watch())
-        return _BoundStage(agent, self._prompt)
+        return BoundStage(agent, self._prompt)
 
 
-class _BoundStage:
+class BoundStage:
     """A PromptStage in its place."""
 
     effect = "idempotent"
@@ -123,6 +124,11 @@ class _BoundStage:
     def __init__(self, agent: Orchestrator, prompt: str | Callable[[StageRequest], str]) -> None:
         self._agent = agent
         self._prompt = prompt
+
+    @property
+    def hosting(self) -> LoopHosting:
+        """For the engine that runs the pipeline."""
+        return self._agent.hosting
 
     async def __call__(self, request: StageRequest) -> Any:
         """Run the model, or go on with its run. Raises the RunStopped of one that did not complete."""
