@@ -71,6 +71,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "mcp": ("orchestrator.providers.mcp",),
     "mcp_types": ("orchestrator.providers.mcp",),
     "openai": ("orchestrator.providers.openai",),
+    "psycopg": ("orchestrator.journal.postgres",),
     "opentelemetry": ("orchestrator.telemetry.otel", "orchestrator.telemetry.traceparent"),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",
