@@ -18,6 +18,9 @@ class Agent(Protocol):
         """Its inside, for the engine that runs it."""
         ...
 
+    parks: bool
+    """Its runs are left in the journal where they wait for somebody, and do not wait here."""
+
     def check(self, run_id: object, conversation_id: object, limits: object, deadline: object, /) -> None:
         """Look at the arguments of one run. Raises ConfigError."""
         ...

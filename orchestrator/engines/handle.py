@@ -62,8 +62,9 @@ class Job:
 class Handle:
     """A run that an engine took. Await it for what `run` of its agent returns.
 
-    Who is cancelled while waiting leaves the run alone. Awaiting raises Suspended for a run that was left before its end, in the journal, for whoever resumes it;
-    NotAdmitting or CancelRequested for one that was let go before it began; else what `Orchestrator.run` raises.
+    Who is cancelled while waiting leaves the run alone. Awaiting raises Suspended for a run that was left before its
+    end, in the journal, for whoever resumes it; NotAdmitting or CancelRequested for one that was let go before it
+    began; else what `run` of the agent raises.
     """
 
     __slots__ = ("_job",)

@@ -73,6 +73,11 @@ class StoredRun:
             take(self, body)
 
     @property
+    def tenant(self) -> str:
+        """Whose run it is, where it was left to workers for somebody."""
+        return str((self.created.get("deposited") or {}).get("tenant", ""))
+
+    @property
     def asks_the_model(self) -> bool:
         """The model may have been asked already for the answer that is missing."""
         return self.next is None and (self.parked is None or self.parked.get("reason") == "interrupted")
@@ -105,7 +110,7 @@ class StoredRun:
     def _created(self, body: Mapping[str, Any]) -> None:
         self.created = body
         self.fingerprint = str(body.get("fingerprint", ""))
-        self.begun = not body.get("deposited")
+        self.begun = "deposited" not in body
         self._merge(body.get("context") or {})
 
     def _transition(self, body: Mapping[str, Any]) -> None:

@@ -128,8 +128,8 @@ class Driver:
             run.mailbox.listen(None)
             run.driving = False
 
-    async def deposit(self, run: Run[Any, Any]) -> None:
-        """Make a run durable that has not begun, and leave it to whichever process takes it up.
+    async def deposit(self, run: Run[Any, Any], place: Mapping[str, Any]) -> None:
+        """Make a run durable that has not begun, and leave it to the process that `place` leads to.
 
         Its observers hear of it then. Raises RunExists, RunError where there is no journal, and what the store raises.
         """
@@ -137,7 +137,7 @@ class Driver:
             raise RunExists(run.run_id)
         if self._writer is None:
             raise RunError(f"run {run.run_id!r} cannot be left to another process: there is no journal")
-        late = await self._writer.create(run, self._clock.time(), deposited=True)
+        late = await self._writer.create(run, self._clock.time(), deposited=place)
         await self.release(run)
         if late is not None:
             raise late

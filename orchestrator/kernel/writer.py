@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -31,9 +31,9 @@ class Writer:
         self._at_once = bool(getattr(journal, "at_once", False))
 
     async def create(
-        self, run: Run[Any, Any], at: float, *, deposited: bool = False
+        self, run: Run[Any, Any], at: float, *, deposited: Mapping[str, Any] | None = None
     ) -> asyncio.CancelledError | None:
-        """Begin a run; `deposited` says that another process is to carry it.
+        """Begin a run; `deposited` says that another process is to carry it, and where.
 
         Raises RunExists when the journal knows its id, and what the store raises, which is told.
         """
@@ -44,7 +44,7 @@ class Writer:
             "at": at,
             "parent_run_id": run.parent_run_id,
             **(self._codec.opening(run) if self._codec else {}),
-            **({"deposited": True} if deposited else {}),
+            **({} if deposited is None else {"deposited": dict(deposited)}),
         }
         began = self._clock.monotonic()
         try:

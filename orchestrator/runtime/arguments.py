@@ -47,6 +47,13 @@ def check_run(
         _refuse([_limits(limits), _deadline(deadline)])
 
 
+def checked_tenant(tenant: object) -> str:
+    """Return whose run it is; "" for nobody's. Raises ConfigError."""
+    if tenant != "":
+        _refuse([_id("tenant", tenant)])
+    return str(tenant)
+
+
 def _refuse(found: Iterable[Fault]) -> None:
     if faults := [fault for fault in found if fault]:
         raise ConfigError("; ".join(faults))

@@ -119,15 +119,16 @@ class Orchestrator(Asked[Result]):
         run_id: str | None = None,
         conversation_id: str | None = None,
         limits: Limits | None = None,
+        tenant: str = "",
     ) -> str:
         """Put a run into the journal for a worker to carry, and return its id; the model is not asked here.
 
-        For a journal that other processes share. Raises as `run` does.
+        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `run` does.
         """
         arguments.check_run(run_id, conversation_id, limits)
         history = await self._history(conversation_id)
         return await self._deposit(
-            self._new(prompt, history, run_id or new_id(), conversation_id, limits or self._limits)
+            self._new(prompt, history, run_id or new_id(), conversation_id, limits or self._limits), tenant
         )
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
@@ -182,7 +183,7 @@ class Orchestrator(Asked[Result]):
         if root is None:
             why = f"run {head.parent_run_id!r} above it has ended"
             run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
-        return await self._carry(run, path)
+        return await self._carry(run, path, park=self.parks)
 
     def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
         """Return a tool by which the model of another agent runs this one; options as for `subagent.agent_tool`."""
@@ -208,7 +209,7 @@ class Orchestrator(Asked[Result]):
         run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
         run.follower = follower
         self._limit_time(run, deadline)
-        return await self._carry(run)
+        return await self._carry(run, park=self.parks)
 
     # ---- what a Carrier asks of a composition ----
 

@@ -116,14 +116,19 @@ class Pipeline(Asked[PipelineResult]):
         return await self.begin(spec, run_id or new_id(), None, limits, deadline)
 
     async def deposit(
-        self, spec: Any, *, run_id: str | None = None, limits: PipelineLimits | None = None
+        self,
+        spec: Any,
+        *,
+        run_id: str | None = None,
+        limits: PipelineLimits | None = None,
+        tenant: str = "",
     ) -> str:
         """Put a run into the journal for a worker to carry, and return its id; no stage is done here.
 
-        For a journal that other processes share. Raises as `run` does.
+        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `run` does.
         """
         self.check(run_id, None, limits, None)
-        return await self._deposit(self._new(spec, run_id or new_id(), limits))
+        return await self._deposit(self._new(spec, run_id or new_id(), limits), tenant)
 
     def run_sync(self, spec: Any, **options: Any) -> PipelineResult:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
@@ -152,7 +157,7 @@ class Pipeline(Asked[PipelineResult]):
                 run, path = await self._taken_up(run_id, limits, by)
         except EndedMeanwhile:
             return await self._told(run_id)
-        return await self._carry(run, path)
+        return await self._carry(run, path, park=self.parks)
 
     # ---- what an engine asks of an agent ----
 
@@ -176,7 +181,7 @@ class Pipeline(Asked[PipelineResult]):
         run = self._new(spec, run_id, limits)
         run.follower = follower
         self._limit_time(run, deadline)
-        return await self._carry(run)
+        return await self._carry(run, park=self.parks)
 
     # ---- inside ----
 
