@@ -53,7 +53,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.switch",
         "orchestrator.docstring",
     ),
-    ("orchestrator.kernel", "orchestrator.messages"),
+    ("orchestrator.kernel", "orchestrator.messages", "orchestrator.address"),
     ("orchestrator.errors", "orchestrator_guards"),
 )
 

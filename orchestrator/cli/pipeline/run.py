@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
 from orchestrator.cli.output import complain, say, say_json, shown
@@ -22,7 +23,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.examples.pipeline import SPEC
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Fact, Observer, RunStarted
 from orchestrator.machines.pipeline.graph import PIPELINE
@@ -45,7 +46,7 @@ class Asked:
     run_id: str | None = None
     log: Path | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +54,9 @@ class View:
     """How a run is shown, and where it is kept."""
 
     run_id: str
-    place: Path
-    """The file of the journal."""
-    journal: Path | None = None
+    place: Address
+    """The journal."""
+    journal: Address | None = None
     """As the command line names it: commands that are printed name it again."""
     log: Path | None = None
     json: bool = False
@@ -98,7 +99,7 @@ Going = Callable[[Pipeline], Awaitable[PipelineResult]]
 def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: PipelineLimits, go: Going) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
     ports = spec.ports()
-    journal = SqliteJournal(view.place)
+    journal = journal_at(view.place)
     watched = _Watched(view)
     with logging_to(view.log, Settings.load().log_level) as logs:
         pipeline = Pipeline(
@@ -129,7 +130,7 @@ class _Watched:
         """What shows the run, if anything does."""
         return [] if self._screen is None else [self._screen]
 
-    async def carry(self, pipeline: Pipeline, journal: SqliteJournal, go: Going) -> PipelineResult:
+    async def carry(self, pipeline: Pipeline, journal: StoredJournal, go: Going) -> PipelineResult:
         """Open the journal, let the run go, and return its end. What keeps it from beginning is a ConfigError."""
         self._pipeline = pipeline
         try:

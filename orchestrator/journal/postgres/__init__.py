@@ -23,8 +23,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar
 
+from orchestrator.address import Dsn, address_of
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
-from orchestrator.journal.address import Dsn, address_of
 
 try:
     import psycopg
@@ -34,7 +34,7 @@ except ImportError as error:
 from orchestrator.journal.postgres import read
 from orchestrator.journal.postgres.batch import Append
 from orchestrator.journal.postgres.handle import Handle
-from orchestrator.journal.postgres.health import Health, examine
+from orchestrator.journal.postgres.health import Health, examine, size
 from orchestrator.journal.postgres.presence import Holder, holders
 from orchestrator.journal.postgres.work import Claim, Create, Post, Prune, Release, Remove
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
@@ -50,7 +50,8 @@ class PostgresJournal:
 
     `schema` is where the tables are, made at the first use where they are missing, unless `create` is False. `name` is
     what others call this holder (`holders`). After `ttl` seconds without a heartbeat a holder is taken for dead, after
-    about two where its connection is gone as well. `patience` is how many seconds a lost server is waited for. `queue`
+    about two where its connection is gone as well. `patience` is how many seconds a lost server is waited for,
+    `opening` the same for the first connection (None: as long). `queue`
     is how many jobs one statement takes at most, and beyond how many new runs, claims and requests wait for room. With
     `only_reads` nothing is written, and a standby will do; everything but reading raises StoreDown. Raises ConfigError.
     """
@@ -66,6 +67,7 @@ class PostgresJournal:
         name: str = "",
         ttl: float = 10.0,
         patience: float = 30.0,
+        opening: float | None = None,
         queue: int = 1000,
         create: bool = True,
         only_reads: bool = False,
@@ -76,11 +78,13 @@ class PostgresJournal:
         if ttl <= 0 or patience < 0 or queue < 1:
             raise ConfigError("ttl and queue must be above 0, patience not below")
         self.address = place
+        self.name = name
         self._open_with: dict[str, Any] = {
             "tables": schema,
             "name": name,
             "ttl": ttl,
             "patience": patience,
+            "opening": patience if opening is None else opening,
             "queue": queue,
             "create": create and not only_reads,
             "only_reads": only_reads,
@@ -231,6 +235,10 @@ class PostgresJournal:
     async def holders(self) -> list[Holder]:
         """Return who holds runs, or did within the last day, and whether they live. Raises StoreDown."""
         return await self._read(holders)
+
+    async def size(self) -> int:
+        """Return the bytes of the tables with their indexes. Raises StoreDown."""
+        return await self._read(size)
 
     async def check(self) -> Health:
         """Read everything and prove it: for `doctor`. Problems are in the result, not raised."""

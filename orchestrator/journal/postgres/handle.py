@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from orchestrator.journal.address import Dsn
+from orchestrator.address import Dsn
 from orchestrator.journal.postgres.presence import Presence
 from orchestrator.journal.postgres.session import Db, Session
 from orchestrator.journal.postgres.writer import Writer
@@ -25,6 +25,7 @@ class Handle:
         name: str,
         ttl: float,
         patience: float,
+        opening: float,
         queue: int,
         create: bool,
         only_reads: bool,
@@ -34,7 +35,7 @@ class Handle:
         self._reader = Session(
             address, tables=tables, patience=patience, create=create, only_reads=only_reads
         )
-        self._reader.run(lambda _: None)
+        self._reader.run(lambda _: None, opening)
         self._session = Session(address, tables=tables, patience=patience, greet=self.presence.greet)
         self.writer = Writer(self._session, self.presence, limit=queue, name=str(address))
         if not only_reads:

@@ -57,7 +57,6 @@ def examine(db: psycopg.Connection[Any]) -> Health:
             except JournalError as error:
                 problems.append(str(error))
     problems += _blobs(db)
-    size = db.execute(_SIZE).fetchone()
     return Health(
         version=schema.VERSION,
         server=".".join(map(str, divmod(db.info.server_version, 10000))),
@@ -65,9 +64,15 @@ def examine(db: psycopg.Connection[Any]) -> Health:
         runs=len(heads),
         records=records,
         open=tuple(head for head in heads if head.status != "ended"),
-        size=int(size[0]) if size else 0,
+        size=size(db),
         problems=tuple(problems),
     )
+
+
+def size(db: psycopg.Connection[Any]) -> int:
+    """Return the bytes of the tables with their indexes."""
+    row = db.execute(_SIZE).fetchone()
+    return int(row[0]) if row else 0
 
 
 def _blobs(db: psycopg.Connection[Any]) -> list[str]:

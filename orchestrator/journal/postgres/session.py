@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 
+from orchestrator.address import Dsn
 from orchestrator.errors import StoreDown
-from orchestrator.journal.address import Dsn
 from orchestrator.journal.postgres import schema
 from orchestrator.journal.postgres.trouble import AGAIN, explain, is_hopeless, is_lost, unreachable
 

@@ -11,8 +11,8 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
+from orchestrator.address import Dsn
 from orchestrator.errors import Corrupt, JournalError, StoreDown
-from orchestrator.journal.address import Dsn
 
 LOST: Final = (
     errors.AdminShutdown,

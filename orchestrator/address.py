@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 from orchestrator.errors import ConfigError
 
@@ -42,6 +43,24 @@ class Dsn:
 
     def __hash__(self) -> int:
         return hash(self.secret)
+
+    @property
+    def password(self) -> str:
+        """The password in it, as it is written there; empty where there is none."""
+        separator, rest = self.secret.partition("://")[1:]
+        who = rest.rpartition("@")[0] if separator else ""
+        named = _SECRETS.search(rest if separator else self.secret)
+        return who.partition(":")[2] or (named[2].strip("'") if named else "")
+
+
+def hidden(text: str, dsn: str | Dsn) -> str:
+    """Return a text in which neither the address of a database nor the password in it stands open."""
+    place = dsn if isinstance(dsn, Dsn) else Dsn(dsn)
+    text = text.replace(place.secret, str(place))
+    secrets = {place.password, unquote(place.password)} - {""}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
 
 
 Address: TypeAlias = Path | Dsn
