@@ -25,7 +25,7 @@ Db: TypeAlias = psycopg.Connection[Any]
 
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
-"""Seconds between two attempts to connect."""
+"""Seconds between two attempts to connect, after the second."""
 ATTEMPTS: Final = 10
 """At one statement that others were in the way of."""
 
@@ -70,7 +70,7 @@ class Session:
     def run(self, work: Callable[[Db], T], patience: float | None = None) -> T:
         """Do some work, on a new connection if this one gets lost. Raises JournalError, and what the work raises."""
         end = time.monotonic() + (self._patience if patience is None else patience)
-        pause, attempts = FIRST_PAUSE, 0
+        pause, attempts = 0.0, 0  # most who lose a connection find the server there
         while True:
             try:
                 return work(self._connected())
@@ -83,7 +83,7 @@ class Session:
                 self._drop()
                 if is_hopeless(error) or time.monotonic() >= end or self.stopping.wait(pause):
                     raise unreachable(error, self.address) from error
-                pause = min(pause * 2, LONGEST_PAUSE)
+                pause = min(max(pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
 
     def close(self, last: Callable[[Db], None] = lambda _: None) -> None:
         """Do something last if there is a connection, and let go of it."""
