@@ -43,8 +43,8 @@ class Writer(WriterThread[Db]):
 
     def _append(self, jobs: Sequence[_Job]) -> None:
         batch = Batch()
-        added = [(job, job.work, batch.add(job.work)) for job in jobs if isinstance(job.work, Append)]
         try:
+            added = [(job, job.work, batch.add(job.work)) for job in jobs if isinstance(job.work, Append)]
             self._session.run(batch)
         except (StoreDown, Corrupt) as error:
             self._fail(jobs, error)
