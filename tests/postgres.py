@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,9 @@ USER: Final = "nobody"
 SIGNALS: Final = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 PATIENCE: Final = 60.0
 """Seconds that a server gets to start or to stop on a busy machine."""
+
+_spawner = ThreadPoolExecutor(1, thread_name_prefix="PostgreSQL")
+"""Who starts servers: they die with the thread that did, so it has to be one that lives as long as we do."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "fsync": "on",
@@ -98,10 +102,7 @@ class Cluster:
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         place = ("-D", str(self.data), "-p", str(self.port), "-k", str(self.folder))
         command = [*_privileges(), str(self._bin / "postgres"), *place, *settings]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
+        self._process = _spawner.submit(self._spawn, command).result()
         if wait:
             self.wait()
 
@@ -134,6 +135,12 @@ class Cluster:
         self.start()
 
     # ---- inside ----
+
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
 
     def _init(self) -> None:
         if os.geteuid() == 0:

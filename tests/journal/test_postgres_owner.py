@@ -173,7 +173,7 @@ async def test_a_busy_event_loop_is_no_dead_process(database: str) -> None:
         def elsewhere() -> float:
             with psycopg.connect(database, autocommit=True) as looking:
                 end = time.monotonic() + 2
-                ages = []
+                ages: list[float] = []
                 while time.monotonic() < end:
                     row = looking.execute(
                         "SELECT extract(epoch FROM clock_timestamp() - seen)::float8 FROM orchestrator.holder"

@@ -107,11 +107,16 @@ def settings(connection: psycopg.Connection[Any]) -> dict[str, str]:
 
 def version(connection: psycopg.Connection[Any], schema: str) -> int | None:
     """Return the version of the tables; None where there are none."""
-    table = sql.Identifier(schema, "meta")
-    there = connection.execute(b"SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone()
-    if there is None or there[0] is None:
+    # Not to_regclass: whoever has waited for another to make the tables would be told of the time before.
+    there = connection.execute(
+        b"SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        b" WHERE n.nspname = %s AND c.relname = 'meta'",
+        (schema,),
+    ).fetchone()
+    if there is None:
         return None
-    row = connection.execute(b"SELECT version FROM meta").fetchone()
+    table = sql.Identifier(schema, "meta")
+    row = connection.execute(sql.SQL("SELECT version FROM {}").format(table)).fetchone()
     return None if row is None else int(row[0])
 
 
