@@ -63,6 +63,7 @@ SESSION: Final[Mapping[str, str]] = {
     "statement_timeout": "0",
     "client_encoding": "UTF8",
     "jit": "off",  # compiling takes a thousand times as long as any statement of ours
+    "plan_cache_mode": "force_generic_plan",  # planning an append anew took longer than to carry it out
     "enable_seqscan": "off",  # every statement of ours has an index, also before the tables were ever analysed
 }
 
