@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from orchestrator.engines.agent import Agent
@@ -37,6 +37,9 @@ class Crew:
         if len({id(host) for host in hosts}) < len(hosts):
             raise ConfigError("each agent of an engine has one name, not several")
         self.journal, self.clock = hosts[0].journal, hosts[0].clock
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._agents)
 
     def __getitem__(self, name: str) -> Agent:
         return self._agents[name]

@@ -35,6 +35,7 @@ from orchestrator.engines.agent import Agent
 from orchestrator.engines.crew import Crew
 from orchestrator.engines.desk import Desk
 from orchestrator.engines.diary import Diary
+from orchestrator.engines.dispatcher import Placer
 from orchestrator.engines.drain import Drain, Drained
 from orchestrator.engines.handle import Handle, Job
 from orchestrator.engines.home import Home, refuse_foreign, this_place
@@ -65,6 +66,8 @@ class LocalEngine:
     have, and those that were begun with a `launch` where the agent has none. `rescan` is how many seconds pass between
     two looks for runs whose process died. Of several engines on one journal one takes a run.
 
+    A `placer` is told of them instead, and nothing is carried here that is not submitted or resumed (`worker`).
+
     `signals` (SIGTERM, SIGINT) are caught from the start until the engine has stopped: the first one drains it, the
     second ends the process at once. Without, only `run_until_signal` catches them. Raises ConfigError.
     """
@@ -80,6 +83,7 @@ class LocalEngine:
         recover: Recover = "list",
         rescan: float = 5.0,
         signals: Iterable[signal.Signals] = (),
+        placer: Placer | None = None,
     ) -> None:
         self._crew = Crew(agent)
         self._grace = float(Order.of("drain", "", {"grace": grace}).about)
@@ -93,7 +97,7 @@ class LocalEngine:
         self._diary = Diary(self.name, self._registration.run_id)
         parts = self._line, self._standing, self._registration, self._diary
         self._desk = Desk(self._crew.hosts, *parts, drain=self._begin_to_drain)
-        self._uptake = Uptake(self._crew, self._line, rescan, lambda: self._desk.closed is not None)
+        self._uptake = Uptake(self._crew, self._line, rescan, lambda: self._desk.closed is not None, placer)
         self._signals = checked(signals)
         self._caught = contextlib.ExitStack()
         self._signal = ""

@@ -68,10 +68,12 @@ DOORS: dict[str, tuple[str, ...]] = {
     "anthropic": ("orchestrator.providers.anthropic",),
     "anyio": ("orchestrator.providers.mcp",),
     "apsw": ("orchestrator.journal.sqlite",),
+    "dbos": ("orchestrator.engines.dbos",),
     "mcp": ("orchestrator.providers.mcp",),
     "mcp_types": ("orchestrator.providers.mcp",),
     "openai": ("orchestrator.providers.openai",),
-    "psycopg": ("orchestrator.journal.postgres",),
+    "procrastinate": ("orchestrator.engines.procrastinate",),
+    "psycopg": ("orchestrator.journal.postgres", "orchestrator.engines.procrastinate"),
     "opentelemetry": ("orchestrator.telemetry.otel", "orchestrator.telemetry.traceparent"),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",
