@@ -2,7 +2,7 @@
 
 SQLite and a cluster of the benchmark's own are on one disk, and the server is on this machine: over a network each
 append takes its round trip as well. A turn asks a model that answers at once and calls one tool that is not pure, which
-is three appends, each waited for. What a store adds is the difference to the store in memory in the same round.
+is two appends, each waited for. What a store adds is the difference to the store in memory in the same round.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def measure(runs: Sequence[int] = (1, 20, 100), turns: int = 30, rounds: int = 5
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the table."""
-    yield "turns of the loop by store (one tool, three appends); what a store adds to a turn of one of the runs"
+    yield "turns of the loop by store (one tool, two appends); what a store adds to a turn of one of the runs"
     yield f"{'store':12} {'runs':>5} {'turns/s':>10} {'added ms':>12}"
     yield from (row.told() for row in rows)
     if not any(row.store == "postgres" for row in rows):
