@@ -63,6 +63,9 @@ LONGEST_FIRST = (
     "telemetry/test_conservation_kills.py",
     "contract/test_pythons.py",
     "crash/test_run_kill.py",
+    "crash/test_postgres_kill.py",
+    "journal/test_postgres_cut.py",
+    "benchmarks/test_stores.py",
     "engines/test_process.py",
     "crash/test_run_cancel.py",
     "cli/test_run.py",
@@ -94,6 +97,8 @@ LONGEST_FIRST = (
     "runtime/test_differential.py",
     "runtime/test_subagents.py",
     "crash/test_damage.py",
+    "journal/test_postgres_owner.py",
+    "journal/test_postgres_contract.py",
 )
 MEMORY = Path("/dev/shm")  # noqa: S108  only a parent of temporary folders
 ROOM = 1 << 30

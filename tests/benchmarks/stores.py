@@ -73,7 +73,7 @@ class Row:
         return f"{self.store:12} {self.runs:5} {self.turns_per_s:10,.0f} {self.added_ms:12.3f}{alone}"
 
 
-def measure(runs: Sequence[int] = (1, 20, 100), turns: int = 30, rounds: int = 5) -> list[Row]:
+def measure(runs: Sequence[int] = (1, 20, 100), turns: int = 20, rounds: int = 3) -> list[Row]:
     """Measure every store; PostgreSQL only where it is installed."""
     with _opened() as opened:
         rows: list[Row] = []
