@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import Suspended as Suspended
     from orchestrator.journal.crashing import CrashingJournal as CrashingJournal
     from orchestrator.journal.memory import MemoryJournal as MemoryJournal
+    from orchestrator.journal.postgres import PostgresJournal as PostgresJournal
     from orchestrator.journal.sqlite import SqliteJournal as SqliteJournal
     from orchestrator.journal.sqlite.conversation import SqliteMemory as SqliteMemory
     from orchestrator.kernel.driver import Driver as Driver
@@ -237,6 +238,7 @@ _HOME = {
     "PromptAgent": "runtime.ralph_agent",
     "PolicyHooks": "orchestrator_callbacks.rlm.loop_policy",
     "PolicyStop": "machines.rlm.model",
+    "PostgresJournal": "journal.postgres",
     "PromptStage": "runtime.prompt_stage",
     "Question": "machines.llm_loop.model",
     "RALPH": "machines.ralph.graph",

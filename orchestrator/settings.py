@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, SecretStr, TypeAdapter, ValidationError
+from pydantic import Field, PlainValidator, SecretStr, TypeAdapter, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -16,6 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from orchestrator.address import Address, address_of
 from orchestrator.errors import ConfigError
 
 T = TypeVar("T")
@@ -43,7 +44,8 @@ class Settings(BaseSettings):
     """None: ANTHROPIC_API_KEY."""
     mcp_headers: dict[str, SecretStr] = Field(default_factory=dict)
     """What MCP servers over HTTP are given, e.g. ORCHESTRATOR_MCP_HEADERS__AUTHORIZATION; `_` in a name is a `-`."""
-    journal: Path = Path(".orchestrator/journal.db")
+    journal: Annotated[Address, PlainValidator(address_of)] = Path(".orchestrator/journal.db")
+    """A file, or postgresql://…."""
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
     limits: dict[str, Any] = Field(default_factory=dict)
     """Members of `Limits`, e.g. ORCHESTRATOR_LIMITS__MAX_ITERATIONS=20. Checked by `build`."""

@@ -13,12 +13,15 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.postgres import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 ON_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
@@ -65,6 +68,9 @@ LONGEST_FIRST = (
     "telemetry/test_conservation_kills.py",
     "contract/test_pythons.py",
     "crash/test_run_kill.py",
+    "crash/test_postgres_kill.py",
+    "journal/test_postgres_cut.py",
+    "benchmarks/test_stores.py",
     "engines/test_process.py",
     "crash/test_run_cancel.py",
     "cli/test_run.py",
@@ -98,6 +104,8 @@ LONGEST_FIRST = (
     "runtime/test_differential.py",
     "runtime/test_subagents.py",
     "crash/test_damage.py",
+    "journal/test_postgres_owner.py",
+    "journal/test_postgres_contract.py",
 )
 MEMORY = Path("/dev/shm")  # noqa: S108  only a parent of temporary folders
 ROOM = 1 << 30
@@ -191,6 +199,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("system"):
         for name in mark.args:
             _program(name)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    """A PostgreSQL server of this session's own."""
+    # Not above: who asks for no server needs no driver.
+    from tests.postgres import cluster, programs
+
+    if programs() is None:
+        _absent("PostgreSQL's initdb is not installed")
+    with cluster() as own:
+        yield own
+
+
+@pytest.fixture
+def database(postgres: Cluster) -> str:
+    """The URL of a database that is new and empty."""
+    return postgres.database()
 
 
 # ---- chance and size ----

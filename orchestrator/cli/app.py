@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli import Options
+from orchestrator.cli import Options, fleet_option
 from orchestrator.cli import option as given
 from orchestrator.cli.approval_group import group as approval
 from orchestrator.cli.exit import table
@@ -127,6 +127,67 @@ def run(
         **vars(shown),
     )
     raise typer.Exit(run_prompt(asked))
+
+
+@app.command()
+@spread
+def worker(
+    *,
+    agent: fleet_option.Agents = None,
+    made: given.Made,
+    limit: given.Limit = None,
+    fleet: fleet_option.Fleet,
+    log: given.Log = None,
+    journal: given.Journal = None,
+) -> None:
+    """Carry the runs of a PostgreSQL journal until SIGTERM or SIGINT, as one of any number of workers.
+
+    Runs come from `orchestrator submit` and from programs that call deposit(). The agents are functions of the
+    journal (--agent), or the one that --model and --tool describe. What a worker that died had goes on elsewhere. At
+    the first signal runs get --grace seconds, the rest is left to other workers; the second ends the process at once.
+    """
+    from orchestrator.cli.worker import Wanted, work
+
+    wanted = Wanted(
+        made=made.plain(),
+        agents=tuple(agent or ()),
+        limits=tuple(limit or ()),
+        log=log,
+        journal=journal,
+        **fleet.plain(),
+    )
+    raise typer.Exit(work(wanted))
+
+
+@app.command()
+@spread
+def submit(
+    prompt: given.Prompt,
+    *,
+    agent: fleet_option.Agent = None,
+    instructions: given.Instructions = None,
+    limit: given.Limit = None,
+    run_id: given.NewRunId = None,
+    conversation: given.Conversation = None,
+    tenant: fleet_option.Tenant = "",
+    dispatcher: fleet_option.Dispatcher = "dbos",
+    at: given.Place,
+) -> None:
+    """Leave a run to the workers of a PostgreSQL journal, and print its id. No model is asked here."""
+    from orchestrator.cli.submit import Wanted, submit_run
+
+    wanted = Wanted(
+        prompt=prompt,
+        agent=agent,
+        instructions=instructions,
+        limits=tuple(limit or ()),
+        run_id=run_id,
+        conversation=conversation,
+        tenant=tenant,
+        dispatcher=dispatcher,
+        **vars(at),
+    )
+    raise typer.Exit(submit_run(wanted))
 
 
 @app.command(epilog=_EXIT_CODES, help=_REPLAY)

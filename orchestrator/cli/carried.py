@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from orchestrator.address import Address
 from orchestrator.cli.output import shown
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, RunError, RunUnknown
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.opening import StoredJournal
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import Fact, Observer, RunStarted
 from orchestrator.runtime.carrier import Carrier
@@ -30,7 +30,7 @@ class Carried(Generic[C, R]):
         self,
         graph: Graph,
         run_id: str | None,
-        place: Path,
+        place: Address,
         screen: Callable[[Callable[[], None]], Screen] | None,
     ) -> None:
         self.run_id = run_id
@@ -46,7 +46,7 @@ class Carried(Generic[C, R]):
         """What has to be told of the run."""
         return [self] if self.screen is None else [self, self.screen]
 
-    async def carry(self, carrier: C, journal: SqliteJournal, go: Callable[[C], Awaitable[R]]) -> R:
+    async def carry(self, carrier: C, journal: StoredJournal, go: Callable[[C], Awaitable[R]]) -> R:
         """Open the journal, let the run go, and return its end. What keeps it from beginning is a ConfigError."""
         self._carrier = carrier
         try:

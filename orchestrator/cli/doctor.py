@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from orchestrator.address import Address, Dsn
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.rlm import isolation
@@ -18,9 +19,13 @@ from orchestrator.cli.runs.standing import head_reason
 from orchestrator.cli.runs.store import Store, existing, head_json
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError
+from orchestrator.journal.opening import journal_at
 from orchestrator.journal.sqlite import Health, SqliteJournal
 from orchestrator.kernel.journal import RunHead
 from orchestrator.repl import Isolation
+
+if TYPE_CHECKING:
+    from orchestrator.journal.postgres.health import Health as ServerHealth
 
 PRIVATE = 0o600
 LEAST_FREE = 100 * 1024 * 1024
@@ -40,7 +45,7 @@ class Findings:
     """Of a worker for models' code, or why none can be started. Never a problem: most runs need none."""
 
 
-def examine_journal(*, json: bool, journal: Path | None) -> int:
+def examine_journal(*, json: bool, journal: Address | None) -> int:
     """Prove the whole journal and print what was found; exit code 1 when there are problems."""
     try:
         path = existing(journal)
@@ -49,6 +54,8 @@ def examine_journal(*, json: bool, journal: Path | None) -> int:
             for line in _code_of_models(isolation.examined()):
                 say(line)
         raise
+    if not isinstance(path, Path):
+        return examine_server(path, json=json, given=journal)
     found = Findings(path, stat.S_IMODE(path.stat().st_mode), _sizes(path))
     try:
         found.health = asyncio.run(_checked(path))
@@ -89,7 +96,7 @@ def _faults(found: Findings) -> Iterator[str]:
         yield f"the disk of {found.path} has {size(found.health.free)} left; below {size(LEAST_FREE)} is too little"
 
 
-def _lines(found: Findings, journal: SqliteJournal, given: Path | None) -> Iterator[str]:
+def _lines(found: Findings, journal: SqliteJournal, given: Address | None) -> Iterator[str]:
     health, sizes = found.health, found.sizes
     yield heading(f"journal {found.path}")
     yield f"  mode      {found.mode:04o}"
@@ -103,12 +110,16 @@ def _lines(found: Findings, journal: SqliteJournal, given: Path | None) -> Itera
         yield from _open(health, Store(journal, given))
     yield ""
     yield from _code_of_models(found.isolation)
+    yield from _judged(found.problems)
+
+
+def _judged(problems: list[str]) -> Iterator[str]:
     yield ""
-    if not found.problems:
+    if not problems:
         yield "healthy"
         return
-    yield heading(many(len(found.problems), "problem"))
-    for problem in found.problems:
+    yield heading(many(len(problems), "problem"))
+    for problem in problems:
         yield f"  - {shown(problem, 600)}"
 
 
@@ -117,12 +128,12 @@ def _code_of_models(found: Isolation | str) -> Iterator[str]:
     yield from isolation.lines(found)
 
 
-def _not_ended(health: Health) -> list[RunHead]:
+def _not_ended(health: Health | ServerHealth) -> list[RunHead]:
     """Return the runs that did not end, without those that stand for engines: `operate status` tells of these."""
     return [head for head in health.open if head.graph != ENGINE]
 
 
-def _open(health: Health, store: Store) -> Iterator[str]:
+def _open(health: Health | ServerHealth, store: Store) -> Iterator[str]:
     """List the runs that did not end."""
     found = _not_ended(health)
     if not found:
@@ -164,5 +175,52 @@ def _plain(found: Findings) -> dict[str, Any]:
     return (
         data
         | {name: plain[name] for name in names}
+        | {"open": [head_json(head) for head in _not_ended(health)]}
+    )
+
+
+# ---- a server's ----
+
+
+def examine_server(place: Dsn, *, json: bool, given: Address | None) -> int:
+    """Do the same for a journal on a server, of whose disk and files nobody knows here."""
+    journal = journal_at(place, only_reads=True)
+    problems: list[str] = []
+    health: ServerHealth | None = None
+
+    async def checked() -> ServerHealth:
+        async with journal:
+            return cast("ServerHealth", await journal.check())
+
+    try:
+        health = asyncio.run(checked())
+        problems += health.problems
+    except JournalError as error:
+        problems.append(str(error))
+    if json:
+        say_json(_plain_server(place, health, problems))
+        return Exit.FAILED if problems else Exit.COMPLETED
+    say(heading(f"journal {place}"))
+    if health is not None:
+        say(f"  size      {size(health.size)}")
+        say(f"  store     version {health.version}, PostgreSQL {health.server}")
+        say(f"  settings  {', '.join(f'{name}={value}' for name, value in health.settings.items())}")
+        state = "every chain proved" if health.ok else "not everything could be proved"
+        say(f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}")
+        for line in _open(health, Store(journal, given)):
+            say(line)
+    for line in _judged(problems):
+        say(line)
+    return Exit.FAILED if problems else Exit.COMPLETED
+
+
+def _plain_server(place: Dsn, health: ServerHealth | None, problems: list[str]) -> dict[str, Any]:
+    data: dict[str, Any] = {"journal": str(place), "ok": not problems, "problems": problems}
+    if health is None:
+        return data
+    names = ("version", "server", "settings", "runs", "records", "size")
+    return (
+        data
+        | {name: getattr(health, name) for name in names}
         | {"open": [head_json(head) for head in _not_ended(health)]}
     )

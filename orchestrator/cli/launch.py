@@ -109,9 +109,11 @@ class Launch:
         journal: Journal,
         observers: Iterable[Observer],
         limits: Limits | None = None,
+        keep: bool = True,
     ) -> AsyncIterator[Orchestrator]:
         """Put the agent together, with connections to its MCP servers that last as long as the block.
 
+        Unless `keep` is False its runs say how it was made, and are resumed with one that is made so again.
         Raises ConfigError or OSError.
         """
         async with AsyncExitStack() as stack:
@@ -129,7 +131,7 @@ class Launch:
                 price=price_of(settings.prices),
                 journal=journal,
                 observers=observers,
-                launch=self.plain(),
+                launch=self.plain() if keep else None,
             )
 
     async def _tools(self, parts: Parts, stack: AsyncExitStack) -> Any:

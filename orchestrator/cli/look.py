@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.address import Address
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import Corrupt, RunError
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.outcome import REASONS
@@ -52,10 +53,10 @@ class _Seen:
 class Watch:
     """What is remembered between two looks at one journal."""
 
-    path: Path
+    place: Address
     now: Callable[[], float] = time.time
     _began: float = field(init=False)
-    _journal: SqliteJournal | None = None
+    _journal: StoredJournal | None = None
     _identity: tuple[int, int] | None = None
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _machines: set[str] = field(default_factory=set)
@@ -69,12 +70,14 @@ class Watch:
         """Read the journal. Raises JournalError or OSError; the next look opens it anew."""
         began, self._budget = time.perf_counter(), MOST_READ
         try:
-            picture = await self._looked(await self._opened())
+            journal = await self._opened()
+            picture = await self._looked(journal)
+            size = await journal.size()
         except (RunError, OSError):
             await self.close()
             raise
         seconds = time.perf_counter() - began
-        return Picture(self.now(), seconds, _size(self.path), *picture)
+        return Picture(self.now(), seconds, size, *picture)
 
     async def close(self) -> None:
         """Let go of the file."""
@@ -82,19 +85,18 @@ class Watch:
         if journal is not None:
             await journal.close()
 
-    async def _opened(self) -> SqliteJournal:
-        status = self.path.stat()
-        identity = (status.st_dev, status.st_ino)
+    async def _opened(self) -> StoredJournal:
+        identity = _identity(self.place)
         if (
             self._journal is None or identity != self._identity
         ):  # another file is there now: a restored backup
             await self.close()
-            self._journal, self._identity = SqliteJournal(self.path), identity
+            self._journal, self._identity = journal_at(self.place, create=False), identity
             await self._journal.open()
         return self._journal
 
     async def _looked(
-        self, journal: SqliteJournal
+        self, journal: StoredJournal
     ) -> tuple[tuple[Standing, ...], Counter[tuple[str, str, str]], Counter[tuple[str, str, str]], int]:
         standing: list[Standing] = []
         ended: Counter[tuple[str, str, str]] = Counter()
@@ -122,7 +124,7 @@ class Watch:
             one.counted = True
             self._completed[key] += 1
 
-    async def _read(self, journal: SqliteJournal, head: RunHead) -> _Seen:
+    async def _read(self, journal: StoredJournal, head: RunHead) -> _Seen:
         """Return where a run stands, from what was read before as far as that holds."""
         before = self._seen.get(head.run_id)
         if head.status == "ended":
@@ -137,7 +139,7 @@ class Watch:
                 return before
         return await self._read_standing(journal, head)
 
-    async def _read_standing(self, journal: SqliteJournal, head: RunHead) -> _Seen:
+    async def _read_standing(self, journal: StoredJournal, head: RunHead) -> _Seen:
         began = time.monotonic()
         try:
             run = StoredRun.of(head.run_id, await journal.load(head.run_id))
@@ -162,7 +164,7 @@ class Watch:
             written_at=head.updated_at,
         )
 
-    async def _end_of(self, journal: SqliteJournal, head: RunHead) -> End | None:
+    async def _end_of(self, journal: StoredJournal, head: RunHead) -> End | None:
         if (only := _ONLY.get(head.reason)) is not None:
             return only, head.reason
         if self._budget <= 0:
@@ -186,7 +188,7 @@ class Watch:
         return name
 
 
-async def _heads(journal: SqliteJournal) -> AsyncIterator[RunHead | None]:
+async def _heads(journal: StoredJournal) -> AsyncIterator[RunHead | None]:
     """Yield every run, and None for what cannot be read."""
     try:
         async for head in journal.runs():
@@ -195,16 +197,9 @@ async def _heads(journal: SqliteJournal) -> AsyncIterator[RunHead | None]:
         yield None
 
 
-def _size(path: Path) -> int:
-    """Return the bytes of the file, of its log and of the blobs beside it."""
-    files = [path, path.with_name(f"{path.name}-wal")]
-    blobs = path.with_name(f"{path.name}-blobs")
-    if blobs.is_dir():
-        files += blobs.iterdir()
-    total = 0
-    for file in files:
-        try:
-            total += file.stat().st_size
-        except FileNotFoundError:  # gone since it was listed
-            continue
-    return total
+def _identity(place: Address) -> tuple[int, int] | None:
+    """Return what tells a file from another in its place; a server stays itself."""
+    if not isinstance(place, Path):
+        return None
+    status = place.stat()
+    return status.st_dev, status.st_ino

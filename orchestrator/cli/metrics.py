@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.look import Watch
 from orchestrator.cli.output import complain, say, shown
@@ -39,7 +40,7 @@ class Wanted:
     port: int
     token_env: str | None
     every: float
-    journal: Path | None
+    journal: Address | None
 
 
 def serve_journal(wanted: Wanted) -> int:
@@ -47,8 +48,8 @@ def serve_journal(wanted: Wanted) -> int:
     if not SHORTEST <= wanted.every <= LONGEST:
         raise ConfigError(f"every is {wanted.every:g}; it must be from {SHORTEST} to {LONGEST} seconds")
     token = _token(wanted.token_env)
-    path = existing(wanted.journal)
-    asyncio.run(_serve(wanted, path, token))
+    place = existing(wanted.journal)
+    asyncio.run(_serve(wanted, place, token))
     return Exit.COMPLETED
 
 
@@ -79,8 +80,9 @@ class _Clockwork:
         return self.read is None or time.monotonic() - self.read >= self._every
 
 
-async def _serve(wanted: Wanted, path: Path, token: str | None) -> None:
-    collector, clockwork, watch = JournalCollector(_limits()), _Clockwork(wanted.every), Watch(path)
+async def _serve(wanted: Wanted, place: Address, token: str | None) -> None:
+    backend = "sqlite" if isinstance(place, Path) else "postgres"
+    collector, clockwork, watch = JournalCollector(_limits(), backend), _Clockwork(wanted.every), Watch(place)
     stopped = asyncio.Event()
     registry = registry_of(collector)
     server = serve_metrics(
@@ -88,7 +90,7 @@ async def _serve(wanted: Wanted, path: Path, token: str | None) -> None:
     )
     try:
         with server, on_signal(stopped.set):
-            say(f"serving {server.url} from {shown(str(path))}")
+            say(f"serving {server.url} from {shown(str(place))}")
             while not stopped.is_set():
                 clockwork.beat = time.monotonic()
                 if clockwork.due():

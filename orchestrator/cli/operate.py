@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, roughly, table
@@ -30,7 +30,7 @@ class Wanted:
     by: str | None = None
     why: str | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 def give_order(wanted: Wanted) -> int:
@@ -51,7 +51,7 @@ def give_order(wanted: Wanted) -> int:
     return Exit.COMPLETED if at_journal(wanted.journal, work) else Exit.FAILED
 
 
-def show_status(engine: str | None, *, json: bool, journal: Path | None) -> int:
+def show_status(engine: str | None, *, json: bool, journal: Address | None) -> int:
     """Print how the engines are, by their own word; 1 where one that lives keeps silent."""
 
     async def work(store: Store) -> bool:

@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from orchestrator.address import Address, address_of
+from orchestrator.errors import ConfigError
+
+if TYPE_CHECKING:
+    _Address = Address
+else:
+    _Address = Path  # typer knows no unions; what it is in truth, its type converts to
 
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON.")]
 Limit = Annotated[
@@ -122,10 +130,23 @@ LogFiles = Annotated[
     typer.Argument(metavar="LOGFILE", help="JSON log lines, as TransitionLog or --log write them."),
 ]
 
+
+def _address(text: str) -> Address:
+    try:
+        return address_of(text)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 Journal = Annotated[
-    Path | None,
+    _Address | None,
     typer.Option(
-        metavar="PATH", help="The journal. Default: ORCHESTRATOR_JOURNAL, else .orchestrator/journal.db."
+        "--journal",
+        "--dsn",
+        metavar="PATH|URL",
+        parser=_address,
+        help="The journal: a file, or postgresql://user@host/database. Default: ORCHESTRATOR_JOURNAL, else "
+        ".orchestrator/journal.db.",
     ),
 ]
 NewRunId = Annotated[

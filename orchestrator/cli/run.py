@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import limits_from
@@ -20,7 +21,7 @@ from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, Words, streamed
 from orchestrator.cli.watched import Going, Watched
 from orchestrator.errors import ConfigError
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Fact, LLMCall, Transition
 from orchestrator.machines.llm_loop.limits import Limits
@@ -41,7 +42,7 @@ class Asked:
     limits: tuple[str, ...]
     log: Path | None
     json: bool
-    journal: Path | None = None
+    journal: Address | None = None
     run_id: str | None = None
     conversation: str | None = None
     stream: bool = False
@@ -52,7 +53,7 @@ class View:
     """How a run is shown, and where it is kept."""
 
     run_id: str
-    journal: Path | None
+    journal: Address | None
     """As the command line names it."""
     log: Path | None
     json: bool
@@ -93,7 +94,7 @@ def new_id(given: str | None) -> str:
 def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, go: Going) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
     settings = Settings.load()
-    journal = SqliteJournal(journal_file(view.journal))
+    journal = journal_at(journal_file(view.journal))
     live = Live()
     with logging_to(view.log, settings.log_level) as logs, on_signal(live):
         quiet = view.words is not None

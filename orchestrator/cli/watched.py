@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli import keyboard
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs import question
@@ -18,7 +19,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.stop import on_signal
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.opening import StoredJournal
 from orchestrator.kernel.record import Fact, Observer, RunParked, RunStarted
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import WHY, Question
@@ -36,14 +37,14 @@ class Watched:
     """
 
     def __init__(
-        self, run_id: str, journal: SqliteJournal, given: Path | None, *, show: bool, quiet: bool = False
+        self, run_id: str, journal: StoredJournal, given: Address | None, *, show: bool, quiet: bool = False
     ) -> None:
         self.run_id = run_id
         self.lost = False
         self.screen = Screen(LLM_LOOP, self._lose, quiet=quiet) if show else None
         self.observers: list[Observer] = [self] if self.screen is None else [self, self.screen]
         self._store = Store(journal, given)
-        self._place = _near(journal.path)
+        self._place = _near(journal.address)
         self._agent: Orchestrator | None = None
         self._began = self._stopped = False
         self._making: asyncio.Task[Any] | None = None
@@ -208,7 +209,7 @@ class Watched:
 _ANSWERS = {"y": True, "yes": True, "n": False, "no": False}
 
 
-def _near(path: Path) -> str:
-    """Return a path as short as it can be said from here."""
+def _near(place: Address) -> str:
+    """Return a place, of a path as short as it can be said from here."""
     here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    return str(place.relative_to(here) if isinstance(place, Path) and place.is_relative_to(here) else place)

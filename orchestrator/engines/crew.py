@@ -5,28 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
+from orchestrator.engines.agent import Agent
 from orchestrator.engines.handle import Job
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import Standing
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import Follower, RunRejected
-from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.conversation import Prompt
 from orchestrator.runtime.hosting import Hosting
-from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.recovery import OpenRun
-from orchestrator.runtime.result import Result
 from orchestrator.telemetry.engine import Load
 
 
 class Crew:
     """One agent, or several. Raises ConfigError where they cannot work in one engine."""
 
-    def __init__(self, agents: Orchestrator | Mapping[str, Orchestrator]) -> None:
-        self._agents = {"agent": agents} if isinstance(agents, Orchestrator) else dict(agents)
+    def __init__(self, agents: Agent | Mapping[str, Agent]) -> None:
+        self._agents = dict(agents) if isinstance(agents, Mapping) else {"agent": agents}
+        for name, agent in self._agents.items():
+            if not isinstance(agent, Agent):
+                raise ConfigError(
+                    f"{name} is a {type(agent).__name__}; an engine runs an Orchestrator or a Pipeline"
+                )
         hosts = self.hosts = tuple(agent.hosting for agent in self._agents.values())
         if not hosts:
             raise ConfigError("an engine needs at least one agent")
@@ -36,7 +38,10 @@ class Crew:
             raise ConfigError("each agent of an engine has one name, not several")
         self.journal, self.clock = hosts[0].journal, hosts[0].clock
 
-    def __getitem__(self, name: str) -> Orchestrator:
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._agents)
+
+    def __getitem__(self, name: str) -> Agent:
         return self._agents[name]
 
     def chosen(self, name: str | None) -> str:
@@ -55,17 +60,17 @@ class Crew:
     def work(  # noqa: PLR0917 - what a run is begun with
         self,
         agent: str,
-        prompt: Prompt,
+        prompt: Any,
         run_id: str,
         conversation_id: str | None,
-        limits: Limits | None,
+        limits: Any,
         deadline: float | None,
         follower: Follower | None,
-    ) -> Callable[[], Coroutine[Any, Any, Result]]:
+    ) -> Callable[[], Coroutine[Any, Any, Any]]:
         """Return what begins a run of an agent and drives it to its end; `deadline` is in seconds from now."""
-        begin, asked = self[agent]._run, self.clock.monotonic()  # noqa: SLF001 - ours
+        begin, asked = self[agent].begin, self.clock.monotonic()
 
-        async def work() -> Result:
+        async def work() -> Any:
             left = None if deadline is None else deadline - (self.clock.monotonic() - asked)
             return await begin(prompt, run_id, conversation_id, limits, left, follower)
 
@@ -132,7 +137,7 @@ class Crew:
         self,
         run_id: str,
         agent: str,
-        work: Callable[[], Coroutine[Any, Any, Result]],
+        work: Callable[[], Coroutine[Any, Any, Any]],
         conversation_id: str | None,
         *,
         stored: bool = False,

@@ -60,10 +60,11 @@ class Job:
 
 
 class Handle:
-    """A run that an engine took. Await it for the Result; who is cancelled while waiting leaves the run alone.
+    """A run that an engine took. Await it for what `run` of its agent returns.
 
-    Awaiting raises Suspended for a run that was left before its end, in the journal, for whoever resumes it;
-    NotAdmitting or CancelRequested for one that was let go before it began; else what `Orchestrator.run` raises.
+    Who is cancelled while waiting leaves the run alone. Awaiting raises Suspended for a run that was left before its
+    end, in the journal, for whoever resumes it; NotAdmitting or CancelRequested for one that was let go before it
+    began; else what `run` of the agent raises.
     """
 
     __slots__ = ("_job",)
@@ -85,10 +86,10 @@ class Handle:
         """Tell whether awaiting it returns, or raises, at once."""
         return self._job.end.done()
 
-    def __await__(self) -> Generator[Any, None, Result]:
+    def __await__(self) -> Generator[Any, None, Any]:
         return self._wait().__await__()
 
-    async def _wait(self) -> Result:
+    async def _wait(self) -> Any:
         outcome = await asyncio.shield(self._job.end)
         if isinstance(outcome, BaseException):
             raise outcome

@@ -31,9 +31,11 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
+from orchestrator.engines.agent import Agent
 from orchestrator.engines.crew import Crew
 from orchestrator.engines.desk import Desk
 from orchestrator.engines.diary import Diary
+from orchestrator.engines.dispatcher import Placer
 from orchestrator.engines.drain import Drain, Drained
 from orchestrator.engines.handle import Handle, Job
 from orchestrator.engines.home import Home, refuse_foreign, this_place
@@ -44,13 +46,8 @@ from orchestrator.engines.stop_signal import SIGNALS, checked, first_signal
 from orchestrator.engines.uptake import Recover, Uptake, checked_mode
 from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
 from orchestrator.kernel.record import Follower
-from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.arguments import check_run
-from orchestrator.runtime.conversation import Prompt
-from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.login import somebody
 from orchestrator.runtime.recovery import OpenRun
-from orchestrator.runtime.result import Result
 from orchestrator.runtime.stream import RunStream
 from orchestrator.telemetry.engine import Load
 
@@ -58,8 +55,8 @@ from orchestrator.telemetry.engine import Load
 class LocalEngine:
     """Runs agents that share one journal, at most `slots` runs at once.
 
-    `agent` is one Orchestrator, or several by name. `queue` is how many runs may wait to begin; `grace` how many
-    seconds runs get to end when the engine drains; `name` is what operators call it.
+    `agent` is one Orchestrator or Pipeline, or several by name. `queue` is how many runs may wait to begin; `grace`
+    how many seconds runs get to end when the engine drains; `name` is what operators call it.
 
     With `recover="resume"` it takes up what others left, at its start and as long as it lives: runs whose process died
     or gave them back, the question of an irreversible call that may have happened included. A run that was parked for
@@ -69,13 +66,15 @@ class LocalEngine:
     have, and those that were begun with a `launch` where the agent has none. `rescan` is how many seconds pass between
     two looks for runs whose process died. Of several engines on one journal one takes a run.
 
+    A `placer` is told of them instead, and nothing is carried here that is not submitted or resumed (`worker`).
+
     `signals` (SIGTERM, SIGINT) are caught from the start until the engine has stopped: the first one drains it, the
     second ends the process at once. Without, only `run_until_signal` catches them. Raises ConfigError.
     """
 
     def __init__(
         self,
-        agent: Orchestrator | Mapping[str, Orchestrator],
+        agent: Agent | Mapping[str, Agent],
         *,
         slots: int = 16,
         queue: int = 1000,
@@ -84,6 +83,7 @@ class LocalEngine:
         recover: Recover = "list",
         rescan: float = 5.0,
         signals: Iterable[signal.Signals] = (),
+        placer: Placer | None = None,
     ) -> None:
         self._crew = Crew(agent)
         self._grace = float(Order.of("drain", "", {"grace": grace}).about)
@@ -97,7 +97,7 @@ class LocalEngine:
         self._diary = Diary(self.name, self._registration.run_id)
         parts = self._line, self._standing, self._registration, self._diary
         self._desk = Desk(self._crew.hosts, *parts, drain=self._begin_to_drain)
-        self._uptake = Uptake(self._crew, self._line, rescan, lambda: self._desk.closed is not None)
+        self._uptake = Uptake(self._crew, self._line, rescan, lambda: self._desk.closed is not None, placer)
         self._signals = checked(signals)
         self._caught = contextlib.ExitStack()
         self._signal = ""
@@ -176,28 +176,28 @@ class LocalEngine:
 
     async def submit(
         self,
-        prompt: Prompt,
+        prompt: Any,
         *,
         agent: str | None = None,
         run_id: str | None = None,
         conversation_id: str | None = None,
-        limits: Limits | None = None,
+        limits: Any = None,
         deadline: float | None = None,
         follower: Follower | None = None,
     ) -> Handle:
-        """Queue a run and return its handle at once; options as for `Orchestrator.run`, `deadline` from now on.
+        """Queue a run and return its handle at once; options as for `run` of the agent, `deadline` from now on.
 
         `agent` names one of several; `follower` is called with all that a stream yields. Raises NotAdmitting while no
         runs are admitted, Overloaded for a full queue, RunExists for a known run_id: the journal knows nothing of a run
         that was refused.
         """
-        check_run(run_id, conversation_id, limits, deadline)
+        chosen = self._crew.chosen(agent)
+        self._crew[chosen].check(run_id, conversation_id, limits, deadline)
         try:
             self._refuse_closed()
         except NotAdmitting:
-            self._crew.refused(agent, run_id, "closed" if self._draining is None else "draining")
+            self._crew.refused(chosen, run_id, "closed" if self._draining is None else "draining")
             raise
-        chosen = self._crew.chosen(agent)
         if run_id is not None and await self._crew[chosen].hosting.knows(run_id):
             raise RunExists(run_id)
         self._refuse_closed()
@@ -207,21 +207,21 @@ class LocalEngine:
         self._line.enter(job)
         return Handle(job)
 
-    def stream(self, prompt: Prompt, *, run_id: str | None = None, **options: Any) -> RunStream:
+    def stream(self, prompt: Any, *, run_id: str | None = None, **options: Any) -> RunStream:
         """Submit a run when its first fact is asked for, and tell of it while it goes; options as for `submit`.
 
         As `Orchestrator.stream`, but for one thing: who leaves it leaves the run alone, which goes on in this engine.
         """
         name = run_id or secrets.token_hex(16)
 
-        async def work(follower: Follower) -> Result:
+        async def work(follower: Follower) -> Any:
             return await (await self.submit(prompt, run_id=name, follower=follower, **options))
 
         gone = RunError(f"the stream of run {name!r} was left; the run goes on in engine {self.name!r}")
         return RunStream(name, self._crew.graph(options.get("agent")), work, gone)
 
     async def resume(
-        self, run_id: str, *, agent: str | None = None, limits: Limits | None = None, by: str = ""
+        self, run_id: str, *, agent: str | None = None, limits: Any = None, by: str = ""
     ) -> Handle:
         """Queue a run of the journal to go on where it stands; one that is paused here goes on at once.
 

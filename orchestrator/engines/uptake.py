@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
 from orchestrator.engines.crew import Crew
+from orchestrator.engines.dispatcher import Placer
 from orchestrator.engines.handle import Handle
 from orchestrator.engines.line import Line
 from orchestrator.errors import (
@@ -43,18 +44,29 @@ Recover: TypeAlias = Literal["list", "resume"]
 
 POLL = 0.25
 """Seconds between two looks at what was posted."""
+AGAIN = 15.0
+"""Seconds after which a dispatcher is told once more of a run that nobody carries and that stands where it stood."""
 _SHARE = 20
 """A scan that took a second is not repeated for so many."""
 
 
 class Uptake:
-    """Takes stored runs up for an engine. `every` is the seconds between two scans; while `closed`, it takes none."""
+    """Takes stored runs up for an engine. `every` is the seconds between two scans; while `closed`, it takes none.
 
-    def __init__(self, crew: Crew, line: Line, every: float, closed: Callable[[], bool]) -> None:
+    With a `placer` it carries none of them: it tells the placer of each, and again every AGAIN seconds while the run
+    stays where it is; so nothing is lost that a dispatcher loses.
+    """
+
+    def __init__(
+        self, crew: Crew, line: Line, every: float, closed: Callable[[], bool], placer: Placer | None = None
+    ) -> None:
         self._crew = crew
         self._line = line
         self._every = _checked(every)
         self._closed = closed
+        self._placer = placer
+        self._placed: dict[str, tuple[int, float]] = {}
+        """Runs that the placer was told of -> number of their last record then, when that was (monotonic)."""
         self._journal = crew.journal
         self._since = -1
         self._stays: dict[str, tuple[int, float]] = {}
@@ -122,6 +134,7 @@ class Uptake:
         known = {head.run_id for head in found}
         self._stays = {run_id: mark for run_id, mark in self._stays.items() if run_id in known}
         self._failed &= known
+        self._placed = {run_id: mark for run_id, mark in self._placed.items() if run_id in known}
 
     async def _of(self, status: str) -> list[RunHead]:
         found, _ = await heads(self._journal, status=status)  # `doctor` looks for damage
@@ -152,7 +165,9 @@ class Uptake:
         if not run.unattended:
             self._stays[head.run_id] = (head.seq, run.expires_at)
         elif self._free(head, name) and not self._stopped:
-            return self._take(head, name)
+            if self._placer is None:
+                return self._take(head, name)
+            await self._place(self._placer, head, run.tenant)
         return None
 
     def _free(self, head: RunHead, agent: str) -> bool:
@@ -168,6 +183,13 @@ class Uptake:
         seq, expires_at = self._stays.get(run_id, (-1, 0.0))
         return seq != head.seq or 0 < expires_at <= self._crew.clock.time()
 
+    async def _place(self, placer: Placer, head: RunHead, tenant: str) -> None:
+        now = self._crew.clock.monotonic()
+        seq, told = self._placed.get(head.run_id, (-1, 0.0))
+        if seq != head.seq or now - told >= AGAIN:
+            await placer.submit(head.run_id, head.seq, tenant=tenant)
+            self._placed[head.run_id] = head.seq, now
+
     def _take(self, head: RunHead, agent: str) -> Handle:
         self._stays.pop(head.run_id, None)
         work = functools.partial(self._go_on, head, agent)
@@ -176,7 +198,7 @@ class Uptake:
         self._line.enter(job, bounded=False)  # the bound is for what is new
         return Handle(job)
 
-    async def _go_on(self, head: RunHead, agent: str) -> Result:
+    async def _go_on(self, head: RunHead, agent: str) -> Any:
         """Resume a run, unless somebody has moved it while it stood in line and it is for a person by now."""
         runner = self._crew[agent]
         now = await self._journal.head(head.run_id)

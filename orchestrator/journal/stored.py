@@ -52,6 +52,8 @@ class StoredRun:
     """The pause that nobody has lifted."""
     remembered: bool = False
     """Memory has the exchange."""
+    begun: bool = False
+    """Somebody carried it: it was not only put into the journal for others."""
 
     @classmethod
     def of(cls, run_id: str, records: Iterable[Record]) -> Self:
@@ -69,6 +71,11 @@ class StoredRun:
         take = self._TAKES.get(kind)
         if take is not None:
             take(self, body)
+
+    @property
+    def tenant(self) -> str:
+        """Whose run it is, where it was left to workers for somebody."""
+        return str((self.created.get("deposited") or {}).get("tenant", ""))
 
     @property
     def asks_the_model(self) -> bool:
@@ -103,6 +110,7 @@ class StoredRun:
     def _created(self, body: Mapping[str, Any]) -> None:
         self.created = body
         self.fingerprint = str(body.get("fingerprint", ""))
+        self.begun = "deposited" not in body
         self._merge(body.get("context") or {})
 
     def _transition(self, body: Mapping[str, Any]) -> None:
@@ -117,7 +125,7 @@ class StoredRun:
         self._merge(body)
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
-        self.held = None
+        self.held, self.begun = None, True
         self._merge(body.get("context") or {})
 
     def _migrated(self, body: Mapping[str, Any]) -> None:

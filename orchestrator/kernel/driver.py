@@ -128,6 +128,20 @@ class Driver:
             run.mailbox.listen(None)
             run.driving = False
 
+    async def deposit(self, run: Run[Any, Any], place: Mapping[str, Any]) -> None:
+        """Make a run durable that has not begun, and leave it to the process that `place` leads to.
+
+        Its observers hear of it then. Raises RunExists, RunError where there is no journal, and what the store raises.
+        """
+        if run.started_at is not None:
+            raise RunExists(run.run_id)
+        if self._writer is None:
+            raise RunError(f"run {run.run_id!r} cannot be left to another process: there is no journal")
+        late = await self._writer.create(run, self._clock.time(), deposited=place)
+        await self.release(run)
+        if late is not None:
+            raise late
+
     def tell(self, fact: Fact) -> None:
         """Hand observers a fact that no driven run tells."""
         self._report.tell(fact)
@@ -164,7 +178,8 @@ class Driver:
         at = self._clock.time()
         late = None if self._writer is None else await self._writer.create(run, at)
         run.started_at = run.entered_at = self._clock.monotonic()
-        self._report.started(run, "new", at)
+        run.unheard = True
+        self._report.started(run, at)
         if late is not None:
             raise late
 
@@ -212,7 +227,7 @@ class Driver:
         if run.parked:
             if park and self._waits(run) and not len(run.mailbox) and not self._due(run):
                 return False
-            self._report.started(run, "resumed", self._clock.time())
+            self._report.started(run, self._clock.time())
         return True
 
     async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
@@ -330,7 +345,7 @@ class Driver:
         """Choose the event for an interruption: failure, or the dwell event of an overdue state."""
         cause = _cause(run)
         if run.parked:  # stopped while it waited for somebody
-            self._report.started(run, "resumed", self._clock.time())
+            self._report.started(run, self._clock.time())
         if cause is None:
             return  # the limit of a state that was left in time after all
         limit = run.graph.dwell_of(run.state)

@@ -6,7 +6,8 @@ every append carries its epoch, and the store itself refuses one that is out of 
 - `append` is all or nothing, and durable when it returns None or when what it returned is done. An outcome that is
   unknown (a lost connection) is resolved inside: it either landed or it did not.
 - Records of a run are numbered 0, 1, 2 … without a hole; each hash covers the one before it. `load` verifies them.
-- After an I/O error the store is poisoned: every further call raises StoreDown until it is opened anew.
+- After an I/O error a store in a file is poisoned: every further call raises StoreDown until it is opened anew. One
+  behind a server is not: a connection that is lost says nothing of the store, and the server answers for its disk.
 - `post` needs no lease and is idempotent by request id.
 """
 

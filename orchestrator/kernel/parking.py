@@ -84,7 +84,7 @@ class Parking:
         # Else a crash after this would find it parked, and charge no lost answer.
         run.note("unparked", {"at": at})
         await self._closer.settle(run)
-        self._report.started(run, "resumed", at)
+        self._report.started(run, at)
 
     async def _answered(self, run: Run[Any, Any], reason: str, ready: Callable[[], bool]) -> None:
         """Return once `ready`, with a seat. A run that is stopped meanwhile goes to its end without one."""

@@ -63,9 +63,10 @@ class Reporter:
             for fact in facts:
                 self.tell(fact)
 
-    def started(self, run: Run[Any, Any], origin: str, at: float) -> None:
+    def started(self, run: Run[Any, Any], at: float) -> None:
         """Tell that a driver took up the run."""
         run.parked = False
+        origin, run.unheard = "new" if run.unheard else "resumed", False
         now = self._clock.monotonic()
         self.tell(
             RunStarted(

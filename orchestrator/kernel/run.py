@@ -219,6 +219,8 @@ class Run(Generic[Ctx, Deps]):
     ended: bool = field(default=False, init=False)
     ending: Ending | None = field(default=None, init=False)
     """How it ended, as observers were told and the journal has it."""
+    unheard: bool = field(default=False, init=False)
+    """It is new: no observer anywhere has heard of it."""
     parked: bool = field(default=False, init=False)
     """Observers were told that it is parked; the next driver tells them that it is resumed."""
     lease: Lease | None = field(default=None, init=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -30,8 +30,13 @@ class Writer:
         self._codec = codec
         self._at_once = bool(getattr(journal, "at_once", False))
 
-    async def create(self, run: Run[Any, Any], at: float) -> asyncio.CancelledError | None:
-        """Begin a run. Raises RunExists when the journal knows its id, and what the store raises, which is told."""
+    async def create(
+        self, run: Run[Any, Any], at: float, *, deposited: Mapping[str, Any] | None = None
+    ) -> asyncio.CancelledError | None:
+        """Begin a run; `deposited` says that another process is to carry it, and where.
+
+        Raises RunExists when the journal knows its id, and what the store raises, which is told.
+        """
         body = {
             "schema": RECORD_SCHEMA,
             "graph": run.graph.name,
@@ -39,6 +44,7 @@ class Writer:
             "at": at,
             "parent_run_id": run.parent_run_id,
             **(self._codec.opening(run) if self._codec else {}),
+            **({} if deposited is None else {"deposited": dict(deposited)}),
         }
         began = self._clock.monotonic()
         try:

@@ -15,6 +15,7 @@ from pathlib import PurePath
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
+from orchestrator.address import SCHEMES
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.machines.llm_loop.limits import Limits
@@ -45,6 +46,13 @@ def check_run(
         _refuse([_id("conversation_id", conversation_id)])
     if limits is not None or deadline is not None:
         _refuse([_limits(limits), _deadline(deadline)])
+
+
+def checked_tenant(tenant: object) -> str:
+    """Return whose run it is; "" for nobody's. Raises ConfigError."""
+    if tenant != "":
+        _refuse([_id("tenant", tenant)])
+    return str(tenant)
 
 
 def _refuse(found: Iterable[Fault]) -> None:
@@ -130,6 +138,10 @@ def _retry(value: object) -> Fault:
 def _journal(value: object) -> Fault:
     if value is None or (not inspect.isclass(value) and _has(value, "backend", "create", "append", "load")):
         return None
+    if isinstance(value, str) and value.startswith(SCHEMES):
+        return (
+            "journal is the address of a database; give PostgresJournal(address)"  # which may hold a password
+        )
     if isinstance(value, str | PurePath):
         return f"journal is {_shown(value)}; give SqliteJournal({str(value)!r})"
     return f"journal is {_shown(value)}; give a journal, for example SqliteJournal(path)"

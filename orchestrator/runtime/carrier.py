@@ -22,7 +22,7 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, Lease, Record
 from orchestrator.kernel.record import Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.runtime import compose
+from orchestrator.runtime import arguments, compose
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.recovery import OpenRun, Recovery
@@ -46,6 +46,8 @@ class Carrier(Generic[R]):
     _observers: Sequence[Observer]
     _retire: Callable[[str], None]
     """Lets the journal go of a run that is left where it is."""
+    parks: bool = False
+    """A run that has to wait for somebody is left in the journal (Suspended) and does not wait here; runs below do."""
 
     # ---- what a composition says ----
 
@@ -58,6 +60,13 @@ class Carrier(Generic[R]):
 
     def _over(self, run: Run[Any, Any]) -> None:
         """Do what must be done when a run that had begun is over here: it ended, or is left where it is."""
+
+    # ---- leaving it to others ----
+
+    async def _deposit(self, run: Run[Any, Any], tenant: str) -> str:
+        """Put a new run into the journal, for a worker to take up, and return its id. Raises ConfigError."""
+        await self._driver.deposit(run, {"tenant": tenant} if arguments.checked_tenant(tenant) else {})
+        return run.run_id
 
     # ---- people ----
 
@@ -95,8 +104,8 @@ class Carrier(Generic[R]):
         seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
         run.expires_at = began + min(seconds) if seconds else None
 
-    async def _carry(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> R:
-        """Drive a run to its end."""
+    async def _carry(self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False) -> R:
+        """Drive a run to its end; with `park` until it has to wait for somebody, which raises Suspended."""
         try:
             self._live.open(run, path)
         except OrchestratorError:
@@ -109,10 +118,12 @@ class Carrier(Generic[R]):
                     logger = compose.logger_of(self._observers, run)
                     with scope(run.ctx.limits, logger), UnderWay(self, run):
                         await self._control.deliver(run.run_id)
-                        await self._driver.drive(run, park=False)
+                        await self._driver.drive(run, park=park)
                 finally:
                     kept = self._live.close(run)
                     self._out_of_hand(run)
+            if not run.ended:
+                raise Suspended(run.run_id, "waiting")
             end = self._result(run, kept)
             return end
         finally:
@@ -160,7 +171,7 @@ class Carrier(Generic[R]):
         except (Suspended, OtherGraph, Corrupt) as error:
             self._tell_recovered(run_id, _NOT_RECOVERED[type(error)])
             raise
-        if found[0].parked is None:
+        if found[0].parked is None and found[0].begun:
             self._tell_recovered(run_id, "resumed")
         return found
 

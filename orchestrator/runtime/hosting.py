@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -74,25 +74,31 @@ class Points(Mapping[str, tuple[Point, ...]]):
 
 
 class Hosting:
-    """The inside of one agent, for the engine that runs it."""
+    """The inside of one agent, for the engine that runs it; of one with models and tools, a LoopHosting."""
+
+    model = ""
+    """The configured name of its model, where the runs themselves have one."""
+    tools: tuple[str, ...] = ()
+    """Names of its tools."""
 
     def __init__(  # noqa: PLR0917 - the parts of one agent, put together in one place
         self,
         journal: Journal,
         driver: Driver,
-        deps: LoopDeps,
+        clock: Clock,
         live: LiveRuns,
         recovery: Recovery,
         launch: Mapping[str, Any] | None,
+        stages: Iterable[LoopHosting] = (),
     ) -> None:
         self.journal = journal
+        self.clock = clock
         self._driver = driver
-        self._deps = deps
         self._live = live
-        self._asked: dict[str, Point] = {}
-        self._points = deps.points = Points(self._asked, deps.points)
         self._recovery = recovery
         self._launched = bool(launch)
+        self._stages = tuple(stages)
+        """Those of the agents that do stages of its runs."""
 
     @property
     def graph(self) -> str:
@@ -109,53 +115,24 @@ class Hosting:
         """Who holds its runs, as the journal knows it."""
         return self._driver.owner
 
-    @property
-    def clock(self) -> Clock:
-        """Its clock."""
-        return self._deps.clock
-
-    @property
-    def model(self) -> str:
-        """The configured name of its model."""
-        return self._deps.model
-
-    @property
-    def tools(self) -> tuple[str, ...]:
-        """Names of its tools."""
-        return tuple(spec.name for spec in self._deps.tools.offers)
-
     def attach(self, host: Host) -> None:
         """Let a host decide from now on. Raises RunError when another one does already."""
         self._driver.seat(host)
-        self._asked["before_llm_request"] = host.before_llm_request
-        self._asked["before_tool_execution"] = host.before_tool_execution
+        self.obey(host)
 
     def detach(self) -> None:
         """Let nobody decide any more."""
         self._driver.seat(None)
-        self._asked.clear()
+        self.obey(None)
 
-    def points_below(self, child: Hosting) -> Points:
-        """Return what is asked inside the runs of an agent below this one: the host of this one, whoever hosts it."""
-        return Points(self._asked, child._points.own)
+    def obey(self, host: Host | None) -> None:
+        """Let a host be asked, or nobody, before each call of a model and of a tool."""
+        for stage in self._stages:
+            stage.obey(host)
 
-    def tree(self) -> list[Hosting]:
-        """Return this one, and those of the agents among its tools and among theirs; functions are asked for theirs."""
-        found = level = [self]
-        seen: dict[int, AgentTool] = {}
-        for depth in itertools.count():
-            calls = [spec.call for one in level for spec in one._deps.tools.offers]  # noqa: SLF001 - ours
-            agents = {
-                id(call.source): call
-                for call in calls
-                if isinstance(call, AgentTool) and depth < call.max_depth and id(call.source) not in seen
-            }
-            if not agents:
-                break
-            seen |= agents
-            level = [one for one in map(_hosting_of, agents.values()) if one is not None]
-            found = [*found, *level]
-        return found
+    def tree(self) -> list[LoopHosting]:
+        """Return those of all agents with models and tools in its runs and below, each once."""
+        return [found for stage in self._stages for found in stage.tree()]
 
     def tell(self, fact: Fact) -> None:
         """Hand a fact to the observers of the agent."""
@@ -213,7 +190,57 @@ class Hosting:
         return True
 
 
-def _hosting_of(call: AgentTool) -> Hosting | None:
+class LoopHosting(Hosting):
+    """The inside of an agent that asks a model and calls tools."""
+
+    def __init__(  # noqa: PLR0917 - the parts of one agent, put together in one place
+        self,
+        journal: Journal,
+        driver: Driver,
+        deps: LoopDeps,
+        live: LiveRuns,
+        recovery: Recovery,
+        launch: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__(journal, driver, deps.clock, live, recovery, launch)
+        self._deps = deps
+        self._asked: dict[str, Point] = {}
+        self._points = deps.points = Points(self._asked, deps.points)
+        self.model = deps.model
+        self.tools = tuple(spec.name for spec in deps.tools.offers)
+
+    def obey(self, host: Host | None) -> None:
+        """Let a host be asked, or nobody, before each call of a model and of a tool."""
+        self._asked.clear()
+        if host is not None:
+            self._asked["before_llm_request"] = host.before_llm_request
+            self._asked["before_tool_execution"] = host.before_tool_execution
+
+    def points_below(self, child: LoopHosting) -> Points:
+        """Return what is asked inside the runs of an agent below this one: the host of this one, whoever hosts it."""
+        return Points(self._asked, child._points.own)
+
+    def tree(self) -> list[LoopHosting]:
+        """Return this one, and those of the agents among its tools and among theirs; functions are asked for theirs."""
+        found: list[LoopHosting] = [self]
+        level: list[LoopHosting] = [self]
+        seen: dict[int, AgentTool] = {}
+        for depth in itertools.count():
+            calls = [spec.call for one in level for spec in one._deps.tools.offers]  # noqa: SLF001 - ours
+            agents = {
+                id(call.source): call
+                for call in calls
+                if isinstance(call, AgentTool) and depth < call.max_depth and id(call.source) not in seen
+            }
+            if not agents:
+                break
+            seen |= agents
+            level = [one for one in map(_hosting_of, agents.values()) if one is not None]
+            found = [*found, *level]
+        return found
+
+
+def _hosting_of(call: AgentTool) -> LoopHosting | None:
     """Return the inside of a tool's agent; None where its function cannot make it, for then it has no runs."""
     try:
         return call.child.hosting

@@ -25,7 +25,7 @@ from orchestrator.runtime.asked import Asked
 from orchestrator.runtime.carrier import new_id, outside_loop
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, Prompt, opening
-from orchestrator.runtime.hosting import Hosting
+from orchestrator.runtime.hosting import LoopHosting
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.loop_record import history_of, loop_codec, told
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery
@@ -83,7 +83,9 @@ class Orchestrator(Asked[Result]):
         self._migrations = tuple(migrations)
         self._driver, self._recovery = self._wired()
         self._control = Control(self._live, self._journal, self._deps.clock)
-        self.hosting = Hosting(self._journal, self._driver, self._deps, self._live, self._recovery, launch)
+        self.hosting = LoopHosting(
+            self._journal, self._driver, self._deps, self._live, self._recovery, launch
+        )
         """For the engine that runs this agent."""
         self._members: dict[Orchestrator, Orchestrator] = {}  # agents among the tools -> with our journal
 
@@ -106,7 +108,26 @@ class Orchestrator(Asked[Result]):
         `result.outcome`. A cancelled caller gets its CancelledError; the run is then left where it was, for `resume`.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
-        return await self._run(prompt, run_id or new_id(), conversation_id, limits, deadline)
+        return await self.begin(prompt, run_id or new_id(), conversation_id, limits, deadline)
+
+    async def deposit(
+        self,
+        prompt: Prompt,
+        *,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: Limits | None = None,
+        tenant: str = "",
+    ) -> str:
+        """Put a run into the journal for a worker to carry, and return its id; the model is not asked here.
+
+        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `run` does.
+        """
+        arguments.check_run(run_id, conversation_id, limits)
+        history = await self._history(conversation_id)
+        return await self._deposit(
+            self._new(prompt, history, run_id or new_id(), conversation_id, limits or self._limits), tenant
+        )
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
@@ -130,7 +151,7 @@ class Orchestrator(Asked[Result]):
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
         name = run_id or new_id()
-        work = functools.partial(self._run, prompt, name, conversation_id, limits, deadline)
+        work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline)
         return RunStream(name, self._machine.graph.name, work)
 
     async def resume(self, run_id: str, *, limits: Limits | None = None, by: str = "") -> Result:
@@ -160,11 +181,33 @@ class Orchestrator(Asked[Result]):
         if root is None:
             why = f"run {head.parent_run_id!r} above it has ended"
             run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
-        return await self._carry(run, path)
+        return await self._carry(run, path, park=self.parks)
 
     def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
         """Return a tool by which the model of another agent runs this one; options as for `subagent.agent_tool`."""
         return subagent.agent_tool(self, name, description, **options)
+
+    # ---- what an engine asks of an agent ----
+
+    def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
+        """Look at the arguments of one run. Raises ConfigError."""
+        arguments.check_run(run_id, conversation_id, limits, deadline)
+
+    async def begin(  # noqa: PLR0917 - the arguments of `run`
+        self,
+        prompt: Prompt,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Limits | None,
+        deadline: float | None,
+        follower: Follower | None = None,
+    ) -> Result:
+        """Begin a run and drive it to its end; arguments as `check` has seen them."""
+        history = await self._history(conversation_id)
+        run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
+        run.follower = follower
+        self._limit_time(run, deadline)
+        return await self._carry(run, park=self.parks)
 
     # ---- what a Carrier asks of a composition ----
 
@@ -178,22 +221,6 @@ class Orchestrator(Asked[Result]):
         self._conversations.keep(run.ctx.conversation_id, run.run_id, recall.conversation(run.ctx))
 
     # ---- inside ----
-
-    async def _run(  # noqa: PLR0917 - the arguments of `run`
-        self,
-        prompt: Prompt,
-        run_id: str,
-        conversation_id: str | None,
-        limits: Limits | None,
-        deadline: float | None,
-        follower: Follower | None = None,
-    ) -> Result:
-        """Begin a run and drive it to its end."""
-        history = await self._history(conversation_id)
-        run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
-        run.follower = follower
-        self._limit_time(run, deadline)
-        return await self._carry(run)
 
     async def _run_below(
         self,

@@ -13,7 +13,7 @@ from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Lease, Record
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Observer, Transition
+from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.machines.pipeline.ending import ending
 from orchestrator.machines.pipeline.graph import PIPELINE
@@ -34,9 +34,10 @@ from orchestrator.runtime import arguments, compose, pipeline_record
 from orchestrator.runtime.asked import Asked
 from orchestrator.runtime.carrier import new_id, outside_loop
 from orchestrator.runtime.control import Control
+from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.pipeline_result import PipelineResult, result_of
-from orchestrator.runtime.prompt_stage import PromptStage
+from orchestrator.runtime.prompt_stage import BoundStage, PromptStage
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
 from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
@@ -88,6 +89,8 @@ class Pipeline(Asked[PipelineResult]):
         ports = {_STATE_OF[name]: self._port(name, port) for name, port in given.items()}
         self._deps = PipelineDeps(ports=ports, clock=self._clock, budget=budget, host=deps)
         self._driver, self._recovery = self._wired(tuple(migrations))
+        self.hosting = self._hosted(ports.values(), launch)
+        """For the engine that runs this pipeline."""
 
     # ---- running ----
 
@@ -105,13 +108,23 @@ class Pipeline(Asked[PipelineResult]):
         a spec that cannot be stored; how the run itself ends is `result.outcome`. A cancelled caller gets its
         CancelledError; the run is then left where it was, for `resume`.
         """
-        arguments.check_run(run_id, deadline=deadline)
-        ctx = PipelineContext(
-            pipeline_record.plain_spec(spec), _checked(limits) or self._limits, self._rubric
-        )
-        run: PipelineRun = Run(self._machine, run_id or new_id(), ctx, self._deps)
-        self._limit_time(run, deadline)
-        return await self._carry(run)
+        self.check(run_id, None, limits, deadline)
+        return await self.begin(spec, run_id or new_id(), None, limits, deadline)
+
+    async def deposit(
+        self,
+        spec: Any,
+        *,
+        run_id: str | None = None,
+        limits: PipelineLimits | None = None,
+        tenant: str = "",
+    ) -> str:
+        """Put a run into the journal for a worker to carry, and return its id; no stage is done here.
+
+        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `run` does.
+        """
+        self.check(run_id, None, limits, None)
+        return await self._deposit(self._new(spec, run_id or new_id(), limits), tenant)
 
     def run_sync(self, spec: Any, **options: Any) -> PipelineResult:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
@@ -140,9 +153,37 @@ class Pipeline(Asked[PipelineResult]):
                 run, path = await self._taken_up(run_id, limits, by)
         except EndedMeanwhile:
             return await self._told(run_id)
-        return await self._carry(run, path)
+        return await self._carry(run, path, park=self.parks)
+
+    # ---- what an engine asks of an agent ----
+
+    def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
+        """Look at the arguments of one run. Raises ConfigError."""
+        arguments.check_run(run_id, deadline=deadline)
+        if conversation_id is not None:
+            raise ConfigError("a pipeline has no conversations: leave conversation_id out")
+        _checked(limits)
+
+    async def begin(  # noqa: PLR0917 - the arguments of `run`, as for every agent of an engine
+        self,
+        spec: Any,
+        run_id: str,
+        conversation_id: str | None,  # noqa: ARG002 - a pipeline has none, which `check` says
+        limits: PipelineLimits | None,
+        deadline: float | None,
+        follower: Follower | None = None,
+    ) -> PipelineResult:
+        """Begin a run and drive it to its end; arguments as `check` has seen them."""
+        run = self._new(spec, run_id, limits)
+        run.follower = follower
+        self._limit_time(run, deadline)
+        return await self._carry(run, park=self.parks)
 
     # ---- inside ----
+
+    def _new(self, spec: Any, run_id: str, limits: PipelineLimits | None) -> PipelineRun:
+        ctx = PipelineContext(pipeline_record.plain_spec(spec), limits or self._limits, self._rubric)
+        return Run(self._machine, run_id, ctx, self._deps)
 
     def _port(self, name: str, given: object) -> Port:
         """Return what does the work of a stage. Raises ConfigError for what cannot."""
@@ -175,6 +216,10 @@ class Pipeline(Asked[PipelineResult]):
         )
         graph, now = self._machine.graph, self._clock.time
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
+
+    def _hosted(self, ports: Iterable[Port], launch: Mapping[str, Any] | None) -> Hosting:
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery
+        return Hosting(*parts, launch, [port.hosting for port in ports if isinstance(port, BoundStage)])
 
     async def _refuse_unknown(self, run_id: str) -> None:
         """Raise Suspended where a stage may have happened that must not happen twice; nobody claims the run then."""
@@ -225,7 +270,7 @@ _STATE_OF: Mapping[str, State] = {
 }
 
 
-def _checked(limits: PipelineLimits | None) -> PipelineLimits | None:
+def _checked(limits: object) -> PipelineLimits | None:
     if limits is not None and not isinstance(limits, PipelineLimits):
         raise ConfigError(f"limits is a {type(limits).__name__}; give PipelineLimits(max_iterations=3)")
     return limits

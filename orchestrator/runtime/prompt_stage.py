@@ -20,6 +20,7 @@ from orchestrator.messages import Usage
 from orchestrator.ports import LLM, Price
 from orchestrator.retry import RetryPolicy
 from orchestrator.runtime.below import agent_below, run_below
+from orchestrator.runtime.hosting import LoopHosting
 from orchestrator.runtime.llm_loop import Orchestrator
 
 if TYPE_CHECKING:
@@ -100,11 +101,10 @@ class PromptStage:
     def bound(self, pipeline: Pipeline, stage: State) -> Callable[[StageRequest], Awaitable[Any]]:
         """Return the port that this is in a pipeline: its runs live there, in its journal, told to its observers."""
         output = OUTPUTS.get(stage) if self._output_type is None else self._output_type
-        agent = agent_below(pipeline, output, self._options)
-        return _BoundStage(agent, self._prompt)
+        return BoundStage(agent_below(pipeline, output, self._options), self._prompt)
 
 
-class _BoundStage:
+class BoundStage:
     """A PromptStage in its place."""
 
     effect = "idempotent"
@@ -112,6 +112,11 @@ class _BoundStage:
     def __init__(self, agent: Orchestrator, prompt: str | Callable[[StageRequest], str]) -> None:
         self._agent = agent
         self._prompt = prompt
+
+    @property
+    def hosting(self) -> LoopHosting:
+        """For the engine that runs the pipeline."""
+        return self._agent.hosting
 
     async def __call__(self, request: StageRequest) -> Any:
         """Run the model, or go on with its run. Raises the RunStopped of one that did not complete."""

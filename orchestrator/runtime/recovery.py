@@ -53,6 +53,8 @@ class OpenRun:
     """When a question of it expires (epoch seconds), which lets it go on; 0: never."""
     launched: bool = False
     """Whoever began it kept with it how its agent is made (`launch`)."""
+    tenant: str = ""
+    """Whose it is, where it was left to workers for somebody."""
 
 
 class EndedMeanwhile(RunError):
@@ -137,6 +139,7 @@ class Recovery:
             unattended=by_itself and unattended(stored, unread, now),
             expires_at=expiry(stored) if by_itself else 0.0,
             launched=bool(stored.created.get("launch")),
+            tenant=stored.tenant,
         )
 
     def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:

@@ -14,7 +14,7 @@ def place(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
     machine = run.machine
     run.cursor = stored.state or run.cursor
     run.seq = stored.seq
-    run.parked = True
+    run.parked, run.unheard = True, not stored.begun
     run.started_at, run.entered_at = now - stored.elapsed, now
     run.mailbox.forget(stored.handled)
     run.inbox = stored.inbox

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import machine, parsing, report, rounds, trigger, typed
+from tests.benchmarks import machine, parsing, report, rounds, stores, trigger, typed
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
 from tests.benchmarks.roster import OURS, ROSTER
@@ -67,6 +67,10 @@ def main() -> None:
         objects = typed.measure()
         print("", *typed.rows(objects), sep="\n", flush=True)
         figures.append(asdict(objects))
+    if options.only in stores.NAME:
+        stored = stores.measure()
+        print("", *stores.lines(stored), sep="\n", flush=True)
+        figures += [asdict(one) for one in stored]
     if options.only in HELP:
         print(f"\n{HELP}: {_help_ms():.0f} ms, median of 9 (a process each)", flush=True)
     if journalled:

@@ -54,7 +54,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.switch",
         "orchestrator.docstring",
     ),
-    ("orchestrator.kernel", "orchestrator.messages"),
+    ("orchestrator.kernel", "orchestrator.messages", "orchestrator.address"),
     ("orchestrator.errors", "orchestrator_guards"),
 )
 
@@ -69,9 +69,12 @@ DOORS: dict[str, tuple[str, ...]] = {
     "anthropic": ("orchestrator.providers.anthropic",),
     "anyio": ("orchestrator.providers.mcp",),
     "apsw": ("orchestrator.journal.sqlite",),
+    "dbos": ("orchestrator.engines.dbos",),
     "mcp": ("orchestrator.providers.mcp",),
     "mcp_types": ("orchestrator.providers.mcp",),
     "openai": ("orchestrator.providers.openai",),
+    "procrastinate": ("orchestrator.engines.procrastinate",),
+    "psycopg": ("orchestrator.journal.postgres", "orchestrator.engines.procrastinate"),
     "opentelemetry": ("orchestrator.telemetry.otel", "orchestrator.telemetry.traceparent"),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",

@@ -23,6 +23,7 @@ PUBLIC = {
     "RunStream", "TokenDelta",
     # telemetry and journal
     "Metrics", "TransitionLog", "ParkNotice", "MemoryJournal", "SqliteJournal", "SqliteMemory",
+    "PostgresJournal",
     # stored runs and people
     "OpenRun", "Question", "Migration", "LocalEngine",
     # doubles

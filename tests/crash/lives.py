@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import AnswerRefused, RunUnknown
-from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.llm_loop import Orchestrator
 from tests.crash.invariants import Ran, check_run
 from tests.crash.loop_worker import RUN
 from tests.crash.outside import CALLS, SCRIPT, Line, Outside, agent, happened, said_by
+from tests.crash.place import journal_of, left
 
 MOST_LIVES = 12
 """A run that needs more than this is not getting on."""
@@ -56,7 +56,8 @@ class Lives:
 
     async def _prove(self, *, answer: bool) -> Ran | None:
         outside = Outside(self.folder / "outside")
-        async with SqliteJournal(self.folder / "journal.db") as journal:
+        async with journal_of(self.folder) as journal:
+            await left(journal, RUN)
             one = agent(outside, journal, observers=())
             try:
                 ran = await check_run(journal, RUN, outside.history, agent=one)

@@ -27,10 +27,11 @@ from typing import Any
 from orchestrator.errors import JournalError, RunUnknown, Suspended
 from orchestrator.journal.crashing import WRITES, CrashingJournal, kill
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Fact, RunParked
 from orchestrator.runtime.result import Result
 from tests.crash.outside import Outside, Tap, agent
+from tests.crash.place import journal_of
 from tests.crash.worker import forked, started
 
 RUN = "r"
@@ -63,7 +64,7 @@ class Child:
         fatal = signal.SIGSTOP if kill == "frozen" else signal.SIGKILL
         self._fate = Fate(int(at) if kill in {"outside", "frozen"} else 0, fatal)
         self._outside = Outside(folder / "outside", point=self._fate.point)
-        self._inner = SqliteJournal(folder / "journal.db")
+        self._inner = journal_of(folder)
         self._journal = crashing(self._inner, kill, int(at))
         self._task: asyncio.Task[Result] | None = None
         if kill == "later":
@@ -99,7 +100,7 @@ class Child:
         self._outside.say("result", RUN, **ended, events=[one.event for one in result.transitions])
 
 
-def crashing(inner: SqliteJournal, when: str, at: int) -> CrashingJournal:
+def crashing(inner: Journal, when: str, at: int) -> CrashingJournal:
     """Return the journal that kills us, or only counts."""
     if when == "before":
         return CrashingJournal(inner, at=at, when="before", on=WRITES, crash=kill)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.store import Store, at_journal
@@ -17,7 +16,7 @@ from orchestrator.runtime.orchestration.metrics import RunMetrics
 from orchestrator.runtime.recovery import path_of
 
 
-def report_run(run: str | None, *, json: bool, journal: Path | None) -> int:
+def report_run(run: str | None, *, json: bool, journal: Address | None) -> int:
     """Print the report of a run, without one of the newest. Raises ConfigError where there is none."""
 
     async def work(store: Store) -> tuple[str, RunMetrics]:
@@ -55,6 +54,6 @@ async def _newest(store: Store) -> RunHead:
     ours = [head for head in heads if head.graph in (PIPELINE.name, checkpoint.GRAPH)]
     if not ours:
         raise ConfigError(
-            f"no run of the pipeline in {store.journal.path}: `orchestrator pipeline run --example` makes one"
+            f"no run of the pipeline in {store.journal.address}: `orchestrator pipeline run --example` makes one"
         )
     return ours[-1]

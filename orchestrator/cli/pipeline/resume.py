@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.load import params_from
 from orchestrator.cli.output import shown
 from orchestrator.cli.pipeline.run import View, check_output, conducted
@@ -37,7 +38,7 @@ class Wanted:
     output: Path | None = None
     log: Path | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 def resume_run(wanted: Wanted) -> int:
@@ -53,7 +54,7 @@ def resume_run(wanted: Wanted) -> int:
     view = View(
         run_id=head.run_id,
         place=journal_file(wanted.journal),
-        journal=_absolute(wanted.journal),
+        journal=wanted.journal.absolute() if isinstance(wanted.journal, Path) else wanted.journal,
         log=_absolute(wanted.log),
         json=wanted.json,
         output=_absolute(wanted.output),

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
@@ -22,7 +23,7 @@ from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
 from orchestrator.errors import ConfigError
 from orchestrator.examples.pipeline import SPEC
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
@@ -44,7 +45,7 @@ class Asked:
     run_id: str | None = None
     log: Path | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +53,9 @@ class View:
     """How a run is shown, and where it is kept."""
 
     run_id: str
-    place: Path
-    """The file of the journal."""
-    journal: Path | None = None
+    place: Address
+    """The journal."""
+    journal: Address | None = None
     """As the command line names it: commands that are printed name it again."""
     log: Path | None = None
     json: bool = False
@@ -97,7 +98,7 @@ Going = Callable[[Pipeline], Awaitable[PipelineResult]]
 def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: PipelineLimits, go: Going) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
     ports = spec.ports()
-    journal = SqliteJournal(view.place)
+    journal = journal_at(view.place)
     screen = None if view.json else functools.partial(Screen, PIPELINE)
     watched: Carried[Pipeline, PipelineResult] = Carried(PIPELINE, view.run_id, view.place, screen)
     with logging_to(view.log, Settings.load().log_level) as logs:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.find import Found, opened, run_named, send
@@ -26,7 +27,7 @@ class Given:
     file: Path | None = None
     by: str | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 def answer_questions(given: Given) -> int:

@@ -42,7 +42,7 @@ async def run_named(store: Store, name: str | None) -> Found:
     if name is None:
         if not ours:
             raise ConfigError(
-                f"no run of the loop in {store.journal.path}: `orchestrator ralph run --example` makes one"
+                f"no run of the loop in {store.journal.address}: `orchestrator ralph run --example` makes one"
             )
         return await _read(store, ours[-1])
     if (session := _folder(name)) is not None:
@@ -64,7 +64,7 @@ async def _of_session(store: Store, session: Path, ours: list[RunHead]) -> Found
             found = await _read(store, head)
             if found.session == session:
                 return found
-    raise ConfigError(f"no run of session {shown(str(session))} in {store.journal.path}")
+    raise ConfigError(f"no run of session {shown(str(session))} in {store.journal.address}")
 
 
 async def send(store: Store, run_id: str, kind: str, body: Mapping[str, Any], by: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.board import counted, rows, task_json
@@ -17,7 +18,7 @@ from orchestrator.machines.ralph.model import Task
 from orchestrator.runtime import ralph_record
 
 
-def show_status(run: str | None, *, json: bool, journal: Path | None) -> int:
+def show_status(run: str | None, *, json: bool, journal: Address | None) -> int:
     """Print how a run stands, without one the newest. Raises ConfigError where there is none."""
 
     async def work(store: Store) -> tuple[str, Path, OrchestratorOutput]:
@@ -43,7 +44,7 @@ def show_status(run: str | None, *, json: bool, journal: Path | None) -> int:
     return Exit.COMPLETED
 
 
-def show_tasks(what: str | None, *, json: bool, journal: Path | None) -> int:
+def show_tasks(what: str | None, *, json: bool, journal: Address | None) -> int:
     """Print the tasks of a run, of a session's directory, or of a list of tasks. Raises ConfigError."""
     tasks = _tasks(what, journal)
     if json:
@@ -53,7 +54,7 @@ def show_tasks(what: str | None, *, json: bool, journal: Path | None) -> int:
     return Exit.COMPLETED
 
 
-def _tasks(what: str | None, journal: Path | None) -> tuple[Task, ...]:
+def _tasks(what: str | None, journal: Address | None) -> tuple[Task, ...]:
     if what is not None and Path(what).is_dir():
         return opened(Path(what)).tasks()
     if what is not None and Path(what).is_file():

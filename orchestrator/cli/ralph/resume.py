@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.load import params_from
 from orchestrator.cli.output import shown
 from orchestrator.cli.pipeline.resume import at_home
@@ -32,7 +33,7 @@ class Wanted:
     by: str | None = None
     log: Path | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 def resume_run(wanted: Wanted) -> int:
@@ -48,7 +49,7 @@ def resume_run(wanted: Wanted) -> int:
     view = View(
         place=journal_file(wanted.journal),
         root=Path(launch.get("root") or ".ralph-sessions"),
-        journal=None if wanted.journal is None else wanted.journal.absolute(),
+        journal=wanted.journal.absolute() if isinstance(wanted.journal, Path) else wanted.journal,
         run_id=run_id,
         session=found.session,
         log=None if wanted.log is None else wanted.log.absolute(),

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
@@ -23,9 +24,9 @@ from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
 from orchestrator.errors import ConfigError, RunError, RunExists, Suspended
 from orchestrator.examples.ralph import AGENTS, ANSWERS, REQUEST
+from orchestrator.journal.opening import journal_at
 from orchestrator.journal.session.directory import SessionDirectory, session_id_for
 from orchestrator.journal.session.importing import Taken
-from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
@@ -52,17 +53,17 @@ class Asked:
     root: Path = Path(".ralph-sessions")
     log: Path | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """How a run is shown, and where it is kept."""
 
-    place: Path
+    place: Address
     """The file of the journal."""
     root: Path
-    journal: Path | None = None
+    journal: Address | None = None
     """As the command line names it: commands that are printed name it again."""
     run_id: str | None = None
     session: Path | None = None
@@ -137,7 +138,7 @@ class Staff:
 def conducted(view: View, staff: Staff, go: Going) -> int:
     """Let one run go on in front of whoever looks, and return the exit code of its outcome."""
     ports = staff.agents.ports()
-    journal = SqliteJournal(view.place)
+    journal = journal_at(view.place)
     look = Look(view.root, view.session)
     screen = None if view.json else functools.partial(Screen, RALPH, board=functools.partial(TaskBoard, look))
     watched: Carried[RalphOrchestrator, RalphResult] = Carried(RALPH, view.run_id, view.place, screen)

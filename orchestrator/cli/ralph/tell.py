@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json
 from orchestrator.cli.ralph.find import run_named, send
@@ -28,7 +28,7 @@ class Said:
     kind: str
     by: str | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 def tell_run(said: Said) -> int:

@@ -15,7 +15,7 @@ from orchestrator.cli.load import params_from
 from orchestrator.cli.model import model_of
 from orchestrator.cli.rlm.isolation import level_of
 from orchestrator.errors import ConfigError
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS, RlmLimits
@@ -70,7 +70,7 @@ class Made:
         bounds = build(ReplLimits, {**seconds, **self.repl_limits}, "repl limits")
         return partial(WorkerRepl, limits=bounds, sandbox=Sandbox(least=level_of(self.least)))
 
-    def rlm(self, limits: RlmLimits, journal: SqliteJournal, observers: Iterable[Observer]) -> Rlm:
+    def rlm(self, limits: RlmLimits, journal: Journal, observers: Iterable[Observer]) -> Rlm:
         """Put it together. Raises ConfigError, ReplayError or OSError."""
         settings, launch = Settings.load(), self.launch
         parts = Parts.of(launch)

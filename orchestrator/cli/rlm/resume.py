@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.output import shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.made import Made
@@ -36,7 +37,7 @@ class Wanted:
     output: Path | None = None
     log: Path | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 def resume_run(wanted: Wanted) -> int:
@@ -50,7 +51,7 @@ def resume_run(wanted: Wanted) -> int:
     limits = made.limits(wanted.limits, stored)
     view = View(
         run_id=head.run_id,
-        journal=None if wanted.journal is None else wanted.journal.absolute(),
+        journal=wanted.journal.absolute() if isinstance(wanted.journal, Path) else wanted.journal,
         log=None if wanted.log is None else wanted.log.absolute(),
         json=wanted.json,
         output=output,

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.address import Address
 from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch
@@ -21,7 +22,7 @@ from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
 from orchestrator.errors import ConfigError
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.rlm.limits import RlmLimits
@@ -53,7 +54,7 @@ class Asked:
     conversation: str | None = None
     log: Path | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class View:
     """How a run is shown, and where it is kept."""
 
     run_id: str
-    journal: Path | None = None
+    journal: Address | None = None
     """As the command line names it."""
     log: Path | None = None
     json: bool = False
@@ -103,7 +104,7 @@ def run_file(asked: Asked) -> int:
 def conducted(view: View, made: Made, limits: RlmLimits, go: Going) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
     place = journal_file(view.journal)
-    journal = SqliteJournal(place)
+    journal = journal_at(place)
     graph = CODE_MODE if made.mode == "code" else TOOLS_MODE
     screen = None if view.json else functools.partial(Screen, graph)
     watched: Carried[Rlm, RlmResult] = Carried(graph, view.run_id, place, screen)

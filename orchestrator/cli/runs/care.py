@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment, roughly, seconds_in, size, words
@@ -14,7 +15,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 
 
 def prune_runs(
-    *, older_than: str | None, keep_last: int | None, yes: bool, json: bool, journal: Path | None
+    *, older_than: str | None, keep_last: int | None, yes: bool, json: bool, journal: Address | None
 ) -> int:
     """Remove ended runs that meet every condition; without `yes` only say how many there are."""
     if older_than is None and keep_last is None:
@@ -62,7 +63,7 @@ async def _to_prune(store: Store, before: float | None, keep: int) -> tuple[int,
     return len(doomed), min(doomed, default=0.0)
 
 
-def erase_run(name: str, *, yes: bool, json: bool, journal: Path | None) -> int:
+def erase_run(name: str, *, yes: bool, json: bool, journal: Address | None) -> int:
     """Remove one run, whatever its state, that nobody holds."""
 
     async def work(store: Store) -> int:
@@ -83,9 +84,10 @@ def erase_run(name: str, *, yes: bool, json: bool, journal: Path | None) -> int:
     return at_journal(journal, work)
 
 
-def back_up(target: Path, *, json: bool, journal: Path | None) -> int:
+def back_up(target: Path, *, json: bool, journal: Address | None) -> int:
     """Write a proved copy of the journal while runs go on."""
-    at_journal(journal, lambda store: store.journal.backup(target))
+    _refuse_server(journal, "back up", "pg_dump or pg_basebackup")
+    at_journal(journal, lambda store: _written(store, target))
     written = target.stat().st_size
     if json:
         say_json({"backup": str(target.absolute()), "bytes": written})
@@ -95,9 +97,24 @@ def back_up(target: Path, *, json: bool, journal: Path | None) -> int:
     return Exit.COMPLETED
 
 
-def restore_journal(source: Path, *, json: bool, journal: Path | None) -> int:
+async def _written(store: Store, target: Path) -> None:
+    if isinstance(store.journal, SqliteJournal):
+        await store.journal.backup(target)
+
+
+def _refuse_server(given: Address | None, what: str, by: str) -> Path:
+    """Return the journal's file. Raises ConfigError for a server, whose copies are its own business."""
+    place = journal_file(given)
+    if isinstance(place, Path):
+        return place
+    raise ConfigError(
+        f"journal {place} is a server's database: {what} it with {by}, then `orchestrator doctor`"
+    )
+
+
+def restore_journal(source: Path, *, json: bool, journal: Address | None) -> int:
     """Make a journal out of a backup where none is yet."""
-    path = journal_file(journal)
+    path = _refuse_server(journal, "restore", "pg_restore, or the server's own backups")
     try:
         SqliteJournal.restore(source, path)
     except RunError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import Store
@@ -45,7 +47,9 @@ def resumption(store: Store, stored: StoredRun) -> str:
 
 def of_project(store: Store) -> str:
     """Return the command that says how the project of a run of approval stands, and what can be done with it."""
-    return words("approval", "status", "--project", str(store.journal.path.parent.parent))
+    place = store.journal.address
+    project = ("--project", str(place.parent.parent)) if isinstance(place, Path) else ()
+    return words("approval", "status", *project)
 
 
 def refuse_approval(store: Store, head: RunHead) -> None:

@@ -8,9 +8,9 @@ import select
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.carrier import going_on
@@ -36,7 +36,7 @@ class Wanted:
     since: int
     content: bool
     json: bool
-    journal: Path | None
+    journal: Address | None
 
 
 def print_events(wanted: Wanted) -> int:

@@ -8,6 +8,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.events import as_json
@@ -22,7 +23,7 @@ FORMAT = "orchestrator-run/1"
 """Of an export without content."""
 
 
-def export_run(name: str, *, content: bool, output: Path | None, json: bool, journal: Path | None) -> int:
+def export_run(name: str, *, content: bool, output: Path | None, json: bool, journal: Address | None) -> int:
     """Print a run as one line of JSON, or write it to a file that must not exist (mode 0600)."""
 
     async def work(store: Store) -> tuple[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.address import Address
 from orchestrator.cli.launch import Instead, Launch, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import shown
@@ -32,7 +33,7 @@ class Wanted:
     run_id: str | None = None
     log: Path | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json
 from orchestrator.cli.runs.phrase import many, roughly, table
@@ -29,7 +29,7 @@ class Wanted(NamedTuple):
     all: bool
     """Also those that stand for engines."""
     json: bool
-    journal: Path | None
+    journal: Address | None
 
 
 class Row(NamedTuple):

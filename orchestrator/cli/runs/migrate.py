@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import imported
 from orchestrator.cli.output import complain, say, say_json, shown
@@ -36,7 +36,7 @@ class Wanted:
     made: str | None = None
     dry: bool = False
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 class Flight(NamedTuple):

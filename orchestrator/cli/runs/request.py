@@ -11,10 +11,10 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.carrier import carrier, lets_go_on, named, refuse_approval, resumption
@@ -49,7 +49,7 @@ class Wanted:
     by: str | None
     why: str | None
     json: bool
-    journal: Path | None
+    journal: Address | None
     call: str | None = None
     digest: str | None = None
     arguments: str | None = None

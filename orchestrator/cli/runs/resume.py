@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Instead, Launch, Parts, rebuilt
 from orchestrator.cli.load import limits_from
@@ -42,7 +43,7 @@ class Wanted:
     by: str | None = None
     log: Path | None = None
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def _tell_again(result: Result, *, json: bool) -> int:
 # ---- the list ----
 
 
-def list_open(journal: Path | None, *, json: bool) -> int:
+def list_open(journal: Address | None, *, json: bool) -> int:
     """Print every run that has not ended and what `runs resume` would do with it; nothing is touched."""
 
     async def work(store: Store) -> int:

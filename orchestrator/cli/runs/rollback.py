@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.launch import Launch
 from orchestrator.cli.output import complain, say, say_json, shown
@@ -35,7 +36,7 @@ class Wanted:
     step: str | None = None
     yes: bool = False
     json: bool = False
-    journal: Path | None = None
+    journal: Address | None = None
 
 
 def roll_back(wanted: Wanted) -> int:

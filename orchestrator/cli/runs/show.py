@@ -6,9 +6,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs import path, question, tree
@@ -38,7 +38,7 @@ class Shown:
     """It takes the run up by itself, where nobody holds it."""
 
 
-def show_run(name: str, *, json: bool, journal: Path | None) -> int:
+def show_run(name: str, *, json: bool, journal: Address | None) -> int:
     """Print one run."""
 
     async def work(store: Store) -> int:

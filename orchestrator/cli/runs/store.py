@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.address import Address
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.story import Story
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.heads import heads
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.kernel.journal import RunHead
 from orchestrator.settings import Settings
 
@@ -30,8 +31,8 @@ _NAMED = 3
 class Store:
     """An open journal."""
 
-    journal: SqliteJournal
-    given: Path | None
+    journal: StoredJournal
+    given: Address | None
     """As it stood on the command line: commands that are printed name it again."""
 
     async def heads(self) -> tuple[list[RunHead], str]:
@@ -54,7 +55,7 @@ class Store:
         raise ConfigError(self._unknown(name, found))
 
     def _unknown(self, name: str, found: list[RunHead]) -> str:
-        where = f"no run {shown(name, 80)!r} in {self.journal.path}"
+        where = f"no run {shown(name, 80)!r} in {self.journal.address}"
         if not found:
             return f"{where}: no run was recorded there yet"
         known = [head.run_id for head in found]
@@ -74,22 +75,25 @@ class Store:
         return words(group, name, *rest, *journal)
 
 
-def journal_file(given: Path | None) -> Path:
+def journal_file(given: Address | None) -> Address:
     """Return where the journal is to be. Raises ConfigError when the settings cannot be read."""
-    return (given or Settings.load().journal).absolute()
+    place = given or Settings.load().journal
+    return place.absolute() if isinstance(place, Path) else place
 
 
-def existing(given: Path | None) -> Path:
-    """Return the journal's file. Raises ConfigError when there is none; nothing is created."""
+def existing(given: Address | None) -> Address:
+    """Return the journal's file or address. Raises ConfigError when there is no such file; nothing is created."""
     path = journal_file(given)
-    if not path.is_file():
+    if isinstance(path, Path) and not path.is_file():
         raise ConfigError(
             f"there is no journal {path}: name another with --journal or ORCHESTRATOR_JOURNAL, or run something first"
         )
     return path
 
 
-def at_journal(given: Path | None, work: Callable[[Store], Awaitable[T]], *, only_reads: bool = False) -> T:
+def at_journal(
+    given: Address | None, work: Callable[[Store], Awaitable[T]], *, only_reads: bool = False
+) -> T:
     """Do something with a journal that exists. What goes wrong with it is a ConfigError: exit code 2.
 
     What `only_reads` works where nothing can be written: whoever is called because a disk is full has to see the runs.
@@ -97,7 +101,7 @@ def at_journal(given: Path | None, work: Callable[[Store], Awaitable[T]], *, onl
     path = existing(given)
 
     async def opened() -> T:
-        async with SqliteJournal(path, only_reads=only_reads) as journal:
+        async with journal_at(path, only_reads=only_reads, create=False) as journal:
             return await work(Store(journal, given))
 
     try:

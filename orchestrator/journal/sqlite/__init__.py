@@ -57,7 +57,7 @@ class SqliteJournal:
         now: Callable[[], float] = time.time,
         only_reads: bool = False,
     ) -> None:
-        self.path = Path(path).absolute()
+        self.path = self.address = Path(path).absolute()
         self._queue = queue
         self._busy = busy
         self._now = now
@@ -219,6 +219,10 @@ class SqliteJournal:
     def restore(source: str | Path, path: str | Path) -> None:
         """Make a journal out of a backup, proved first; `path` must not exist. Raises JournalError."""
         backup.restore(Path(source).absolute(), Path(path).absolute())
+
+    async def size(self) -> int:
+        """Return the bytes of the file, of its log and of the blobs beside it."""
+        return await self._read(Handle.size)
 
     async def check(self) -> Health:
         """Read everything and prove it: for `doctor`. Problems are in the result, not raised."""

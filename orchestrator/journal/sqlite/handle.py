@@ -52,6 +52,18 @@ class Handle:
             self.writer = Writer(db, limit=queue, explain=self.explain, name=path.name)
             on_failure.pop_all()
 
+    def size(self) -> int:
+        """Return the bytes of the file, of its log and of the blobs beside it."""
+        files = [self.path, beside(self.path, "-wal")]
+        blobs = beside(self.path, "-blobs")
+        if blobs.is_dir():
+            files += blobs.iterdir()
+        total = 0
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+                total += file.stat().st_size
+        return total
+
     def explain(self, error: BaseException) -> JournalError:
         """Return one of our errors for what went wrong."""
         return explain(error, self.path, self.busy)

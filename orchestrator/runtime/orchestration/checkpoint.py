@@ -21,9 +21,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.address import address_of
 from orchestrator.errors import ConfigError, Corrupt, RunUnknown, TooNew
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.clock import Clock, SystemClock
 from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal
 from orchestrator.kernel.outcome import Ending
@@ -45,7 +46,7 @@ VERSION = 1
 
 
 class CheckpointManager:
-    """Keeps one state machine under a name in a journal: a store, the path of one (SQLite), or None for memory.
+    """Keeps one state machine under a name in a journal: a store, its path or postgresql://…, or None for memory.
 
     Two machines need two names. A path is opened for each call and let go of after it.
     """
@@ -88,7 +89,7 @@ class CheckpointManager:
     async def _with(self, work: Callable[[Journal], Coroutine[Any, Any, T]]) -> T:
         if not isinstance(self._place, str | Path):
             return await work(self._place)
-        async with SqliteJournal(self._place) as journal:
+        async with journal_at(address_of(self._place)) as journal:
             return await work(journal)
 
     async def _save(self, journal: Journal, whole: dict[str, Any], end: Ending | None) -> None:

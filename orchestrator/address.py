@@ -1,0 +1,86 @@
+"""Where a journal is: the path of a file, or the address of a PostgreSQL database. Opens nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
+
+from orchestrator.errors import ConfigError
+
+SCHEMES: Final = ("postgresql://", "postgres://")
+_SECRETS: Final = re.compile(r"(?i)\b(password|sslpassword)\s*=\s*('(?:\\.|[^'\\])*'|[^\s&]*)")
+_STARS: Final = r"\1=***"
+_OTHER_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+
+
+class Dsn:
+    """The address of a database. Its text and its repr show no password; `secret` is the whole.
+
+    A URL (`postgresql://user:password@host:5432/database`), or libpq's `host=… dbname=…`.
+    """
+
+    __slots__ = ("secret",)
+
+    def __init__(self, secret: str) -> None:
+        self.secret = secret
+
+    def __str__(self) -> str:
+        scheme, separator, rest = self.secret.partition("://")
+        if not separator:
+            return _SECRETS.sub(_STARS, self.secret)
+        # By the last @: a password in which somebody did not escape an @ or a / is still none of the reader's business.
+        who, at, where = rest.rpartition("@")
+        user = who.partition(":")[0]
+        return f"{scheme}://{user}{at if user else ''}{_SECRETS.sub(_STARS, where)}"
+
+    def __repr__(self) -> str:
+        return f"Dsn({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dsn) and other.secret == self.secret
+
+    def __hash__(self) -> int:
+        return hash(self.secret)
+
+    @property
+    def password(self) -> str:
+        """The password in it, as it is written there; empty where there is none."""
+        separator, rest = self.secret.partition("://")[1:]
+        who = rest.rpartition("@")[0] if separator else ""
+        named = _SECRETS.search(rest if separator else self.secret)
+        return who.partition(":")[2] or (named[2].strip("'") if named else "")
+
+
+def hidden(text: str, dsn: str | Dsn) -> str:
+    """Return a text in which neither the address of a database nor the password in it stands open."""
+    place = dsn if isinstance(dsn, Dsn) else Dsn(dsn)
+    text = text.replace(place.secret, str(place))
+    secrets = {place.password, unquote(place.password)} - {""}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+Address: TypeAlias = Path | Dsn
+
+
+def address_of(given: Any) -> Address:
+    """Return what a text names: `postgresql://…` is a database, other text a path. Raises ConfigError.
+
+    A path that was made of such a URL (then `//` has become `/`) is refused rather than made a file's name.
+    """
+    if isinstance(given, Path | Dsn):
+        text = str(given) if isinstance(given, Path) else ""
+        if text.startswith(tuple(scheme.replace("//", "/") for scheme in SCHEMES)):
+            raise ConfigError("the address of a database was given as a path: give it as text")
+        return given
+    text = str(given)
+    if text.startswith(SCHEMES):
+        return Dsn(text)
+    if other := _OTHER_SCHEME.match(text):
+        raise ConfigError(f"a journal is a file or postgresql://…, not {other[1]}://…")
+    if not text:
+        raise ConfigError("a journal is a file or postgresql://…, not empty text")
+    return Path(text)

@@ -1,0 +1,88 @@
+"""The options of `worker` and `submit`, declared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.engines.dispatcher import Caps
+
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agent",
+        metavar="[NAME=]MODULE:FUNCTION",
+        help="A function that takes the journal and returns an Orchestrator or a Pipeline; may be repeated.",
+    ),
+]
+Agent = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION", help="The agent that the run is for. Default: any with graph llm_loop."
+    ),
+]
+Tenant = Annotated[str, typer.Option(metavar="NAME", help="Whose run it is, for limits of each.")]
+Dispatcher = Annotated[
+    str, typer.Option(metavar="NAME", help="Who places runs on workers: dbos or procrastinate.")
+]
+_Name = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="What this worker is called: its own among those that live. Default: made up."
+    ),
+]
+_Slots = Annotated[int, typer.Option(metavar="N", help="How many runs go on here at once.")]
+_Grace = Annotated[float, typer.Option(metavar="SECONDS", help="How long runs get to end at a signal.")]
+_Concurrency = Annotated[
+    int, typer.Option(metavar="N", help="How many runs go on at once on all workers; 0 is any number.")
+]
+_TenantConcurrency = Annotated[
+    int, typer.Option(metavar="N", help="How many of one tenant; 0 is any number.")
+]
+_Rate = Annotated[
+    str | None, typer.Option(metavar="N/SECONDS", help="How many runs are begun or taken up within a time.")
+]
+_MetricsPort = Annotated[
+    int | None, typer.Option(metavar="N", help="Serve this worker's metrics here; 0 picks a free port.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """One worker among others, and what all of them keep to."""
+
+    name: _Name = None
+    slots: _Slots = 16
+    grace: _Grace = 30.0
+    dispatcher: Dispatcher = "dbos"
+    concurrency: _Concurrency = 0
+    tenant_concurrency: _TenantConcurrency = 0
+    rate: _Rate = None
+    metrics_port: _MetricsPort = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as the command's body names it. Raises ConfigError."""
+        number, period = rate_of(self.rate)
+        caps = Caps(
+            concurrency=self.concurrency,
+            tenant_concurrency=self.tenant_concurrency,
+            rate=number,
+            period=period,
+        )
+        named = ("name", "slots", "grace", "dispatcher", "metrics_port")
+        return {"caps": caps, **{name: getattr(self, name) for name in named}}
+
+
+def rate_of(text: str | None) -> tuple[int, float]:
+    """Return what `N/SECONDS` says; None is no limit. Raises ConfigError."""
+    from orchestrator.errors import ConfigError
+
+    if text is None:
+        return 0, 1.0
+    number, slash, period = text.partition("/")
+    try:
+        return int(number), float(period if slash else "1")
+    except ValueError:
+        raise ConfigError(f"rate {text!r} is not of the form N/SECONDS, such as 5/2") from None

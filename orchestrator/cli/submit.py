@@ -1,0 +1,102 @@
+"""`orchestrator submit`: put a run into a PostgreSQL journal, for a worker to carry."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.address import Address
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.load import imported, limits_from
+from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.run import new_id
+from orchestrator.cli.worker import database, dispatcher
+from orchestrator.engines.dispatcher import Caps, Placer
+from orchestrator.errors import ConfigError, JournalError, MissingExtra
+from orchestrator.messages import Request, Response
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of `submit`."""
+
+    prompt: str
+    agent: str | None = None
+    instructions: str | None = None
+    limits: tuple[str, ...] = ()
+    run_id: str | None = None
+    conversation: str | None = None
+    tenant: str = ""
+    dispatcher: str = "dbos"
+    caps: Caps = field(default_factory=Caps)
+    json: bool = False
+    journal: Address | None = None
+
+
+def submit_run(wanted: Wanted) -> int:
+    """Put the run into the journal, tell the dispatcher, and return the exit code. Raises ConfigError, RunError."""
+    address = database(wanted.journal, "`submit` leaves")
+    prompt = sys.stdin.read() if wanted.prompt == "-" else wanted.prompt
+    run_id = new_id(wanted.run_id)
+    try:
+        placer: Placer | None = dispatcher(wanted.dispatcher, address, wanted.caps)
+    except MissingExtra:
+        placer = None  # workers find the run by themselves, some seconds later
+
+    async def work() -> bool:
+        from orchestrator.journal.postgres import PostgresJournal
+
+        async with PostgresJournal(address) as journal:
+            await _deposit(wanted, journal, prompt, run_id)
+            return await _placed(placer, run_id, wanted.tenant)
+
+    placed = asyncio.run(work())
+    if wanted.json:
+        say_json({"run_id": run_id, "placed": placed})
+    else:
+        say(run_id)
+        if not placed:
+            complain(f"run {shown(run_id)} is in the journal; a worker finds it there by its next sweep")
+    return Exit.COMPLETED
+
+
+async def _deposit(wanted: Wanted, journal: Any, prompt: str, run_id: str) -> None:
+    options: dict[str, Any] = {"run_id": run_id, "tenant": wanted.tenant}
+    if wanted.agent is not None:
+        agent = imported(wanted.agent, "agent")(journal)
+        if not hasattr(agent, "deposit"):
+            raise ConfigError(f"agent {wanted.agent!r} made a {type(agent).__name__}, which leaves no runs")
+        await agent.deposit(prompt, **options)
+        return
+    loop = Orchestrator(_Nobody(), journal=journal, observers=(), instructions=wanted.instructions)
+    limits = limits_from(wanted.limits, Settings.load().limits)
+    await loop.deposit(prompt, conversation_id=wanted.conversation, limits=limits, **options)
+
+
+async def _placed(placer: Placer | None, run_id: str, tenant: str) -> bool:
+    if placer is None:
+        return False
+    try:
+        await placer.submit(run_id, 0, tenant=tenant)
+    except JournalError:
+        return False
+    finally:
+        if (stop := getattr(placer, "stop", None)) is not None:
+            await stop()
+    return True
+
+
+class _Nobody:
+    """Stands for the model, which the worker has: it is not asked here."""
+
+    double = True
+    model = "nobody"
+
+    async def complete(self, request: Request) -> Response:
+        raise AssertionError(
+            f"the model was asked where a run was only left ({len(request.messages)} messages)"
+        )

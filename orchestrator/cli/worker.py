@@ -1,0 +1,164 @@
+"""`orchestrator worker`: one of the processes that carry the runs of a PostgreSQL journal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.address import Address, Dsn
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.launch import Launch, Parts
+from orchestrator.cli.load import imported, limits_from
+from orchestrator.cli.output import say, shown
+from orchestrator.cli.run import logging_to
+from orchestrator.cli.runs.store import journal_file
+from orchestrator.engines.agent import Agent
+from orchestrator.engines.dispatcher import Caps, Dispatcher
+from orchestrator.engines.worker import Worker
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.record import Observer
+from orchestrator.settings import Settings
+from orchestrator.telemetry.exposition.server import serve_metrics
+from orchestrator.telemetry.metrics import Metrics
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of `worker`."""
+
+    made: Mapping[str, Any]
+    """Members of `Launch`."""
+    agents: tuple[str, ...] = ()
+    """NAME=MODULE:FUNCTION each; the function takes the journal and returns an agent."""
+    limits: tuple[str, ...] = ()
+    name: str | None = None
+    slots: int = 16
+    grace: float = 30.0
+    dispatcher: str = "dbos"
+    caps: Caps = field(default_factory=Caps)
+    metrics_port: int | None = None
+    log: Path | None = None
+    journal: Address | None = None
+
+
+def work(wanted: Wanted) -> int:
+    """Work until a signal or an operator's drain, and return the exit code. Raises ConfigError, RunError."""
+    address = database(wanted.journal, "a worker carries")
+    settings = Settings.load()
+    launch = Launch.here(settings, **wanted.made)
+    parts = Parts.of(launch) if launch.model or not wanted.agents else None
+    placing = dispatcher(wanted.dispatcher, address, wanted.caps)
+    name = wanted.name or f"{socket.gethostname()}-{_few()}"
+    with logging_to(wanted.log, settings.log_level) as logs:
+        metrics = Metrics()
+        return asyncio.run(
+            _work(wanted, _Making(launch, parts, [metrics, *logs]), placing, address, name, settings)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """What the worker's own agent is made of."""
+
+    launch: Launch
+    parts: Parts | None
+    observers: list[Observer]
+
+
+async def _work(  # noqa: PLR0917 - what one command line says
+    wanted: Wanted, making: _Making, placing: Dispatcher, address: Dsn, name: str, settings: Settings
+) -> int:
+    from orchestrator.journal.postgres import PostgresJournal
+
+    async with PostgresJournal(address, name=name) as journal:
+        limits = limits_from(wanted.limits, settings.limits)
+        async with _agents(wanted, making, journal, limits) as agents:
+            if not agents:
+                raise ConfigError("a worker needs an agent: --model SPEC, or --agent MODULE:FUNCTION")
+            worker = Worker(agents, placing, slots=wanted.slots, grace=wanted.grace, signals=SIGNALS)
+            async with worker, contextlib.AsyncExitStack() as stack:
+                served = ""
+                if wanted.metrics_port is not None:
+                    server = stack.enter_context(serve_metrics(port=wanted.metrics_port))
+                    served = f", metrics at {server.url}"
+                graphs = ", ".join(sorted({agent.hosting.graph for agent in agents.values()}))
+                say(f"worker {shown(name)} carries {graphs} of {address}, {wanted.slots} slots{served}")
+                drained = await worker.run_until_signal()
+    say(
+        f"worker {shown(name)} has stopped: {len(drained.ended)} runs ended, "
+        f"{len(drained.parked) + len(drained.interrupted)} left to others"
+    )
+    return Exit.COMPLETED
+
+
+@asynccontextmanager
+async def _agents(
+    wanted: Wanted, making: _Making, journal: Journal, limits: Any
+) -> AsyncIterator[dict[str, Agent]]:
+    """Make the agents of a worker: those named, and the one that the command line itself describes."""
+    found = dict(_named(spec, journal) for spec in wanted.agents)
+    if making.parts is None:
+        yield found
+        return
+    own = making.launch.agent(
+        making.parts, journal=journal, observers=making.observers, limits=limits, keep=False
+    )
+    async with own as agent:
+        yield {**found, "llm_loop": agent}
+
+
+def _named(spec: str, journal: Journal) -> tuple[str, Agent]:
+    """Return an agent and what it is called. Raises ConfigError."""
+    name, equals, place = spec.partition("=")
+    if not equals:
+        name, place = spec.rpartition(":")[2], spec
+    make = imported(place, "agent")
+    if not callable(make):
+        raise ConfigError(
+            f"agent {place!r} is no function; name one that takes the journal and returns an agent"
+        )
+    try:
+        agent = make(journal)
+    except TypeError as error:
+        raise ConfigError(f"agent {place!r} cannot be made: {error}") from error
+    return name, agent
+
+
+def database(given: Address | None, who: str) -> Dsn:
+    """Return the address of the database. Raises ConfigError where the journal is a file."""
+    place = journal_file(given)
+    if isinstance(place, Dsn):
+        return place
+    raise ConfigError(
+        f"{who} runs of a PostgreSQL journal, which many machines share, and {place} is a file: "
+        "give --dsn postgresql://user@host/database or set ORCHESTRATOR_JOURNAL"
+    )
+
+
+def dispatcher(kind: str, address: Dsn, caps: Caps) -> Dispatcher:
+    """Return the dispatcher of a name. Raises ConfigError, MissingExtra."""
+    if kind == "dbos":
+        from orchestrator.engines.dbos import DbosDispatcher
+
+        return DbosDispatcher(address, caps=caps)
+    if kind == "procrastinate":
+        from orchestrator.engines.procrastinate import ProcrastinateDispatcher
+
+        return ProcrastinateDispatcher(address, caps=caps)
+    raise ConfigError(f"dispatcher is {kind!r}; it must be dbos or procrastinate")
+
+
+def _few() -> str:
+    import secrets
+
+    return secrets.token_hex(4)

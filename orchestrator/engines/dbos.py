@@ -1,0 +1,216 @@
+"""DBOS as the dispatcher: a queue in the PostgreSQL database of the journal, and nothing of the runs but their ids.
+
+DBOS records a workflow for each (run, slice), lets one executor take it, keeps to the limits of the queue, and forgets
+nothing at a restart of the server. What the journal needs of it is only that: no step of a run is a step of DBOS, so
+nothing has to be replayed in order, no version of an application binds a run, and nobody who can write to the
+database has code run by what a worker unpickles. Only its public interface is used.
+
+Its workflows are one function that never changes, so its application version is a constant. Nobody in the open part
+of DBOS looks for dead executors: `reap` gives what they had taken back to its queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from orchestrator.address import Dsn, address_of, hidden
+from orchestrator.engines.dispatcher import Caps, Drive
+from orchestrator.errors import ConfigError, MissingExtra, StoreDown
+
+APPLICATION = "orchestrator"
+VERSION = "agent-journal-v1"
+"""Version of what stands in DBOS's tables: a name, a run and a number. That of a run's data is the journal's own."""
+QUEUE = "orchestrator-runs"
+WORKFLOW = "orchestrator.drive"
+NOBODY = "-"
+"""Partition of runs without a tenant."""
+_OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
+_POLL = 0.1
+_ANY = 1_000_000
+
+_active: list[DbosDispatcher] = []
+"""The one of this process that is started: DBOS itself is one in each process."""
+
+
+class DbosDispatcher:
+    """Places runs on the workers of a database. Not started, it only submits.
+
+    `dsn` is that of the journal; DBOS's own tables are in `schema`. `caps` hold for all workers together: of several
+    that say different things the last one to start counts. Raises ConfigError, and MissingExtra without the
+    extra `dbos`.
+    """
+
+    def __init__(
+        self, dsn: str | Dsn, *, caps: Caps | None = None, schema: str = "orchestrator_dbos"
+    ) -> None:
+        self._dbos = _library()
+        self._address = _url(dsn)
+        self._caps = caps or Caps()
+        self._schema = schema
+        self._client: Any = None
+        self._drive: Drive | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # ---- a worker ----
+
+    async def start(self, drive: Drive, name: str, slots: int) -> None:
+        """Take slices from the queue as executor `name`. Raises ConfigError, StoreDown."""
+        if _active:
+            raise ConfigError("a process has one DBOS, and one dispatcher of this process is started already")
+        if name in ("", "local"):
+            raise ConfigError(
+                f"{name!r} is no name for a worker: DBOS gives what one executor had to the next one of its name"
+            )
+        self._drive, self._loop = drive, asyncio.get_running_loop()
+        _active.append(self)
+        try:
+            await self._launched(name, slots)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _launched(self, name: str, slots: int) -> None:
+        DBOS = self._dbos.DBOS  # noqa: N806 - a class
+        registered(DBOS)
+        try:
+            DBOS(config=self._config(name))
+            DBOS.launch()  # here, in the loop: else what it takes from the queue runs on a thread's own
+            await DBOS.register_queue_async(QUEUE, **self._limits(slots), on_conflict="always_update")
+        except Exception as error:
+            raise StoreDown(f"DBOS could not start: {_said(error, self._address)}") from error
+        if DBOS.executor_id != name:
+            raise ConfigError(
+                f"this process runs a DBOS of its own, as executor {DBOS.executor_id!r}; workers take another"
+            )
+
+    def _config(self, name: str) -> dict[str, Any]:
+        return {
+            "name": APPLICATION,
+            "system_database_url": self._address.secret,
+            "dbos_system_schema": self._schema,
+            "application_version": VERSION,
+            "executor_id": name,
+            "serializer": self._dbos.DBOSPortableJSONSerializer(),
+            "log_level": "ERROR",
+            "sys_db_pool_size": 5,
+        }
+
+    def _limits(self, slots: int) -> dict[str, Any]:
+        caps = self._caps
+        limits: dict[str, Any] = {"polling_interval_sec": _POLL}
+        limits["worker_concurrency"] = min(slots, caps.concurrency) if caps.concurrency else slots
+        if caps.concurrency:
+            limits["global_concurrency"] = caps.concurrency
+        # Always in partitions: else whoever submits had to know which limits the workers were started with.
+        limits["partition_concurrency"] = caps.tenant_concurrency or caps.concurrency or _ANY
+        if caps.rate:
+            limits["limiter"] = {"limit": caps.rate, "period": caps.period}
+        return limits
+
+    async def driven(self, run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+        """Drive a slice on the worker's own loop, whichever DBOS runs its workflows on."""
+        if self._drive is None or self._loop is None:
+            await asyncio.Event().wait()  # it stops: the slice stays this executor's, until it is reaped
+        else:
+            driving = self._drive(run_id, slice)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_only(driving), self._loop))
+
+    async def reap(self, living: frozenset[str]) -> int:
+        """Give back to the queue what executors have that are not among the living. Raises StoreDown."""
+        taken = await self._told("list_workflows", status="PENDING", queue_name=QUEUE, load_input=False)
+        lost = [one.workflow_id for one in taken if one.executor_id not in living]
+        if lost:
+            # Without its queue a workflow goes to one that no limit holds for.
+            await self._told("resume_workflows", lost, queue_name=QUEUE)
+        return len(lost)
+
+    async def stop(self) -> None:
+        """Take nothing more, and let DBOS go."""
+        self._drive = None
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="dbos end") as aside:
+            client, self._client = self._client, None
+            if client is not None:
+                await loop.run_in_executor(aside, client.destroy)
+            if self in _active:
+                _active.remove(self)
+                await loop.run_in_executor(aside, self._dbos.DBOS.destroy)
+                # DBOS made its own threads the loop's, and they are gone: `asyncio.to_thread` is to work on.
+                loop.set_default_executor(ThreadPoolExecutor())
+
+    # ---- everybody ----
+
+    async def submit(self, run_id: str, slice: int, *, tenant: str = "") -> None:  # noqa: A002 - the seam's word
+        """Put a slice of a run into the queue; one that is over there is put in anew. Raises StoreDown."""
+        name = f"{run_id}:{slice}"
+        known = await self._told("list_workflows", workflow_ids=[name], load_input=False, load_output=False)
+        if any(one.status in _OVER for one in known):
+            # Whoever drove it left the run where it was: to DBOS that is an end, and an id is used once.
+            await self._told("delete_workflow", name)
+        options: dict[str, Any] = {
+            "workflow_name": WORKFLOW,
+            "queue_name": QUEUE,
+            "workflow_id": name,
+            "queue_partition_key": tenant or NOBODY,
+            "app_version": VERSION,
+            "serialization_type": self._dbos.WorkflowSerializationFormat.PORTABLE,
+        }
+        await self._told("enqueue", options, run_id, slice)
+
+    async def _told(self, method: str, *about: Any, **options: Any) -> Any:
+        """Call a method of DBOS's client. Raises StoreDown."""
+        try:
+            if self._client is None:
+                self._client = await asyncio.to_thread(self._connected)
+            return await getattr(self._client, f"{method}_async")(*about, **options)
+        except Exception as error:
+            raise StoreDown(
+                f"DBOS cannot {method.replace('_', ' ')}: {_said(error, self._address)}"
+            ) from error
+
+    def _connected(self) -> Any:
+        return self._dbos.DBOSClient(
+            system_database_url=self._address.secret,
+            dbos_system_schema=self._schema,
+            serializer=self._dbos.DBOSPortableJSONSerializer(),
+            application_name=APPLICATION,
+            retry_connection_errors=False,
+            lazy=True,
+        )
+
+
+def registered(library: Any) -> None:
+    """Make the one workflow known to DBOS."""
+
+    async def drive(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+        for dispatcher in _active:
+            await dispatcher.driven(run_id, slice)
+
+    library.workflow(name=WORKFLOW, max_recovery_attempts=None)(drive)
+
+
+async def _only(driving: Any) -> None:
+    await driving
+
+
+def _url(given: str | Dsn) -> Dsn:
+    """Return an address in the form that DBOS takes. Raises ConfigError."""
+    address = address_of(given)
+    if isinstance(address, Dsn) and "://" in address.secret:
+        return address
+    raise ConfigError("DBOS takes the address of a database as postgresql://user:password@host:port/database")
+
+
+def _library() -> Any:
+    try:
+        import dbos
+    except ImportError as error:
+        raise MissingExtra("DBOS", "dbos") from error
+    return dbos
+
+
+def _said(error: Exception, address: Dsn) -> str:
+    """Return the first line of what an error says, without the password that the address may hold."""
+    return hidden(f"{type(error).__name__}: {error}".split("\n", 1)[0], address)

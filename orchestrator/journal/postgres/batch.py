@@ -1,0 +1,183 @@
+"""Appends that go to the server together: one statement, fenced for each run, all in one commit.
+
+What became of it is asked when the connection was lost while it was under way: a record of the right number and hash is
+there, then it landed; the run stands where it stood, then it is sent again; else somebody else owns the run. The hash
+chain makes this exact, also where the owner has changed since, and where the lost statement landed late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import psycopg
+
+from orchestrator.errors import Fenced, JournalError
+from orchestrator.journal.codec import check_blob, lines, only_claims, standing
+from orchestrator.journal.postgres.statement import APPEND, APPEND_BLOBS, STANDS
+from orchestrator.kernel.journal import Draft, Lease, chained
+
+Db: TypeAlias = psycopg.Connection[Any]
+
+_APPEND: Final = APPEND.encode()
+_APPEND_BLOBS: Final = APPEND_BLOBS.encode()
+_STANDS: Final = STANDS.encode()
+
+
+class Append:
+    """Records for a run, with the blobs they name."""
+
+    __slots__ = ("blobs", "claims", "lease", "lines", "standing")
+
+    def __init__(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None) -> None:
+        self.lease = lease
+        self.lines = lines(drafts)
+        self.standing = standing(*drafts[-1])
+        self.claims = only_claims([kind for kind, _ in self.lines])
+        self.blobs = dict(blobs) if blobs else None
+
+    def __call__(self, _: object) -> None:
+        """Nothing: appends are written by the batch."""
+
+    def check(self) -> None:
+        """Raise JournalError for a blob that has another's name."""
+        for digest, content in (self.blobs or {}).items():
+            check_blob(digest, content)
+
+
+@dataclass(slots=True)
+class Part:
+    """What one run gets: the appends of one lease that wait together, as one."""
+
+    lease: Lease
+    was_seq: int
+    was_head: str
+    seq: int
+    head: str
+    records: list[tuple[int, str, bytes, str]] = field(default_factory=list)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    standing: tuple[str, str] = ("", "")
+    progress: bool = False
+    landed: bool | None = None
+    """None: not known yet. False: fenced."""
+
+    @classmethod
+    def of(cls, lease: Lease) -> Part:
+        """Begin where a lease stands."""
+        return cls(lease, lease.seq, lease.head, lease.seq, lease.head)
+
+    def add(self, append: Append) -> None:
+        """Take one more append."""
+        lease = self.lease
+        for kind, body in append.lines:
+            self.seq += 1
+            self.head = chained(self.head, lease.run_id, self.seq, lease.epoch, kind, body)
+            self.records.append((self.seq, kind, body, self.head))
+        self.standing = append.standing
+        self.progress |= not append.claims
+        self.blobs.update(append.blobs or {})
+
+    def judge(self, epoch: int, seq: int, head: bytes, there: bytes | None) -> None:
+        """Say what became of it, by where the run stands and the hash that is in the place of its last record."""
+        if there is not None and there.hex() == self.head:
+            self.landed = True
+        elif (epoch, seq, head.hex()) != (self.lease.epoch, self.was_seq, self.was_head):
+            self.landed = False
+
+
+class Batch:
+    """Some appends, each run's by one lease. Called until it knows of each what became of it."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Part] = {}
+        self._sent = False
+
+    def add(self, append: Append) -> JournalError | None:
+        """Take an append, or return why it is none."""
+        try:
+            append.check()
+        except JournalError as error:
+            return error
+        lease = append.lease
+        self.parts.setdefault(lease.run_id, Part.of(lease)).add(append)
+        return None
+
+    def outcome(self, append: Append) -> Fenced | None:
+        """Return what an append ended with."""
+        lease = append.lease
+        return None if self.parts[lease.run_id].landed else Fenced(lease.run_id, lease.epoch)
+
+    def settle(self) -> None:
+        """Move the leases on."""
+        for part in self.parts.values():
+            if part.landed:
+                part.lease.seq, part.lease.head = part.seq, part.head
+
+    def __call__(self, db: Db) -> None:
+        """Write what is not known to be written, or to be refused."""
+        resent, self._sent = self._sent, True
+        if resent:
+            self._look(db, self._unknown())
+        waiting = self._unknown()
+        if not waiting:
+            return
+        moved = _write(db, waiting)
+        refused = [part for number, part in enumerate(waiting, 1) if number not in moved]
+        for number in moved:
+            waiting[number - 1].landed = True
+        if (
+            refused and resent
+        ):  # the lost statement may have been under way still when we looked, and landed since
+            self._look(db, refused)
+        for part in refused:
+            part.landed = bool(part.landed)
+
+    def _unknown(self) -> list[Part]:
+        return [part for part in self.parts.values() if part.landed is None]
+
+    @staticmethod
+    def _look(db: Db, parts: list[Part]) -> None:
+        asked = ([part.lease.run_id for part in parts], _numbers([part.seq for part in parts]))
+        found = {row[0]: row[1:] for row in db.execute(_STANDS, asked, binary=True)}
+        for number, part in enumerate(parts, 1):
+            if number in found:
+                part.judge(*found[number])
+            else:
+                part.landed = False  # the run is gone
+
+
+def _write(db: Db, parts: list[Part]) -> set[int]:
+    """Send the statement; return the numbers of the parts that were moved, from 1."""
+    records = [(number, part, *record) for number, part in enumerate(parts, 1) for record in part.records]
+    values: list[Any] = [
+        [part.lease.run_id for part in parts],
+        _numbers([part.lease.epoch for part in parts]),
+        _numbers([part.was_seq for part in parts]),
+        [bytes.fromhex(part.was_head) for part in parts],
+        _numbers([part.seq for part in parts]),
+        [bytes.fromhex(part.head) for part in parts],
+        [part.standing[0] for part in parts],
+        [part.standing[1] for part in parts],
+        _numbers([part.progress for part in parts]),
+        _numbers([record[0] for record in records]),
+        _numbers([record[2] for record in records]),
+        _numbers([record[1].lease.epoch for record in records]),
+        [record[3] for record in records],
+        [record[4] for record in records],
+        [bytes.fromhex(record[5]) for record in records],
+    ]
+    blobs = [(number, *blob) for number, part in enumerate(parts, 1) for blob in part.blobs.items()]
+    if blobs:
+        values += [
+            _numbers([blob[0] for blob in blobs]),
+            [bytes.fromhex(blob[1]) for blob in blobs],
+            [blob[2] for blob in blobs],
+        ]
+    found = db.execute(_APPEND_BLOBS if blobs else _APPEND, values, prepare=True)
+    return {row[0] for row in found}
+
+
+def _numbers(values: Sequence[int]) -> str:
+    """Return an array as text: of a list the driver would choose a type by its biggest number, and prepare anew."""
+    return f"{{{','.join(map(str, values))}}}"

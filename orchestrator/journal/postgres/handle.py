@@ -1,0 +1,70 @@
+"""An open journal: two sessions, the writer, the holder that says we live; and how it is let go of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from orchestrator.address import Dsn
+from orchestrator.journal.postgres.presence import Presence
+from orchestrator.journal.postgres.session import Db, Session
+from orchestrator.journal.postgres.writer import Writer
+
+T = TypeVar("T")
+
+
+class Handle:
+    """Everything that is open. Constructing opens it, or raises."""
+
+    def __init__(
+        self,
+        address: Dsn,
+        *,
+        tables: str,
+        name: str,
+        ttl: float,
+        patience: float,
+        opening: float,
+        queue: int,
+        create: bool,
+        only_reads: bool,
+    ) -> None:
+        self.pid = os.getpid()
+        self.presence = Presence(name, ttl)
+        self._reader = Session(
+            address, tables=tables, patience=patience, create=create, only_reads=only_reads
+        )
+        self._reader.run(lambda _: None, opening)
+        self._session = Session(address, tables=tables, patience=patience, greet=self.presence.greet)
+        self.writer = Writer(self._session, self.presence, limit=queue, name=str(address))
+        if not only_reads:
+            try:
+                self._session.run(self.presence.begin if name else lambda _: None)
+            except BaseException:
+                self._reader.close()
+                raise
+        self.writer.start()
+
+    def read(self, work: Callable[[Db], T]) -> T:
+        """Read something. In the thread of the readers."""
+        return self._reader.run(work)
+
+    def hurry(self) -> None:
+        """Wait for no server any more: somebody wants to close."""
+        self._reader.stopping.set()
+        self._session.stopping.set()
+
+    def close(self) -> None:
+        """Write what is queued, then let go of everything. Twice is once; in a forked child it is not ours."""
+        if self.pid != os.getpid():
+            self.abandon()
+            return
+        self.hurry()
+        self.writer.stop()
+        self._reader.close()
+
+    def abandon(self) -> None:
+        """Forget everything without touching it."""
+        self._session.abandon()
+        self._reader.abandon()

@@ -1,0 +1,144 @@
+"""The tables, and what a server must be before anything is written to it.
+
+They stand in a schema of their own, so that a database may be shared with other things. Rows have no checksums as
+SQLite's have: the server has them for its pages (`initdb --data-checksums`), and the hash chain proves the records.
+What never holds anything twice is a constraint, so that no two processes need to agree on anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from orchestrator.errors import StoreDown, TooNew
+
+VERSION: Final = 1
+"""Of the tables, in `meta`."""
+OLDEST_SERVER: Final = 140000
+
+TABLES: Final = """
+CREATE TABLE meta(
+    one boolean PRIMARY KEY DEFAULT true CHECK (one), version integer NOT NULL, news bigint NOT NULL);
+CREATE TABLE holder(
+    token bigint PRIMARY KEY, name text NOT NULL, seen timestamptz NOT NULL,
+    ttl double precision NOT NULL, grace double precision NOT NULL);
+CREATE TABLE run(
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, run_id text COLLATE "C" NOT NULL UNIQUE,
+    graph text NOT NULL, fingerprint text NOT NULL, created_at double precision NOT NULL,
+    parent_run_id text, conversation_id text,
+    epoch bigint NOT NULL, seq bigint NOT NULL, head bytea NOT NULL, progress bigint NOT NULL,
+    status text NOT NULL, reason text NOT NULL, updated_at double precision NOT NULL,
+    requests bigint NOT NULL DEFAULT 0, owner text, holder bigint) WITH (fillfactor = 70);
+CREATE INDEX run_of_status ON run(status, id) WHERE status <> 'ended';
+CREATE INDEX run_of_conversation ON run(conversation_id, id) WHERE conversation_id IS NOT NULL;
+CREATE INDEX run_of_parent ON run(parent_run_id, id) WHERE parent_run_id IS NOT NULL;
+CREATE INDEX run_of_holder ON run(holder) WHERE holder IS NOT NULL;
+CREATE TABLE record(
+    run bigint NOT NULL, seq bigint NOT NULL, epoch bigint NOT NULL, kind text NOT NULL, body bytea NOT NULL,
+    hash bytea NOT NULL, PRIMARY KEY(run, seq));
+CREATE TABLE request(
+    run bigint NOT NULL, number bigint NOT NULL, id text NOT NULL, kind text NOT NULL, body bytea NOT NULL,
+    by text NOT NULL, at double precision NOT NULL, PRIMARY KEY(run, number), UNIQUE(run, id));
+CREATE TABLE news(run bigint PRIMARY KEY, position bigint NOT NULL);
+CREATE INDEX news_at ON news(position);
+CREATE TABLE blob(digest bytea PRIMARY KEY, content bytea NOT NULL);
+CREATE TABLE blob_use(run bigint NOT NULL, digest bytea NOT NULL, PRIMARY KEY(run, digest));
+CREATE INDEX blob_used ON blob_use(digest);
+INSERT INTO meta(version, news) VALUES (1, 0);
+"""
+
+DURABLE: Final[Mapping[str, tuple[str, ...]]] = {
+    "fsync": ("on",),
+    "full_page_writes": ("on",),
+    "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
+}
+"""Setting -> values with which an acknowledged commit outlives the server's process and its machine's power."""
+
+SESSION: Final[Mapping[str, str]] = {
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "10s",  # a frozen process must not keep a row that another takes over
+    "statement_timeout": "0",
+    "client_encoding": "UTF8",
+    "jit": "off",  # compiling takes a thousand times as long as any statement of ours
+    "plan_cache_mode": "force_generic_plan",  # planning an append anew took longer than to carry it out
+    "enable_seqscan": "off",  # every statement of ours has an index, also before the tables were ever analysed
+}
+
+_LOCK: Final = 0x46534D6F
+"""`FSMo`: advisory lock of who makes the tables."""
+
+
+def prepare(connection: psycopg.Connection[Any], schema: str, where: str, *, create: bool) -> None:
+    """Refuse a server that does not keep what it acknowledged; set the session; make the tables where there are none.
+
+    Raises StoreDown or TooNew, and psycopg's errors.
+    """
+    server = connection.info.server_version
+    if server < OLDEST_SERVER:
+        raise StoreDown(f"journal {where} is on PostgreSQL {server // 10000}; 14 or later is needed")
+    _refuse_lossy(connection, where)
+    pairs = {**SESSION, "search_path": schema}
+    calls = ", ".join("set_config(%s, %s, false)" for _ in pairs)
+    named = sql.Identifier(schema).as_string(connection)
+    values = [
+        part for name, value in pairs.items() for part in (name, named if name == "search_path" else value)
+    ]
+    connection.execute(f"SELECT {calls}".encode(), values)
+    found = version(connection, schema)
+    if found is None and create:
+        found = _make(connection, schema)
+    if found is None:
+        raise StoreDown(f"there is no journal in {where}: run something first, or name another database")
+    if found > VERSION:
+        raise TooNew(
+            f"journal {where} has version {found}; this version of fsm-orchestrator reads up to {VERSION}"
+        )
+
+
+def settings(connection: psycopg.Connection[Any]) -> dict[str, str]:
+    """Return what the server says of its durability, and of its checksums."""
+    names = (*DURABLE, "data_checksums")
+    query = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
+    row = connection.execute(query.encode()).fetchone()
+    return dict(zip(names, row or (), strict=True))
+
+
+def version(connection: psycopg.Connection[Any], schema: str) -> int | None:
+    """Return the version of the tables; None where there are none."""
+    # Not to_regclass: whoever has waited for another to make the tables would be told of the time before.
+    there = connection.execute(
+        b"SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        b" WHERE n.nspname = %s AND c.relname = 'meta'",
+        (schema,),
+    ).fetchone()
+    if there is None:
+        return None
+    table = sql.Identifier(schema, "meta")
+    row = connection.execute(sql.SQL("SELECT version FROM {}").format(table)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _refuse_lossy(connection: psycopg.Connection[Any], where: str) -> None:
+    found = settings(connection)
+    wrong = [f"{name}={found[name]}" for name, good in DURABLE.items() if found[name] not in good]
+    if wrong:
+        raise StoreDown(
+            f"journal {where} is on a server that may lose what it acknowledged: {', '.join(wrong)}; set it to on"
+        )
+
+
+def _make(connection: psycopg.Connection[Any], schema: str) -> int:
+    """Make the tables in one transaction; a second process that comes meanwhile waits and finds them."""
+    with connection.transaction():
+        connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        found = version(connection, schema)
+        if found is not None:
+            return found
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+        for statement in TABLES.split(";"):
+            if statement.strip():
+                connection.execute(statement.encode())
+    return VERSION

@@ -1,0 +1,106 @@
+"""The statements that write. Each is one transaction by itself, so that nobody can be stopped in the middle of one.
+
+A process that is frozen between two statements of a transaction keeps the rows that it has touched from whoever takes
+over. With one statement there is no such place: the server has all of it, or nothing.
+"""
+
+# ruff: noqa: S608  the only text that is put into statements is our own
+
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrator.journal.postgres.presence import LIVING, LOCKED
+
+BLOBS: Final = 0x46534D62
+"""`FSMb`: advisory lock, shared by those who add blobs, exclusive to whoever removes those that nobody names."""
+
+CREATE: Final = """WITH made AS (
+    INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id,
+        epoch, seq, head, progress, status, reason, updated_at, owner, holder)
+    VALUES (%s, %s, %s, %s, %s, %s, 1, 0, %b, 1, %s, '', extract(epoch FROM clock_timestamp()), %s, %s)
+    ON CONFLICT (run_id) DO NOTHING RETURNING id),
+added AS (
+    INSERT INTO record(run, seq, epoch, kind, body, hash) SELECT id, 0, 1, 'created', %b, %b FROM made)
+SELECT id FROM made"""
+
+_WANTED: Final = """WITH wanted AS MATERIALIZED (
+    SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[], %s::bigint[], %b::bytea[],
+        %s::text[], %s::text[], %s::boolean[])
+    WITH ORDINALITY AS w(run_id, epoch, was_seq, was_head, seq, head, status, reason, progress, part)),
+moved AS (
+    UPDATE run SET seq = w.seq, head = w.head, status = w.status, reason = w.reason,
+        progress = CASE WHEN w.progress THEN w.epoch ELSE run.progress END,
+        updated_at = extract(epoch FROM clock_timestamp())
+    FROM wanted w
+    WHERE run.run_id = w.run_id AND run.epoch = w.epoch AND run.seq = w.was_seq AND run.head = w.was_head
+    RETURNING run.id, w.part),
+added AS (
+    INSERT INTO record(run, seq, epoch, kind, body, hash)
+    SELECT moved.id, r.seq, r.epoch, r.kind, r.body, r.hash
+    FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %b::bytea[], %b::bytea[])
+        AS r(part, seq, epoch, kind, body, hash)
+    JOIN moved ON moved.part = r.part)"""
+
+APPEND: Final = f"""{_WANTED}
+SELECT part FROM moved"""
+"""The fence: whoever is not the last to have claimed, or does not know the last record, moves nothing."""
+
+# The lock is taken before a blob is: whoever removes blobs that nobody names waits for us, or we find them gone.
+APPEND_BLOBS: Final = f"""{_WANTED},
+gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared({BLOBS}) AS passed),
+named AS MATERIALIZED (
+    SELECT moved.id, b.digest, b.content
+    FROM gate, unnest(%s::bigint[], %b::bytea[], %b::bytea[]) AS b(part, digest, content)
+    JOIN moved ON moved.part = b.part WHERE gate.passed IS NOT NULL),
+kept AS (
+    INSERT INTO blob(digest, content) SELECT DISTINCT ON (digest) digest, content FROM named
+    ON CONFLICT DO NOTHING),
+used AS (
+    INSERT INTO blob_use(run, digest) SELECT DISTINCT id, digest FROM named ON CONFLICT DO NOTHING)
+SELECT part FROM moved"""
+
+STANDS: Final = """SELECT w.part, run.epoch, run.seq, run.head, record.hash
+    FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS w(run_id, seq, part)
+    JOIN run ON run.run_id = w.run_id LEFT JOIN record ON record.run = run.id AND record.seq = w.seq"""
+"""Where runs stand, and what is there in the place of the record that was to be their last."""
+
+HELD: Final = f"""SELECT run.epoch, run.seq, run.head, run.owner, run.holder,
+    coalesce((SELECT {LIVING} FROM holder h WHERE h.token = run.holder), false),
+    coalesce((SELECT {LOCKED} FROM holder h WHERE h.token = run.holder), false), run.id
+    FROM run WHERE run_id = %s"""
+CLAIM: Final = """UPDATE run SET epoch = epoch + 1, owner = %s, holder = %s WHERE run_id = %s AND epoch = %s
+    AND holder IS NOT DISTINCT FROM %s RETURNING epoch, seq, head"""
+RELEASE: Final = "UPDATE run SET owner = NULL, holder = NULL WHERE run_id = %s AND epoch = %s"
+
+# The row of meta is locked until the commit: positions become visible in their order, and nobody reads past a gap.
+POST: Final = """WITH counted AS (
+    UPDATE run SET requests = requests + 1
+    WHERE run_id = %s AND NOT EXISTS (SELECT FROM request q WHERE q.run = run.id AND q.id = %s)
+    RETURNING id, requests),
+told AS (UPDATE meta SET news = news + 1 WHERE EXISTS (SELECT FROM counted) RETURNING news),
+posted AS (
+    INSERT INTO request(run, number, id, kind, body, by, at)
+    SELECT counted.id, counted.requests, %s, %s, %b, %s, %s FROM counted),
+placed AS (
+    INSERT INTO news(run, position) SELECT counted.id, told.news FROM counted, told
+    ON CONFLICT (run) DO UPDATE SET position = excluded.position)
+SELECT requests FROM counted"""
+POSTED: Final = """SELECT q.kind, q.body, q.by, q.at FROM run LEFT JOIN request q ON q.run = run.id AND q.id = %s
+    WHERE run.run_id = %s"""
+
+PRUNABLE: Final = f"""SELECT id, epoch, seq FROM run WHERE status = 'ended'
+    AND (%s::float8 IS NULL OR updated_at < %s::float8)
+    AND id NOT IN (SELECT id FROM run WHERE status = 'ended' ORDER BY updated_at DESC, id DESC LIMIT %s)
+    AND NOT EXISTS (SELECT FROM holder h WHERE h.token = run.holder AND {LIVING})
+    ORDER BY id LIMIT %s"""
+DROP: Final = """WITH doomed AS (SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) AS d(id, epoch, seq)),
+gone AS (DELETE FROM run USING doomed d WHERE run.id = d.id AND run.epoch = d.epoch AND run.seq = d.seq
+    RETURNING run.id),
+records AS (DELETE FROM record USING gone WHERE record.run = gone.id),
+requests AS (DELETE FROM request USING gone WHERE request.run = gone.id),
+news AS (DELETE FROM news USING gone WHERE news.run = gone.id),
+uses AS (DELETE FROM blob_use USING gone WHERE blob_use.run = gone.id)
+SELECT count(*) FROM gone"""
+"""Whoever has been claimed, or has written, since it was chosen, stays. A claim of what goes finds nothing."""
+UNNAMED: Final = """DELETE FROM blob WHERE NOT EXISTS (SELECT FROM blob_use u WHERE u.digest = blob.digest)"""

@@ -1,0 +1,182 @@
+"""What else the writer's thread does, one class a kind of job. Each may be done twice, and says the same then.
+
+`sent` is set before a statement whose outcome may get lost with the connection: whoever finds it set looks first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg import errors
+
+from orchestrator.errors import Held, RunExists, RunUnknown
+from orchestrator.journal.codec import OPEN, encoded
+from orchestrator.journal.postgres import statement
+from orchestrator.journal.postgres.presence import Presence
+from orchestrator.kernel.journal import NO_HASH, Lease, Posted, chained
+
+Db: TypeAlias = psycopg.Connection[Any]
+_HELD: Final = statement.HELD.encode()
+
+
+@dataclass(slots=True)
+class Create:
+    """Begin a run."""
+
+    run_id: str
+    owner: str
+    body: Mapping[str, Any]
+    presence: Presence
+    line: bytes = field(init=False)
+    sent: bool = False
+
+    def __post_init__(self) -> None:
+        self.line = encoded("created", self.body)
+
+    def __call__(self, db: Db) -> Lease:
+        body, holder = self.body, self.presence.begin(db)
+        head = chained(NO_HASH, self.run_id, 0, 1, "created", self.line)
+        resent, self.sent = self.sent, True
+        row = (
+            self.run_id,
+            str(body.get("graph", "")),
+            str(body.get("fingerprint", "")),
+            float(body.get("at", time.time())),
+            body.get("parent_run_id"),
+            body.get("conversation_id"),
+            bytes.fromhex(head),
+            OPEN,
+            self.owner,
+            holder,
+            self.line,
+            bytes.fromhex(head),
+        )
+        made = db.execute(statement.CREATE, row, prepare=True).fetchone()
+        if made is None and not (resent and self._is_ours(db, head, holder)):
+            raise RunExists(self.run_id)
+        return Lease(self.run_id, self.owner, 1, 0, head)
+
+    def _is_ours(self, db: Db, head: str, holder: int) -> bool:
+        row = db.execute(_HELD, (self.run_id,)).fetchone()
+        return row is not None and row[:5] == (1, 0, bytes.fromhex(head), self.owner, holder)
+
+
+@dataclass(slots=True)
+class Claim:
+    """Take a run over. None: whoever holds it has just lost his connection; ask again soon."""
+
+    run_id: str
+    owner: str
+    presence: Presence
+    steal: bool
+    sent: int = -1
+    """The epoch that was wanted, once it was."""
+
+    def __call__(self, db: Db) -> Lease | None:
+        mine = self.presence.begin(db)
+        while True:
+            row = db.execute(_HELD, (self.run_id,), prepare=True).fetchone()
+            if row is None:
+                raise RunUnknown(self.run_id)
+            epoch, seq, head, owner, holder, alive, locked, _ = row
+            ours = (owner, holder) == (self.owner, mine)
+            if ours and epoch == self.sent:
+                return Lease(self.run_id, self.owner, epoch, seq, head.hex())
+            if alive and not ours and not self.steal:
+                if not locked:
+                    return None
+                raise Held(self.run_id, str(owner))
+            self.sent = epoch + 1
+            values = (self.owner, mine, self.run_id, epoch, holder)
+            taken = db.execute(statement.CLAIM, values, prepare=True).fetchone()
+            if taken is not None:
+                return Lease(self.run_id, self.owner, taken[0], taken[1], taken[2].hex())
+
+
+@dataclass(slots=True)
+class Post:
+    """Leave a request for a run. No lease: the run's row orders those who post."""
+
+    run_id: str
+    request: Posted
+    values: tuple[Any, ...] = field(init=False)
+    sent: bool = False
+
+    def __post_init__(self) -> None:
+        request = self.request
+        body = encoded(request.kind, request.body)
+        self.values = (request.id, request.kind, body, request.by, request.at or time.time())
+
+    def __call__(self, db: Db) -> bool:
+        resent, self.sent = self.sent, True
+        try:
+            row = db.execute(statement.POST, (self.run_id, self.request.id, *self.values)).fetchone()
+        except errors.UniqueViolation:  # another one with this id came first, at the same moment
+            row = None
+        if row is not None:
+            return True
+        there = db.execute(statement.POSTED, (self.request.id, self.run_id)).fetchone()
+        if there is None:
+            raise RunUnknown(self.run_id)
+        return resent and there == self.values[1:]
+
+
+@dataclass(slots=True)
+class Release:
+    """Give a run back; a lease that is out of date changes nothing."""
+
+    lease: Lease
+
+    def __call__(self, db: Db) -> None:
+        db.execute(statement.RELEASE, (self.lease.run_id, self.lease.epoch), prepare=True)
+
+
+@dataclass(slots=True)
+class Prune:
+    """Remove some of the ended runs that meet every condition; returns how many, `most` at once."""
+
+    older_than: float | None
+    keep_last: int
+    most: int = 100
+
+    def __call__(self, db: Db) -> int:
+        values = (self.older_than, self.older_than, self.keep_last, self.most)
+        return _drop(db, db.execute(statement.PRUNABLE.encode(), values).fetchall())
+
+
+@dataclass(slots=True)
+class Remove:
+    """Remove one run, whatever its state, unless somebody holds it."""
+
+    run_id: str
+    sent: bool = False
+
+    def __call__(self, db: Db) -> None:
+        while True:
+            row = db.execute(_HELD, (self.run_id,)).fetchone()
+            if row is None and self.sent:
+                return
+            if row is None:
+                raise RunUnknown(self.run_id)
+            epoch, seq, _, owner, _, alive, _, number = row
+            if alive:
+                raise Held(self.run_id, str(owner))
+            self.sent = True
+            if _drop(db, [(number, epoch, seq)]):
+                return
+
+
+def _drop(db: Db, chosen: list[Any]) -> int:
+    """Remove runs, (id, epoch, seq) each, that have not moved since, and blobs that nobody names any more."""
+    if not chosen:
+        return 0
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (statement.BLOBS,))
+        columns: list[list[int]] = [list(column) for column in zip(*chosen, strict=True)]
+        row = db.execute(statement.DROP, columns).fetchone()
+        db.execute(statement.UNNAMED)
+    return int(row[0]) if row else 0

@@ -1,0 +1,106 @@
+"""The one thread that writes to the server: appends that wait go together (`batch`), the rest one by one (`work`).
+
+It also beats, so that a busy event loop does not look like a dead process, and a frozen one does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+from orchestrator.errors import Corrupt, JournalError, RunError, StoreDown
+from orchestrator.journal.postgres.batch import Append, Batch, Db
+from orchestrator.journal.postgres.presence import Presence
+from orchestrator.journal.postgres.session import Session
+from orchestrator.journal.postgres.trouble import explain
+from orchestrator.journal.writing import Job, Outcome, WriterThread
+from orchestrator.kernel.journal import Lease
+
+_Job: TypeAlias = Job[Db, Any]
+
+
+class Writer(WriterThread[Db]):
+    """Owns the session that writes, from its start on."""
+
+    def __init__(self, session: Session, presence: Presence, *, limit: int, name: str) -> None:
+        super().__init__(limit=limit, name=name)
+        self._session = session
+        self._presence = presence
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Write what is queued, without waiting for a server that is away, then end the thread."""
+        self._session.stopping.set()
+        super().stop(timeout)
+
+    def _commit(self, jobs: Sequence[_Job]) -> None:
+        for group in _groups(jobs):
+            if isinstance(group[0].work, Append):
+                self._append(group)
+            else:
+                self._alone(group[0])
+            self._idle()
+
+    def _append(self, jobs: Sequence[_Job]) -> None:
+        batch = Batch()
+        try:
+            added = [(job, job.work, batch.add(job.work)) for job in jobs if isinstance(job.work, Append)]
+            self._session.run(batch)
+        except (StoreDown, Corrupt) as error:
+            self._fail(jobs, error)
+        except Exception as error:  # noqa: BLE001  one that cannot be stored must not take others with it
+            self._one_by_one(jobs, self._explained(error))
+        else:
+            batch.settle()
+            self.commits += 1
+            self._deliver([(job, None, fault or batch.outcome(append)) for job, append, fault in added])
+
+    def _alone(self, job: _Job) -> None:
+        outcome: Outcome
+        try:
+            outcome = job, self._session.run(job.work), None
+            self.commits += 1
+        except RunError as refused:
+            outcome = job, None, refused
+        except Exception as error:  # noqa: BLE001  whoever asked is told
+            outcome = job, None, self._explained(error)
+        self._deliver([outcome])
+
+    def _explained(self, error: Exception) -> JournalError:
+        return explain(error, self._session.address)
+
+    def _idle(self) -> float | None:
+        wait = self._presence.wait()
+        if wait:
+            return wait
+        if wait is not None:
+            self._presence.postpone()
+            with contextlib.suppress(
+                JournalError
+            ):  # the next job tells of it, or the next beat comes through
+                self._session.run(self._presence.write, 0.0)
+        return self._presence.wait()
+
+    def _close(self) -> None:
+        self._session.close(self._presence.end)
+
+
+def _groups(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
+    """Yield what can go together, in order: appends of which each run's have one lease, or one other job."""
+    group: list[_Job] = []
+    leases: dict[str, Lease] = {}
+    for job in jobs:
+        work = job.work
+        lease = work.lease if isinstance(work, Append) else None
+        if lease is not None and leases.setdefault(lease.run_id, lease) is lease:
+            group.append(job)
+            continue
+        if group:
+            yield group
+        group, leases = [], {}
+        if lease is None:
+            yield [job]
+        else:
+            group, leases = [job], {lease.run_id: lease}
+    if group:
+        yield group

@@ -1,0 +1,278 @@
+"""What every dispatcher keeps to, tried on DBOS and on Procrastinate, each on a database of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from orchestrator.engines.dbos import DbosDispatcher
+from orchestrator.engines.dispatcher import Caps, Dispatcher
+from orchestrator.engines.procrastinate import ProcrastinateDispatcher
+from orchestrator.errors import ConfigError, StoreDown
+from tests.postgres import Cluster, cluster
+
+KINDS: dict[str, Callable[..., Any]] = {"dbos": DbosDispatcher, "procrastinate": ProcrastinateDispatcher}
+each = pytest.mark.parametrize("kind", KINDS)
+
+
+class Work:
+    """What is driven, and how many at once; a run is driven until it is let go."""
+
+    def __init__(self, *, held: bool = False) -> None:
+        self.driven: Counter[tuple[str, int]] = Counter()
+        self.now: set[str] = set()
+        self.most = 0
+        self.most_of: Counter[str] = Counter()
+        self.loops: set[asyncio.AbstractEventLoop] = set()
+        self.go = asyncio.Event()
+        if not held:
+            self.go.set()
+
+    async def drive(self, run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+        self.driven[run_id, slice] += 1
+        self.loops.add(asyncio.get_running_loop())
+        self.now.add(run_id)
+        self.most = max(self.most, len(self.now))
+        for tenant, count in Counter(name.partition("-")[0] for name in self.now).items():
+            self.most_of[tenant] = max(self.most_of[tenant], count)
+        try:
+            await self.go.wait()
+            await asyncio.sleep(0.01)
+        finally:
+            self.now.discard(run_id)
+
+
+@asynccontextmanager
+async def started(
+    kind: str, dsn: str, work: Work, *, slots: int = 4, name: str = "w1", **options: Any
+) -> AsyncIterator[Dispatcher]:
+    one: Dispatcher = KINDS[kind](dsn, **options)
+    await one.start(work.drive, name, slots)
+    try:
+        yield one
+    finally:
+        work.go.set()
+        await until(lambda: not work.now)
+        await one.stop()
+
+
+async def until(ready: Callable[[], bool], seconds: float = 30.0) -> None:
+    ends = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < ends, "it never came to that"
+        await asyncio.sleep(0.02)
+
+
+@each
+async def test_what_is_submitted_is_driven_in_the_loop_of_whoever_started(kind: str, database: str) -> None:
+    work = Work()
+    async with started(kind, database, work) as one:
+        for number in range(5):
+            await one.submit(f"r{number}", number)
+        await until(lambda: len(work.driven) == 5)
+    assert work.driven == {(f"r{number}", number): 1 for number in range(5)}
+    assert work.loops == {asyncio.get_running_loop()}
+
+
+@each
+async def test_a_slice_that_waits_is_one_however_often_it_is_submitted(kind: str, database: str) -> None:
+    work = Work(held=True)
+    async with started(kind, database, work, slots=1) as one:
+        await one.submit("first", 0)
+        await until(lambda: work.now == {"first"})
+        await asyncio.gather(*(one.submit("r", 7) for _ in range(5)))
+        work.go.set()
+        await one.submit("last", 0)
+        await until(lambda: bool(work.driven["last", 0]))
+    assert work.driven["r", 7] == 1
+
+
+@each
+async def test_a_run_that_got_further_is_something_new_and_one_left_where_it_was_is_driven_again(
+    kind: str, database: str
+) -> None:
+    work = Work()
+    async with started(kind, database, work) as one:
+        for count, number in enumerate((3, 4, 4), 1):  # twice at 4: whoever drove it could not
+            await one.submit("r", number)
+            await until(lambda count=count: sum(work.driven.values()) == count and not work.now)  # type: ignore[misc]
+    assert work.driven == {("r", 3): 1, ("r", 4): 2}
+
+
+@each
+async def test_no_worker_drives_more_than_it_has_slots(kind: str, database: str) -> None:
+    work = Work(held=True)
+    async with started(kind, database, work, slots=3) as one:
+        for number in range(7):
+            await one.submit(f"r{number}", 0)
+        await until(lambda: len(work.now) == 3)
+        work.go.set()
+        await until(lambda: len(work.driven) == 7)
+    assert work.most == 3
+
+
+@each
+async def test_somebody_who_only_submits_need_not_be_a_worker(kind: str, database: str) -> None:
+    work, client = Work(), KINDS[kind](database)
+    async with started(kind, database, work):
+        await client.submit("r", 0)
+        await until(lambda: bool(work.driven))
+    await client.stop()
+
+
+@each
+async def test_a_server_that_is_started_anew_loses_nothing_that_was_submitted(kind: str) -> None:
+    with cluster() as server:
+        work = Work(held=True)
+        async with started(kind, server.database(), work, slots=1) as one:
+            for number in range(3):
+                await one.submit(f"r{number}", 0)
+            await until(lambda: bool(work.now))
+            await asyncio.to_thread(server.restart, "immediate")
+            work.go.set()
+            await until(lambda: len(work.driven) == 3, 60)
+
+
+@each
+async def test_who_submits_is_told_that_the_server_is_away(kind: str) -> None:
+    with cluster() as server:
+        work = Work()
+        async with started(kind, server.database(), work) as one:
+            await one.submit("r", 0)
+            await until(lambda: bool(work.driven))
+            await asyncio.to_thread(server.stop, "immediate")
+            with pytest.raises(StoreDown) as told:
+                await asyncio.wait_for(one.submit("s", 0), 60)
+            assert server.password not in str(told.value)
+            await asyncio.to_thread(server.start)
+
+
+# ---- what DBOS has beyond ----
+
+
+async def test_all_workers_together_keep_to_the_limits_of_each_tenant_and_of_all(postgres: Cluster) -> None:
+    work = Work(held=True)
+    caps = Caps(concurrency=5, tenant_concurrency=2)
+    async with started("dbos", postgres.database(), work, slots=8, caps=caps) as one:
+        for number in range(12):
+            tenant = "abc"[number % 3]
+            await one.submit(f"{tenant}-{number}", 0, tenant=tenant)
+        await until(lambda: len(work.now) == 5)
+        work.go.set()
+        await until(lambda: len(work.driven) == 12)
+    assert work.most == 5
+    assert max(work.most_of.values()) == 2
+
+
+async def test_no_more_runs_begin_within_a_period_than_the_rate_says(database: str) -> None:
+    work, began = Work(), []
+
+    async def drive(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+        began.append(time.monotonic())
+        await work.drive(run_id, slice)
+
+    one = DbosDispatcher(database, caps=Caps(rate=2, period=1.0))
+    await one.start(drive, "w1", 8)
+    try:
+        for number in range(6):
+            await one.submit(f"r{number}", 0)
+        await until(lambda: len(began) == 6)
+    finally:
+        await one.stop()
+    # DBOS counts by when a run was taken from its queue; it is begun some milliseconds later.
+    assert all(later - earlier > 0.8 for earlier, later in zip(began, began[2:], strict=False)), began
+
+
+async def test_what_a_dead_worker_had_goes_back_to_its_queue_and_not_before(database: str) -> None:
+    """Nobody in the open part of DBOS looks for dead workers, and what they have counts against the limits."""
+    lost, work = Work(held=True), Work()
+    first = DbosDispatcher(database, caps=Caps(concurrency=1))
+    await first.start(lost.drive, "w1", 1)
+    await first.submit("r", 0)
+    await until(lambda: lost.now == {"r"})
+    await first.stop()  # its process would be gone now; the slice is left as one that it has
+    second = DbosDispatcher(database, caps=Caps(concurrency=1))
+    await second.start(work.drive, "w2", 1)
+    try:
+        await second.submit("s", 0)
+        assert await second.reap(frozenset({"w1", "w2"})) == 0
+        assert work.driven == {}
+        assert await second.reap(frozenset({"w2"})) == 1
+        await until(lambda: work.driven == {("r", 0): 1, ("s", 0): 1})
+        assert work.most == 1, "what is given back keeps to the limit of its queue"
+    finally:
+        lost.go.set()
+        await second.stop()
+
+
+async def test_a_process_has_one_and_its_name_is_its_own(database: str) -> None:
+    one, two = DbosDispatcher(database), DbosDispatcher(database)
+    with pytest.raises(ConfigError, match="'local' is no name for a worker"):
+        await one.start(Work().drive, "local", 1)
+    await one.start(Work().drive, "w1", 1)
+    try:
+        with pytest.raises(ConfigError, match="a process has one DBOS"):
+            await two.start(Work().drive, "w2", 1)
+    finally:
+        await one.stop()
+
+
+async def test_threads_of_the_loop_work_on_after_it_has_stopped(database: str) -> None:
+    """DBOS puts threads of its own in their place, and stops them with itself."""
+    one = DbosDispatcher(database)
+    await one.start(Work().drive, "w1", 1)
+    await one.stop()
+    assert await asyncio.to_thread(lambda: 7) == 7
+
+
+async def test_nothing_that_stands_in_the_tables_of_dbos_is_a_pickle(database: str) -> None:
+    import psycopg
+
+    work = Work()
+    async with started("dbos", database, work) as one:
+        await one.submit("r", 3)
+        await until(lambda: bool(work.driven))
+        with psycopg.connect(database) as db:
+            tables = db.execute(
+                "SELECT table_name, column_name FROM information_schema.columns "
+                "WHERE table_schema = 'orchestrator_dbos' AND column_name IN ('inputs', 'serialization')"
+            ).fetchall()
+            found = {}
+            for table, column in tables:
+                query = f"SELECT {column} FROM orchestrator_dbos.{table}"  # noqa: S608 - names from the catalogue
+                found[table, column] = [row[0] for row in db.execute(query.encode()).fetchall() if row[0]]
+    kinds = {value for (_, column), values in found.items() if column == "serialization" for value in values}
+    inputs = [value for (_, column), values in found.items() if column == "inputs" for value in values]
+    assert kinds == {"portable_json"}
+    assert [json.loads(value)["positionalArgs"] for value in inputs] == [["r", 3]], inputs
+
+
+@pytest.mark.parametrize(
+    ("caps", "said"),
+    [
+        ({"concurrency": -1}, "concurrency is -1"),
+        ({"rate": 1.5}, "rate is 1.5"),
+        ({"rate": 1, "period": 0}, "period is 0"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(caps: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Caps(**caps)
+
+
+def test_procrastinate_says_that_it_has_no_limits_over_workers() -> None:
+    with pytest.raises(ConfigError, match="use DBOS for those"):
+        ProcrastinateDispatcher("postgresql://u@h/d", caps=Caps(concurrency=2))
+
+
+@each
+def test_an_address_that_is_none_of_a_database_is_refused(kind: str) -> None:
+    with pytest.raises(ConfigError, match="postgresql://"):
+        KINDS[kind]("journal.db")

@@ -1,0 +1,200 @@
+"""A PostgreSQL cluster of the tests' own: made by initdb in a temporary folder, on loopback, and stopped with them.
+
+Debian's package starts a cluster when it is installed; nothing here knows its folder, port or socket. What is fast is
+the place (memory, where there is some), not the settings: `fsync`, `full_page_writes` and `synchronous_commit` are on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+DEBIAN: Final = Path("/usr/lib/postgresql")
+USER: Final = "nobody"
+"""Whose process the server is where the tests are root's: PostgreSQL refuses to be root."""
+SIGNALS: Final = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+PATIENCE: Final = 60.0
+"""Seconds that a server gets to start or to stop on a busy machine."""
+
+_spawner = ThreadPoolExecutor(1, thread_name_prefix="PostgreSQL")
+"""Who starts servers: they die with the thread that did, so it has to be one that lives as long as we do."""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "shared_buffers": "32MB",
+    "max_connections": "200",
+    "listen_addresses": "127.0.0.1",
+    "log_min_messages": "warning",
+    "log_line_prefix": "%m [%p] %a ",
+}
+
+
+def programs() -> Path | None:
+    """Return the folder of initdb and postgres: Debian's newest, else that on PATH; None where there is none."""
+    versions = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    if versions:
+        return versions[-1].parent
+    found = shutil.which("initdb")
+    return Path(found).resolve().parent if found else None
+
+
+class Cluster:
+    """One server, its folder and its port. `password` is that of its superuser over TCP; the socket asks for none."""
+
+    user = "owner"
+
+    def __init__(self, folder: Path, bin_folder: Path, settings: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.log = folder / "server.log"
+        self.password = secrets.token_hex(12)
+        self.port = _free_port()
+        self._bin = bin_folder
+        self._settings = {**SETTINGS, **settings}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+        self._init()
+
+    # ---- addresses ----
+
+    def dsn(self, database: str = "postgres", **parameters: str) -> str:
+        """Return the URL of a database over TCP, with the password."""
+        more = "".join(
+            f"{'&' if number else '?'}{name}={value}"
+            for number, (name, value) in enumerate(parameters.items())
+        )
+        return f"postgresql://{self.user}:{self.password}@127.0.0.1:{self.port}/{database}{more}"
+
+    def database(self) -> str:
+        """Make a new, empty database; return its URL."""
+        self._databases += 1
+        name = f"test_{self._databases}"
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self.dsn(name)
+
+    # ---- living ----
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the server, and wait until it answers."""
+        assert self._process is None, "it runs already"
+        settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        place = ("-D", str(self.data), "-p", str(self.port), "-k", str(self.folder))
+        command = [*_privileges(), str(self._bin / "postgres"), *place, *settings]
+        self._process = _spawner.submit(self._spawn, command).result()
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the server answers."""
+        for _ in _turns(PATIENCE):
+            with contextlib.suppress(psycopg.OperationalError):
+                psycopg.connect(self.dsn(), connect_timeout=5).close()
+                return
+            assert self._process is not None
+            assert self._process.poll() is None, self.log.read_text()
+        raise AssertionError(f"the server does not answer: {self.log.read_text()}")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server as `pg_ctl stop -m MODE` does, and wait for its end. Nothing where it does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(SIGNALS[mode])
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def restart(self, mode: str = "immediate") -> None:
+        """Stop and start."""
+        self.stop(mode)
+        self.start()
+
+    # ---- inside ----
+
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    def _init(self) -> None:
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, USER)
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        who = ("--auth-local=trust", "--auth-host=scram-sha-256", "-U", self.user, f"--pwfile={secret}")
+        how = ("--no-sync", "--data-checksums", "-E", "UTF8", "--locale=C")
+        command = [*_privileges(), str(self._bin / "initdb"), "-D", str(self.data), *who, *how]
+        subprocess.run(command, cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
+        secret.unlink()
+
+
+@contextlib.contextmanager
+def cluster(folder: Path | None = None, **settings: str) -> Iterator[Cluster]:
+    """Run a cluster as long as the block; its folder is made in `folder`, by default in memory. Needs `programs()`."""
+    bin_folder = programs()
+    assert bin_folder is not None
+    parent = folder or _memory()
+    with tempfile.TemporaryDirectory(prefix="fsm-pg-", dir=parent) as own:
+        made = Cluster(Path(own), bin_folder, settings)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop("immediate")
+
+
+def _memory() -> Path | None:
+    shared = Path("/dev/shm")  # noqa: S108  made for this
+    return shared if os.access(shared, os.W_OK) else None
+
+
+def _privileges() -> list[str]:
+    """Return what a command is prefixed with: no root, and no life after ours, as far as the system can do that."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        assert os.geteuid() != 0, (
+            "PostgreSQL does not run as root, and there is no setpriv to be somebody else"
+        )
+        return []
+    whose = [f"--reuid={USER}", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    return [setpriv, *whose, "--pdeathsig=QUIT", "--"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _turns(seconds: float) -> Iterator[None]:
+    """Ask for a condition again and again, for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        time.sleep(0.02)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import CheckpointManager, OrchestrationStateMachine, Orchestrator, ScriptedLLM
+from orchestrator.address import Dsn, address_of, hidden
+from orchestrator.errors import ConfigError
+from orchestrator.settings import Settings
+
+SHOWN = [
+    ("postgresql://me:secret@host:5432/db", "postgresql://me@host:5432/db"),
+    ("postgres://me:secret@host/db?sslmode=require", "postgres://me@host/db?sslmode=require"),
+    ("postgresql://host/db", "postgresql://host/db"),
+    ("postgresql://me@host/db?password=secret&x=y", "postgresql://me@host/db?password=***&x=y"),
+    ("postgresql:///db?host=/run&sslpassword=secret", "postgresql:///db?host=/run&sslpassword=***"),
+    ("postgresql://me:sec@r/et@host/db", "postgresql://me@host/db"),
+    ("host=h user=me password=secret dbname=db", "host=h user=me password=*** dbname=db"),
+    (r"host=h password='sec ret\' more' dbname=db", "host=h password=*** dbname=db"),
+]
+
+
+@pytest.mark.parametrize(("secret", "shown"), SHOWN)
+def test_an_address_shows_all_but_its_password(secret: str, shown: str) -> None:
+    dsn = Dsn(secret)
+    assert str(dsn) == shown
+    assert repr(dsn) == f"Dsn({shown!r})"
+    assert dsn.secret == secret
+    assert hidden(f"it is {secret}", dsn) == f"it is {shown}"
+
+
+@given(st.text(min_size=6).filter(lambda text: text.strip() == text and "\0" not in text))
+def test_no_password_is_shown_however_it_is_written(password: str) -> None:
+    try:
+        escaped = quote(password, safe="")
+    except UnicodeEncodeError:
+        return
+    dsn = Dsn(f"postgresql://USER:{escaped}@HOST/BASE")
+    assert str(dsn) == "postgresql://USER@HOST/BASE"
+    told = hidden(f"<{dsn.secret}> <{escaped}> <{password}>", dsn)
+    assert told == "<postgresql://USER@HOST/BASE> <***> <***>"
+
+
+def test_text_names_a_database_or_a_file() -> None:
+    assert address_of("postgresql://host/db") == Dsn("postgresql://host/db")
+    assert address_of("postgres://host/db") != Dsn("postgresql://host/db")
+    assert address_of("some/journal.db") == Path("some/journal.db")
+    assert address_of(Path("journal.db")) == Path("journal.db")
+    assert address_of(Dsn("postgresql://host/db")) == Dsn("postgresql://host/db")
+    assert len({Dsn("postgresql://a"), Dsn("postgresql://a"), Dsn("postgresql://b")}) == 2
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "mysql://me:secret@h/d", "sqlite:///x", Path("postgresql://me:secret@h/d")]
+)
+def test_what_is_neither_is_refused_without_repeating_it(bad: object) -> None:
+    with pytest.raises(ConfigError) as refused:
+        address_of(bad)
+    assert "secret" not in str(refused.value)
+
+
+def test_an_agent_that_is_given_an_address_for_a_journal_is_told_what_to_give() -> None:
+    with pytest.raises(ConfigError, match="PostgresJournal") as refused:
+        Orchestrator(ScriptedLLM([]), journal="postgresql://me:secret@h/d", observers=())  # type: ignore[arg-type]
+    assert "secret" not in str(refused.value)
+
+
+def test_the_settings_take_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Settings.load().journal == Path(".orchestrator/journal.db")
+    monkeypatch.setenv("ORCHESTRATOR_JOURNAL", "postgresql://me:secret@h/d")
+    settings = Settings.load()
+    assert settings.journal == Dsn("postgresql://me:secret@h/d")
+    assert "secret" not in f"{settings!r} {settings}"
+    monkeypatch.setenv("ORCHESTRATOR_JOURNAL", "mysql://me:secret@h/d")
+    with pytest.raises(ConfigError, match="not mysql") as refused:
+        Settings.load()
+    assert "secret" not in str(refused.value)
+
+
+def test_a_checkpoint_is_kept_in_a_database(database: str) -> None:
+    machine = OrchestrationStateMachine(observers=())
+    CheckpointManager(database).save_state_machine(machine)
+    found = CheckpointManager(database).load_state_machine(observers=())
+    assert found is not None
+    assert found.current_state == machine.current_state
+    assert asyncio.run(CheckpointManager(database, "another").load()) is None
