@@ -13,6 +13,8 @@ Cli = Callable[..., Any]
 
 COMMANDS = (
     "run",
+    "worker",
+    "submit",
     "replay",
     "graph",
     "lint",
