@@ -1,4 +1,4 @@
-"""What an engine runs: an Orchestrator, a Pipeline, or whatever else carries the runs of one graph."""
+"""What an engine runs: an Orchestrator, a Pipeline, an Rlm, or whatever else carries the runs of one graph."""
 
 from __future__ import annotations
 

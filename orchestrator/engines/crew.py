@@ -25,9 +25,13 @@ class Crew:
     def __init__(self, agents: Agent | Mapping[str, Agent]) -> None:
         self._agents = dict(agents) if isinstance(agents, Mapping) else {"agent": agents}
         for name, agent in self._agents.items():
+            if bound := getattr(agent, "bound_to", ""):
+                raise ConfigError(
+                    f"{name} is bound to {bound}, which other machines have not: run it there, without an engine"
+                )
             if not isinstance(agent, Agent):
                 raise ConfigError(
-                    f"{name} is a {type(agent).__name__}; an engine runs an Orchestrator or a Pipeline"
+                    f"{name} is a {type(agent).__name__}; an engine runs an Orchestrator, a Pipeline or an Rlm"
                 )
         hosts = self.hosts = tuple(agent.hosting for agent in self._agents.values())
         if not hosts:

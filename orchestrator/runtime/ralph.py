@@ -50,6 +50,9 @@ class RalphOrchestrator(Carrier[RalphResult]):
     work; nothing is started here.
     """
 
+    bound_to = "the directory of its session"
+    """Why no other machine could carry its runs."""
+
     def __init__(
         self,
         planner: AgentPort | Any,

@@ -13,7 +13,7 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Lease, Record
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Observer, Transition
+from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.machines.code_mode.ports import Repl
 from orchestrator.machines.rlm.ending import ending
@@ -26,6 +26,7 @@ from orchestrator.runtime import arguments, compose, rlm_record
 from orchestrator.runtime.carrier import Carrier, new_id, outside_loop
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, Prompt, opening
+from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
 from orchestrator.runtime.rlm_mode import MODES
@@ -90,6 +91,9 @@ class Rlm(Carrier[RlmResult]):
         self._control = Control(self._live, self._journal, self._clock)
         self._codec = rlm_record.codec(self._mode.context, launch)
         self._driver, self._recovery = self._wired(tuple(migrations))
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery
+        self.hosting = Hosting(*parts, launch)
+        """For the engine that runs it."""
 
     # ---- running ----
 
@@ -110,13 +114,28 @@ class Rlm(Carrier[RlmResult]):
         context that cannot be stored; how the run ends is `result.outcome`. A cancelled caller gets its CancelledError;
         the run is then left where it was, for `resume`.
         """
-        arguments.check_run(run_id, conversation_id, deadline=deadline)
-        history = await self._history(conversation_id)
-        said = opening(prompt, history, None)
-        run = self._new(said, context, run_id or new_id(), _checked(limits) or self._limits)
-        run.ctx.conversation_id = conversation_id
-        self._limit_time(run, deadline)
-        return await self._carried(run)
+        self.check(run_id, conversation_id, limits, deadline)
+        about = prompt, context
+        return await self.begin(about, run_id or new_id(), conversation_id, limits, deadline)
+
+    async def deposit(
+        self,
+        prompt: Prompt,
+        context: Any = None,
+        *,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: RlmLimits | None = None,
+        tenant: str = "",
+    ) -> str:
+        """Put a run into the journal for a worker to carry, and return its id; no model is asked here.
+
+        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `completion`.
+        """
+        self.check(run_id, conversation_id, limits, None)
+        return await self._deposit(
+            await self._begun((prompt, context), run_id or new_id(), conversation_id, limits), tenant
+        )
 
     def completion_sync(self, prompt: Prompt, context: Any = None, **options: Any) -> RlmResult:
         """Answer from code without an event loop; options as for `completion`. Raises ConfigError inside one."""
@@ -169,7 +188,29 @@ class Rlm(Carrier[RlmResult]):
                 run, path = await self._taken_up(run_id, limits, by)
         except EndedMeanwhile:
             return await self._told(run_id)
-        return await self._carried(run, path)
+        return await self._carried(run, path, park=self.parks)
+
+    # ---- what an engine asks of an agent ----
+
+    def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
+        """Look at the arguments of one run. Raises ConfigError."""
+        arguments.check_run(run_id, conversation_id, deadline=deadline)
+        _checked(limits)
+
+    async def begin(  # noqa: PLR0917 - the arguments of `completion`, as for every agent of an engine
+        self,
+        prompt: Prompt | tuple[Prompt, Any],
+        run_id: str,
+        conversation_id: str | None,
+        limits: RlmLimits | None,
+        deadline: float | None,
+        follower: Follower | None = None,
+    ) -> RlmResult:
+        """Answer a prompt, alone or with its context; arguments as `check` has seen them."""
+        run = await self._begun(prompt, run_id, conversation_id, limits)
+        run.follower = follower
+        self._limit_time(run, deadline)
+        return await self._carried(run, park=self.parks)
 
     # ---- what a Carrier asks of a composition ----
 
@@ -182,10 +223,26 @@ class Rlm(Carrier[RlmResult]):
 
     # ---- inside ----
 
-    async def _carried(self, run: ModeRun, path: Iterable[Transition] = ()) -> RlmResult:
+    async def _begun(
+        self,
+        prompt: Prompt | tuple[Prompt, Any],
+        run_id: str,
+        conversation_id: str | None,
+        limits: RlmLimits | None,
+    ) -> ModeRun:
+        """Return a new run, with what was said in its conversation before."""
+        asked, context = prompt if isinstance(prompt, tuple) else (prompt, None)
+        said = opening(asked, await self._history(conversation_id), None)
+        run = self._new(said, context, run_id, limits or self._limits)
+        run.ctx.conversation_id = conversation_id
+        return run
+
+    async def _carried(
+        self, run: ModeRun, path: Iterable[Transition] = (), *, park: bool = False
+    ) -> RlmResult:
         """Drive a run to its end with all that it needs, which is closed afterwards."""
         async with equipped(self._equipment, run, self._nested_run):
-            return await self._carry(run, path)
+            return await self._carry(run, path, park=park)
 
     async def _nested_run(
         self, above: ModeRun, prompt: str, depth: int, purse: Purse, equipment: Equipment

@@ -162,7 +162,7 @@ def test_with_procrastinate_it_is_the_same(commands: Commands) -> None:
         (("submit", "x", "--journal", "a.db"), "a.db is a file: give --dsn postgresql://"),
         (("worker", "--agent", "mine:none"), "mine has no 'none'"),
         (("worker", "--agent", "mine:MODULE"), "no function"),
-        (("worker", "--agent", "mine:nothing"), "an engine runs an Orchestrator or a Pipeline"),
+        (("worker", "--agent", "mine:nothing"), "an engine runs an Orchestrator, a Pipeline or an Rlm"),
         (("worker", "--agent", "mine:loop", "--dispatcher", "celery"), "it must be dbos or procrastinate"),
         (("worker", "--agent", "mine:loop", "--rate", "often"), "not of the form N/SECONDS"),
         (("worker", "--agent", "mine:loop", "--concurrency", "-1"), "concurrency is -1"),

@@ -53,6 +53,9 @@ class Approval:
     after a crash it brings the project in order, and `recovered` says how.
     """
 
+    bound_to = "the directory of its project"
+    """Why no other machine could carry its runs."""
+
     def __init__(
         self,
         project: Path | str,
