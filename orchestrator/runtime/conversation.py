@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import Journal
 from orchestrator.messages import Message
 
 Prompt: TypeAlias = str | Message | Sequence[Message | Mapping[str, Any]]
@@ -26,6 +27,28 @@ class Conversations:
         if known is None or run_id not in (None, known[0]):
             return None
         return known[1]
+
+    async def before(
+        self,
+        conversation_id: str | None,
+        journal: Journal,
+        read: Callable[[str], Awaitable[Sequence[Message]]],
+    ) -> Sequence[Message]:
+        """Return what was said in a conversation before, by whichever process; `read` reads a stored run of it.
+
+        Raises ConfigError while a run of it is under way.
+        """
+        if conversation_id is None:
+            return ()
+        newest = await journal.newest(conversation_id)
+        if newest is not None and newest.owner is not None:
+            raise ConfigError(
+                f"conversation {conversation_id!r} has a run under way ({newest.run_id}); wait for its end"
+            )
+        known = self.history(conversation_id, None if newest is None else newest.run_id)
+        if known is not None or newest is None:
+            return known or ()
+        return await read(newest.run_id)
 
     def keep(self, conversation_id: str | None, run_id: str, messages: Sequence[Message]) -> None:
         """Remember the conversation as a run left it; the one unused for longest is forgotten beyond `kept`."""

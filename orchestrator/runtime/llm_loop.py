@@ -124,7 +124,7 @@ class Orchestrator(Asked[Result]):
         For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `run` does.
         """
         arguments.check_run(run_id, conversation_id, limits)
-        history = await self._history(conversation_id)
+        history = await self._conversations.before(conversation_id, self._journal, self._said_in)
         return await self._deposit(
             self._new(prompt, history, run_id or new_id(), conversation_id, limits or self._limits), tenant
         )
@@ -203,7 +203,7 @@ class Orchestrator(Asked[Result]):
         follower: Follower | None = None,
     ) -> Result:
         """Begin a run and drive it to its end; arguments as `check` has seen them."""
-        history = await self._history(conversation_id)
+        history = await self._conversations.before(conversation_id, self._journal, self._said_in)
         run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
         run.follower = follower
         self._limit_time(run, deadline)
@@ -251,19 +251,9 @@ class Orchestrator(Asked[Result]):
         adopt(run)
         return await self._carry(run, path)
 
-    async def _history(self, conversation_id: str | None) -> Sequence[Message]:
-        """Return what was said in a conversation, by whichever process. Raises ConfigError while a run is under way."""
-        if conversation_id is None:
-            return ()
-        newest = await self._journal.newest(conversation_id)
-        if newest is not None and newest.owner is not None:
-            raise ConfigError(
-                f"conversation {conversation_id!r} has a run under way ({newest.run_id}); wait for its end"
-            )
-        known = self._conversations.history(conversation_id, None if newest is None else newest.run_id)
-        if known is not None or newest is None:
-            return known or ()
-        stored, _ = await self._recovery.read(newest.run_id)
+    async def _said_in(self, run_id: str) -> Sequence[Message]:
+        """Return what was said up to the end of a stored run, or up to where it stands."""
+        stored, _ = await self._recovery.read(run_id)
         return history_of(stored, self._codec)
 
     def _new(

@@ -232,7 +232,9 @@ class Rlm(Carrier[RlmResult]):
     ) -> ModeRun:
         """Return a new run, with what was said in its conversation before."""
         asked, context = prompt if isinstance(prompt, tuple) else (prompt, None)
-        said = opening(asked, await self._history(conversation_id), None)
+        said = opening(
+            asked, await self._conversations.before(conversation_id, self._journal, self._said_in), None
+        )
         run = self._new(said, context, run_id, limits or self._limits)
         run.ctx.conversation_id = conversation_id
         return run
@@ -335,19 +337,9 @@ class Rlm(Carrier[RlmResult]):
     def _path(self, run_id: str, records: Iterable[Record]) -> list[Transition]:
         return path_of(run_id, self._machine.graph.name, records, laps=self._mode.laps)
 
-    async def _history(self, conversation_id: str | None) -> Sequence[Message]:
-        """Return what was said in a conversation, by whichever process. Raises ConfigError while a run is under way."""
-        if conversation_id is None:
-            return ()
-        newest = await self._journal.newest(conversation_id)
-        if newest is not None and newest.owner is not None:
-            raise ConfigError(
-                f"conversation {conversation_id!r} has a run under way ({newest.run_id}); wait for its end"
-            )
-        known = self._conversations.history(conversation_id, None if newest is None else newest.run_id)
-        if known is not None or newest is None:
-            return known or ()
-        stored, _ = await self._recovery.read(newest.run_id)
+    async def _said_in(self, run_id: str) -> Sequence[Message]:
+        """Return what was said up to the end of a stored run, or up to where it stands."""
+        stored, _ = await self._recovery.read(run_id)
         ctx = self._codec.read(stored)
         return rlm_record.said_in(ctx, ctx.earlier)
 

@@ -222,7 +222,7 @@ async def test_a_cancelled_callers_run_is_part_of_the_conversation_as_far_as_it_
     await asyncio.wait((task,))
 
     for one in (first, agent(journal, "b")[0]):  # from what is kept here, and from the journal
-        history = await one._history("talk")
+        history = await one._conversations.before("talk", journal, one._said_in)
         assert [message.role for message in history] == ["user", "assistant", "tool"]
         assert not faults(history)
     await journal.close()
