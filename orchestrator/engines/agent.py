@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Protocol, runtime_checkable
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import Follower
 from orchestrator.runtime.hosting import Hosting
 
@@ -41,3 +42,18 @@ class Agent(Protocol):
     def resume(self, run_id: str, /, *, limits: Any = None, by: str = "") -> Coroutine[Any, Any, Any]:
         """Go on with a run of the journal where it stands."""
         ...
+
+
+BOUND = {"approval": "an approval run", "ralph": "a ralph run"}
+"""Graphs whose runs stay on the machine that they began on, and what such a run is called."""
+
+
+def refuse_bound(agent: object) -> None:
+    """Raise ConfigError for an agent whose runs work on files of one machine: no other could go on with them."""
+    driver = getattr(agent, "_driver", None)  # not every such agent has what an engine needs
+    graph = getattr(agent, "graph", "") if driver is None else driver.machine.graph.name
+    if isinstance(graph, str) and (run := BOUND.get(graph)) is not None:
+        raise ConfigError(
+            f"{run} is bound to the directory it is about, and no worker elsewhere could go on with it: "
+            f"run it there, with `orchestrator {graph}`"
+        )

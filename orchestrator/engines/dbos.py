@@ -52,6 +52,8 @@ class DbosDispatcher:
         self._client: Any = None
         self._drive: Drive | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool: Any = None
+        self._over = False
 
     # ---- a worker ----
 
@@ -94,8 +96,27 @@ class DbosDispatcher:
             "executor_id": name,
             "serializer": self._dbos.DBOSPortableJSONSerializer(),
             "log_level": "ERROR",
-            "sys_db_pool_size": 5,
+            "system_database_engine": self._connections(),
         }
+
+    def _connections(self) -> Any:
+        """Return connections for DBOS that are refused once it is over.
+
+        Its threads repeat for ever what the server did not take, and the process would not end before it is back.
+        """
+        from sqlalchemy import create_engine, event, make_url
+
+        url = make_url(self._address.secret).set(drivername="postgresql+psycopg")
+        about = {"application_name": APPLICATION, "connect_timeout": 10}
+        pool = create_engine(url, pool_size=5, max_overflow=0, pool_pre_ping=True, connect_args=about)
+
+        def refuse(*_: Any) -> None:
+            if self._over:
+                raise RuntimeError("this worker has stopped")
+
+        event.listen(pool, "do_connect", refuse)
+        self._over, self._pool = False, pool
+        return pool
 
     def _limits(self, slots: int) -> dict[str, Any]:
         caps = self._caps
@@ -126,19 +147,27 @@ class DbosDispatcher:
             await self._told("resume_workflows", lost, queue_name=QUEUE)
         return len(lost)
 
-    async def stop(self) -> None:
-        """Take nothing more, and let DBOS go."""
-        self._drive = None
+    async def cease(self) -> None:
+        """Take nothing more. What is under way goes on, and stays this worker's until it is known as dead."""
+        if self not in _active:
+            return
+        _active.remove(self)
+        self._over = True
         loop = asyncio.get_running_loop()
+        # DBOS made its own threads the loop's, and they go: `asyncio.to_thread` is to work on.
+        loop.set_default_executor(ThreadPoolExecutor())
         with ThreadPoolExecutor(1, thread_name_prefix="dbos end") as aside:
-            client, self._client = self._client, None
-            if client is not None:
-                await loop.run_in_executor(aside, client.destroy)
-            if self in _active:
-                _active.remove(self)
-                await loop.run_in_executor(aside, self._dbos.DBOS.destroy)
-                # DBOS made its own threads the loop's, and they are gone: `asyncio.to_thread` is to work on.
-                loop.set_default_executor(ThreadPoolExecutor())
+            await loop.run_in_executor(aside, self._dbos.DBOS.destroy)
+            if self._pool is not None:
+                await loop.run_in_executor(aside, self._pool.dispose)
+
+    async def stop(self) -> None:
+        """Take nothing more, and let go of the database."""
+        await self.cease()
+        self._drive = None
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(client.destroy)
 
     # ---- everybody ----
 

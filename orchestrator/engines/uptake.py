@@ -75,6 +75,11 @@ class Uptake:
         """Runs that could not go on here: not tried again before something is posted for them."""
         self._stopped = False
 
+    @property
+    def places(self) -> bool:
+        """Whether a placer is told of what is found, and nothing is taken up here."""
+        return self._placer is not None
+
     async def found(self) -> list[OpenRun]:
         """Return the runs that have not ended, and remember from when on to listen. Raises StoreDown."""
         self._since, _ = await self._journal.news(-1)
