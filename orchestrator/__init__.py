@@ -9,7 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orchestrator.engines.dbos import DbosDispatcher as DbosDispatcher
+    from orchestrator.engines.dispatcher import Caps as Caps
     from orchestrator.engines.local import LocalEngine as LocalEngine
+    from orchestrator.engines.procrastinate import ProcrastinateDispatcher as ProcrastinateDispatcher
+    from orchestrator.engines.worker import Worker as Worker
     from orchestrator.errors import AnswerRefused as AnswerRefused
     from orchestrator.errors import ConfigError as ConfigError
     from orchestrator.errors import EventError as EventError
@@ -108,9 +112,11 @@ _HOME = {
     "AnswerRefused": "errors",
     "Attempt": "machines.pipeline.model",
     "BudgetManager": "machines.pipeline.ports",
+    "Caps": "engines.dispatcher",
     "CheckpointManager": "runtime.orchestration.checkpoint",
     "ConfigError": "errors",
     "CrashingJournal": "journal.crashing",
+    "DbosDispatcher": "engines.dbos",
     "Driver": "kernel.driver",
     "Edge": "kernel.graph",
     "Evaluation": "machines.pipeline.model",
@@ -154,6 +160,7 @@ _HOME = {
     "Plan": "machines.pipeline.model",
     "Planner": "machines.pipeline.ports",
     "PostgresJournal": "journal.postgres",
+    "ProcrastinateDispatcher": "engines.procrastinate",
     "PromptStage": "runtime.prompt_stage",
     "Question": "machines.llm_loop.model",
     "Refused": "errors",
@@ -189,6 +196,7 @@ _HOME = {
     "Validation": "machines.pipeline.model",
     "Validator": "machines.pipeline.ports",
     "Verdict": "",
+    "Worker": "engines.worker",
     "agent_tool": "runtime.subagent",
     "bind": "kernel.machine",
     "bounding": "kernel.graph",

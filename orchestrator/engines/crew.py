@@ -13,6 +13,7 @@ from orchestrator.engines.handle import Job
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import Standing
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.record import Follower, RunRejected
 from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.recovery import OpenRun
@@ -139,13 +140,19 @@ class Crew:
         agent: str,
         work: Callable[[], Coroutine[Any, Any, Any]],
         conversation_id: str | None,
-        *,
-        stored: bool = False,
     ) -> Job:
-        """Return a run of an agent, for the line."""
+        """Return a new run of an agent, for the line."""
         end = asyncio.get_running_loop().create_future()
         hosting, context = self[agent].hosting, contextvars.copy_context()
-        return Job(run_id, agent, hosting, work, context, end, conversation_id, stored)
+        return Job(run_id, agent, hosting, work, context, end, conversation_id)
+
+    def stored_job(self, head: RunHead, agent: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Job:
+        """Return a run of the journal, for the line."""
+        job = self.job(head.run_id, agent, work, head.conversation_id)
+        job.stored = True
+        if head.seq == 0:  # left to whoever would begin it
+            job.before = max(0.0, self.clock.time() - head.created_at)
+        return job
 
 
 class _Host:

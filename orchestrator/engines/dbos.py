@@ -12,6 +12,7 @@ of DBOS looks for dead executors: `reap` gives what they had taken back to its q
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -50,6 +51,7 @@ class DbosDispatcher:
         self._caps = caps or Caps()
         self._schema = schema
         self._client: Any = None
+        self._connecting = asyncio.Lock()
         self._drive: Drive | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: Any = None
@@ -114,7 +116,12 @@ class DbosDispatcher:
             if self._over:
                 raise RuntimeError("this worker has stopped")
 
+        def close(_: Any, record: Any) -> None:
+            if self._over:
+                record.invalidate()
+
         event.listen(pool, "do_connect", refuse)
+        event.listen(pool, "checkin", close)
         self._over, self._pool = False, pool
         return pool
 
@@ -153,6 +160,8 @@ class DbosDispatcher:
             return
         _active.remove(self)
         self._over = True
+        # What is under way ends without it, which it would show as errors: whoever reaps has it driven once more.
+        logging.getLogger("dbos").setLevel(logging.CRITICAL + 1)
         loop = asyncio.get_running_loop()
         # DBOS made its own threads the loop's, and they go: `asyncio.to_thread` is to work on.
         loop.set_default_executor(ThreadPoolExecutor())
@@ -191,8 +200,9 @@ class DbosDispatcher:
     async def _told(self, method: str, *about: Any, **options: Any) -> Any:
         """Call a method of DBOS's client. Raises StoreDown."""
         try:
-            if self._client is None:
-                self._client = await asyncio.to_thread(self._connected)
+            async with self._connecting:
+                if self._client is None:
+                    self._client = await asyncio.to_thread(self._connected)
             return await getattr(self._client, f"{method}_async")(*about, **options)
         except Exception as error:
             raise StoreDown(

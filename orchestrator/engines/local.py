@@ -239,7 +239,7 @@ class LocalEngine:
         head = await self._journal.head(run_id)
         self._refuse_closed()
         work = functools.partial(self._crew[chosen].resume, run_id, limits=limits, by=by)
-        job = self._crew.job(run_id, chosen, work, head.conversation_id, stored=True)
+        job = self._crew.stored_job(head, chosen, work)
         self._line.enter(job)
         return Handle(job)
 

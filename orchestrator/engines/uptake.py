@@ -198,7 +198,7 @@ class Uptake:
     def _take(self, head: RunHead, agent: str) -> Handle:
         self._stays.pop(head.run_id, None)
         work = functools.partial(self._go_on, head, agent)
-        job = self._crew.job(head.run_id, agent, work, head.conversation_id, stored=True)
+        job = self._crew.stored_job(head, agent, work)
         job.end.add_done_callback(functools.partial(self._over, head.run_id))
         self._line.enter(job, bounded=False)  # the bound is for what is new
         return Handle(job)

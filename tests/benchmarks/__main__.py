@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import machine, report, rounds, stores, trigger
+from tests.benchmarks import machine, report, rounds, stores, trigger, workers
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
 from tests.benchmarks.roster import OURS, ROSTER
@@ -63,6 +63,10 @@ def main() -> None:
         stored = stores.measure()
         print("", *stores.lines(stored), sep="\n", flush=True)
         figures += [asdict(one) for one in stored]
+    if options.only in workers.NAME:
+        carried, takeover = workers.measure()
+        print("", *workers.lines(carried, takeover), sep="\n", flush=True)
+        figures += [asdict(one) for one in (*carried, takeover) if one is not None]
     if options.only in HELP:
         print(f"\n{HELP}: {_help_ms():.0f} ms, median of 9 (a process each)", flush=True)
     if journalled:
