@@ -9,7 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orchestrator.engines.dbos import DbosDispatcher as DbosDispatcher
+    from orchestrator.engines.dispatcher import Caps as Caps
     from orchestrator.engines.local import LocalEngine as LocalEngine
+    from orchestrator.engines.procrastinate import ProcrastinateDispatcher as ProcrastinateDispatcher
+    from orchestrator.engines.worker import Worker as Worker
     from orchestrator.errors import AnswerRefused as AnswerRefused
     from orchestrator.errors import ConfigError as ConfigError
     from orchestrator.errors import EventError as EventError
@@ -167,6 +171,7 @@ _HOME = {
     "Attempt": "machines.pipeline.model",
     "BudgetManager": "machines.pipeline.ports",
     "CODE_MODE": "machines.code_mode.graph",
+    "Caps": "engines.dispatcher",
     "CheckpointManager": "runtime.orchestration.checkpoint",
     "CommandAgent": "runtime.ralph_command",
     "CodeBlocksFound": "machines.code_mode.model",
@@ -179,6 +184,7 @@ _HOME = {
     "ContextCompressor": "machines.rlm.policy",
     "CrashingJournal": "journal.crashing",
     "DepthExceeded": "machines.code_mode.model",
+    "DbosDispatcher": "engines.dbos",
     "Driver": "kernel.driver",
     "Edge": "kernel.graph",
     "Evaluation": "machines.pipeline.model",
@@ -239,6 +245,7 @@ _HOME = {
     "PolicyHooks": "orchestrator_callbacks.rlm.loop_policy",
     "PolicyStop": "machines.rlm.model",
     "PostgresJournal": "journal.postgres",
+    "ProcrastinateDispatcher": "engines.procrastinate",
     "PromptStage": "runtime.prompt_stage",
     "Question": "machines.llm_loop.model",
     "RALPH": "machines.ralph.graph",
@@ -294,6 +301,7 @@ _HOME = {
     "Validation": "machines.pipeline.model",
     "Validator": "machines.pipeline.ports",
     "Verdict": "",
+    "Worker": "engines.worker",
     "agent_tool": "runtime.subagent",
     "bind": "kernel.machine",
     "bounding": "kernel.graph",

@@ -50,6 +50,11 @@ settings.load_profile("soak" if SOAK else "default")
 # this order. xdist by itself deals out files with many tests first, and those with few long ones last.
 LONGEST_FIRST = (
     "dashboards/test_live.py",
+    "crash/test_fleet.py",
+    "engines/test_dispatchers.py",
+    "engines/test_worker.py",
+    "cli/test_worker.py",
+    "benchmarks/test_workers.py",
     "providers/test_mcp_stdio.py",
     "crash/test_rollback_kill.py",
     "crash/test_approval_kill.py",

@@ -9,15 +9,18 @@ from typing import Any
 
 from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.load import imported, limits_from
+from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.run import new_id
-from orchestrator.cli.worker import database, dispatcher
+from orchestrator.cli.worker import database, dispatcher, made
 from orchestrator.engines.dispatcher import Caps, Placer
 from orchestrator.errors import ConfigError, JournalError, MissingExtra
 from orchestrator.messages import Request, Response
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.settings import Settings
+
+OPENING = 3.0
+"""Seconds that the server gets to answer at first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ def submit_run(wanted: Wanted) -> int:
     async def work() -> bool:
         from orchestrator.journal.postgres import PostgresJournal
 
-        async with PostgresJournal(address) as journal:
+        async with PostgresJournal(address, opening=OPENING) as journal:
             await _deposit(wanted, journal, prompt, run_id)
             return await _placed(placer, run_id, wanted.tenant)
 
@@ -67,9 +70,11 @@ def submit_run(wanted: Wanted) -> int:
 async def _deposit(wanted: Wanted, journal: Any, prompt: str, run_id: str) -> None:
     options: dict[str, Any] = {"run_id": run_id, "tenant": wanted.tenant}
     if wanted.agent is not None:
-        agent = imported(wanted.agent, "agent")(journal)
+        agent = made(wanted.agent, journal)
         if not hasattr(agent, "deposit"):
             raise ConfigError(f"agent {wanted.agent!r} made a {type(agent).__name__}, which leaves no runs")
+        if not hasattr(agent.hosting.journal, "holders"):
+            raise ConfigError(f"agent {wanted.agent!r} has another journal than the one that it is given")
         await agent.deposit(prompt, **options)
         return
     loop = Orchestrator(_Nobody(), journal=journal, observers=(), instructions=wanted.instructions)

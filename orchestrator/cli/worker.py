@@ -19,10 +19,10 @@ from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import journal_file
-from orchestrator.engines.agent import Agent
+from orchestrator.engines.agent import Agent, refuse_bound
 from orchestrator.engines.dispatcher import Caps, Dispatcher
 from orchestrator.engines.worker import Worker
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.settings import Settings
@@ -106,7 +106,12 @@ async def _agents(
     wanted: Wanted, making: _Making, journal: Journal, limits: Any
 ) -> AsyncIterator[dict[str, Agent]]:
     """Make the agents of a worker: those named, and the one that the command line itself describes."""
-    found = dict(_named(spec, journal) for spec in wanted.agents)
+    found: dict[str, Agent] = {}
+    for spec in wanted.agents:
+        name, agent = _named(spec, journal)
+        if name in found:
+            raise ConfigError(f"two agents are called {name!r}; give one another name: NAME={spec}")
+        found[name] = agent
     if making.parts is None:
         yield found
         return
@@ -122,6 +127,11 @@ def _named(spec: str, journal: Journal) -> tuple[str, Agent]:
     name, equals, place = spec.partition("=")
     if not equals:
         name, place = spec.rpartition(":")[2], spec
+    return name, made(place, journal)
+
+
+def made(place: str, journal: Journal) -> Any:
+    """Return what a function of the journal makes. Raises ConfigError where no worker could carry its runs."""
     make = imported(place, "agent")
     if not callable(make):
         raise ConfigError(
@@ -129,9 +139,13 @@ def _named(spec: str, journal: Journal) -> tuple[str, Agent]:
         )
     try:
         agent = make(journal)
-    except TypeError as error:
-        raise ConfigError(f"agent {place!r} cannot be made: {error}") from error
-    return name, agent
+    except OrchestratorError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        raise ConfigError(f"agent {place!r} cannot be made: {said}") from error
+    refuse_bound(agent)
+    return agent
 
 
 def database(given: Address | None, who: str) -> Dsn:

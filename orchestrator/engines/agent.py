@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Protocol, runtime_checkable
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import Follower
 from orchestrator.runtime.hosting import Hosting
 
@@ -41,3 +42,12 @@ class Agent(Protocol):
     def resume(self, run_id: str, /, *, limits: Any = None, by: str = "") -> Coroutine[Any, Any, Any]:
         """Go on with a run of the journal where it stands."""
         ...
+
+
+def refuse_bound(agent: object) -> None:
+    """Raise ConfigError for what carries runs that work on files of one machine: no other could go on with them."""
+    if place := getattr(agent, "bound_to", ""):
+        raise ConfigError(
+            f"the runs of {type(agent).__name__} are bound to {place}, and nobody elsewhere could go on with them: "
+            "run them there, without an engine"
+        )

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
-from orchestrator.engines.agent import Agent
+from orchestrator.engines.agent import Agent, refuse_bound
 from orchestrator.engines.handle import Job
 from orchestrator.engines.line import Line
 from orchestrator.engines.order import Standing
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.record import Follower, RunRejected
 from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.recovery import OpenRun
@@ -25,10 +26,7 @@ class Crew:
     def __init__(self, agents: Agent | Mapping[str, Agent]) -> None:
         self._agents = dict(agents) if isinstance(agents, Mapping) else {"agent": agents}
         for name, agent in self._agents.items():
-            if bound := getattr(agent, "bound_to", ""):
-                raise ConfigError(
-                    f"{name} is bound to {bound}, which other machines have not: run it there, without an engine"
-                )
+            refuse_bound(agent)
             if not isinstance(agent, Agent):
                 raise ConfigError(
                     f"{name} is a {type(agent).__name__}; an engine runs an Orchestrator, a Pipeline or an Rlm"
@@ -143,13 +141,19 @@ class Crew:
         agent: str,
         work: Callable[[], Coroutine[Any, Any, Any]],
         conversation_id: str | None,
-        *,
-        stored: bool = False,
     ) -> Job:
-        """Return a run of an agent, for the line."""
+        """Return a new run of an agent, for the line."""
         end = asyncio.get_running_loop().create_future()
         hosting, context = self[agent].hosting, contextvars.copy_context()
-        return Job(run_id, agent, hosting, work, context, end, conversation_id, stored)
+        return Job(run_id, agent, hosting, work, context, end, conversation_id)
+
+    def stored_job(self, head: RunHead, agent: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Job:
+        """Return a run of the journal, for the line."""
+        job = self.job(head.run_id, agent, work, head.conversation_id)
+        job.stored = True
+        if head.seq == 0:  # left to whoever would begin it
+            job.before = max(0.0, self.clock.time() - head.created_at)
+        return job
 
 
 class _Host:

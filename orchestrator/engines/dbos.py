@@ -12,6 +12,7 @@ of DBOS looks for dead executors: `reap` gives what they had taken back to its q
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -50,8 +51,11 @@ class DbosDispatcher:
         self._caps = caps or Caps()
         self._schema = schema
         self._client: Any = None
+        self._connecting = asyncio.Lock()
         self._drive: Drive | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool: Any = None
+        self._over = False
 
     # ---- a worker ----
 
@@ -94,8 +98,32 @@ class DbosDispatcher:
             "executor_id": name,
             "serializer": self._dbos.DBOSPortableJSONSerializer(),
             "log_level": "ERROR",
-            "sys_db_pool_size": 5,
+            "system_database_engine": self._connections(),
         }
+
+    def _connections(self) -> Any:
+        """Return connections for DBOS that are refused once it is over.
+
+        Its threads repeat for ever what the server did not take, and the process would not end before it is back.
+        """
+        from sqlalchemy import create_engine, event, make_url
+
+        url = make_url(self._address.secret).set(drivername="postgresql+psycopg")
+        about = {"application_name": APPLICATION, "connect_timeout": 10}
+        pool = create_engine(url, pool_size=5, max_overflow=0, pool_pre_ping=True, connect_args=about)
+
+        def refuse(*_: Any) -> None:
+            if self._over:
+                raise RuntimeError("this worker has stopped")
+
+        def close(_: Any, record: Any) -> None:
+            if self._over:
+                record.invalidate()
+
+        event.listen(pool, "do_connect", refuse)
+        event.listen(pool, "checkin", close)
+        self._over, self._pool = False, pool
+        return pool
 
     def _limits(self, slots: int) -> dict[str, Any]:
         caps = self._caps
@@ -126,19 +154,29 @@ class DbosDispatcher:
             await self._told("resume_workflows", lost, queue_name=QUEUE)
         return len(lost)
 
-    async def stop(self) -> None:
-        """Take nothing more, and let DBOS go."""
-        self._drive = None
+    async def cease(self) -> None:
+        """Take nothing more. What is under way goes on, and stays this worker's until it is known as dead."""
+        if self not in _active:
+            return
+        _active.remove(self)
+        self._over = True
+        # What is under way ends without it, which it would show as errors: whoever reaps has it driven once more.
+        logging.getLogger("dbos").setLevel(logging.CRITICAL + 1)
         loop = asyncio.get_running_loop()
+        # DBOS made its own threads the loop's, and they go: `asyncio.to_thread` is to work on.
+        loop.set_default_executor(ThreadPoolExecutor())
         with ThreadPoolExecutor(1, thread_name_prefix="dbos end") as aside:
-            client, self._client = self._client, None
-            if client is not None:
-                await loop.run_in_executor(aside, client.destroy)
-            if self in _active:
-                _active.remove(self)
-                await loop.run_in_executor(aside, self._dbos.DBOS.destroy)
-                # DBOS made its own threads the loop's, and they are gone: `asyncio.to_thread` is to work on.
-                loop.set_default_executor(ThreadPoolExecutor())
+            await loop.run_in_executor(aside, self._dbos.DBOS.destroy)
+            if self._pool is not None:
+                await loop.run_in_executor(aside, self._pool.dispose)
+
+    async def stop(self) -> None:
+        """Take nothing more, and let go of the database."""
+        await self.cease()
+        self._drive = None
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(client.destroy)
 
     # ---- everybody ----
 
@@ -162,8 +200,9 @@ class DbosDispatcher:
     async def _told(self, method: str, *about: Any, **options: Any) -> Any:
         """Call a method of DBOS's client. Raises StoreDown."""
         try:
-            if self._client is None:
-                self._client = await asyncio.to_thread(self._connected)
+            async with self._connecting:
+                if self._client is None:
+                    self._client = await asyncio.to_thread(self._connected)
             return await getattr(self._client, f"{method}_async")(*about, **options)
         except Exception as error:
             raise StoreDown(

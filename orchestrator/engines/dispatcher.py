@@ -49,8 +49,12 @@ class Dispatcher(Placer, Protocol):
         """
         ...
 
+    async def cease(self) -> None:
+        """Take nothing more, and let others have it; `drive` that is under way goes on to its end."""
+        ...
+
     async def stop(self) -> None:
-        """Call `drive` no more. What is under way has ended before."""
+        """Cease, and let go of everything. What is under way has ended before."""
         ...
 
 

@@ -47,6 +47,8 @@ class Job:
     """What it waits for."""
     entered: float = 0.0
     """When it was queued, by the clock of its agent (monotonic)."""
+    before: float = 0.0
+    """Seconds that it had waited then in the journal for a process to begin it, as far as clocks agree."""
     seated: bool = False
     task: asyncio.Task[Result] | None = field(default=None, repr=False)
     cut: bool = False

@@ -112,7 +112,8 @@ class Line:
         self.live[job.run_id] = job
         job.seated, job.phase = True, Phase.RUNNING
         host, clock = job.hosting, job.hosting.clock
-        host.tell(RunAdmitted(host.graph, job.run_id, clock.monotonic() - job.entered, clock.time()))
+        waited = job.before + clock.monotonic() - job.entered
+        host.tell(RunAdmitted(host.graph, job.run_id, waited, clock.time()))
         loop = asyncio.get_running_loop()
         job.task = loop.create_task(job.work(), name=f"run {job.run_id}", context=job.context)
         job.task.add_done_callback(functools.partial(self._finished, job))

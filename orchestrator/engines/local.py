@@ -239,7 +239,7 @@ class LocalEngine:
         head = await self._journal.head(run_id)
         self._refuse_closed()
         work = functools.partial(self._crew[chosen].resume, run_id, limits=limits, by=by)
-        job = self._crew.job(run_id, chosen, work, head.conversation_id, stored=True)
+        job = self._crew.stored_job(head, chosen, work)
         self._line.enter(job)
         return Handle(job)
 
@@ -291,11 +291,16 @@ class LocalEngine:
             await self._leaving.wait()
             return await self.drain(grace, by="signal" if self._signal else "", why=self._signal)
 
+    async def leaving(self) -> None:
+        """Return once it begins to drain, or is asked to."""
+        await self._leaving.wait()
+
     # ---- inside: starting ----
 
     def _about(self) -> dict[str, Any]:
         limits = {"slots": self._line.slots.limit, "queue": self._queue, "grace": self._grace}
-        return {"name": self.name, **limits, "recover": self._recover, "agents": self._crew.plain()}
+        how = {"recover": self._recover} | ({"placed": True} if self._uptake.places else {})
+        return {"name": self.name, **limits, **how, "agents": self._crew.plain()}
 
     def _background(self, work: Coroutine[Any, Any, None], what: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"engine {self.name} {what}"))

@@ -56,18 +56,19 @@ class ProcrastinateDispatcher:
         self._app: Any = None
         self._drive: Drive | None = None
         self._working: asyncio.Task[None] | None = None
+        self._ceased = False
 
     # ---- a worker ----
 
     async def start(self, drive: Drive, name: str, slots: int) -> None:
         """Take jobs from the queue. Raises StoreDown."""
-        self._drive = drive
+        self._drive, self._ceased = drive, False
         await self._opened()
         self._working = asyncio.create_task(self._work(name, slots), name=f"procrastinate {name}")
 
     async def _work(self, name: str, slots: int) -> None:
         """Work, again after the server was away: a worker of Procrastinate ends with its connection."""
-        while self._drive is not None:  # it may take a cancellation for a wish to end, and end
+        while not self._ceased:  # it may take a cancellation for a wish to end, and end
             try:
                 await self._app.run_worker_async(
                     queues=[QUEUE],
@@ -82,7 +83,8 @@ class ProcrastinateDispatcher:
                 )
             except Exception as error:  # noqa: BLE001 - whatever ended it, there is work to be done
                 _log.warning("worker %s begins anew: %s", name, self._said(error))
-            await asyncio.sleep(_AGAIN)
+            if not self._ceased:
+                await asyncio.sleep(_AGAIN)
 
     async def _driven(self, run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
         if self._drive is not None:
@@ -100,12 +102,18 @@ class ProcrastinateDispatcher:
             raise StoreDown(f"Procrastinate cannot look for lost jobs: {self._said(error)}") from error
         return len(lost)
 
+    async def cease(self) -> None:
+        """Take nothing more. A drive that goes on for longer than five seconds ends for Procrastinate, not for us."""
+        if self._working is not None and not self._ceased:
+            self._ceased = True
+            self._working.cancel()
+
     async def stop(self) -> None:
         """Take nothing more, and let go of the database."""
+        await self.cease()
         self._drive = None
         working, self._working = self._working, None
         if working is not None:
-            working.cancel()
             await asyncio.gather(working, return_exceptions=True)
         app, self._app = self._app, None
         if app is not None:

@@ -75,6 +75,11 @@ class Uptake:
         """Runs that could not go on here: not tried again before something is posted for them."""
         self._stopped = False
 
+    @property
+    def places(self) -> bool:
+        """Whether a placer is told of what is found, and nothing is taken up here."""
+        return self._placer is not None
+
     async def found(self) -> list[OpenRun]:
         """Return the runs that have not ended, and remember from when on to listen. Raises StoreDown."""
         self._since, _ = await self._journal.news(-1)
@@ -193,7 +198,7 @@ class Uptake:
     def _take(self, head: RunHead, agent: str) -> Handle:
         self._stays.pop(head.run_id, None)
         work = functools.partial(self._go_on, head, agent)
-        job = self._crew.job(head.run_id, agent, work, head.conversation_id, stored=True)
+        job = self._crew.stored_job(head, agent, work)
         job.end.add_done_callback(functools.partial(self._over, head.run_id))
         self._line.enter(job, bounded=False)  # the bound is for what is new
         return Handle(job)

@@ -10,6 +10,9 @@ seconds it sweeps the journal for runs that nobody carries and that go on by the
 them: those left by `deposit`, those whose worker died, those that somebody answered. A run that has to wait for a
 person is left in the journal and takes no slot. One worker at a time, the first by name of those that live, gives the
 slices of dead ones back to the dispatcher.
+
+All workers of a database carry the same graphs: a slice goes to any of them, and one that has no agent for it says so
+and leaves it to the next sweep.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ from orchestrator.engines.crew import Crew
 from orchestrator.engines.dispatcher import Dispatcher
 from orchestrator.engines.drain import Drained
 from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import (
     ConfigError,
+    Corrupt,
     Held,
     JournalError,
     NotAdmitting,
@@ -36,7 +41,9 @@ from orchestrator.errors import (
     RunUnknown,
     StoreDown,
     Suspended,
+    TooNew,
 )
+from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import RunHead
 from orchestrator.telemetry.engine import Load
 
@@ -68,7 +75,8 @@ class Worker:
     """Carries what `dispatcher` places here, at most `slots` runs at once, with agents of one graph each.
 
     The agents share one PostgresJournal, whose `name` is this worker's: unique among those that live, refused where it
-    is not. `grace`, `rescan` and `signals` are as for LocalEngine. Raises ConfigError.
+    is not. As long as it works their runs park (`parks`), those too that are begun beside it. `grace`, `rescan` and
+    `signals` are as for LocalEngine. Raises ConfigError.
     """
 
     def __init__(
@@ -91,8 +99,6 @@ class Worker:
         self.name = str(self._journal.name)
         self._dispatcher = dispatcher
         self._slots = slots
-        for name in self._crew:
-            self._crew[name].parks = True
         self._engine = LocalEngine(
             agent,
             slots=slots,
@@ -103,20 +109,32 @@ class Worker:
             signals=signals,
             placer=dispatcher,
         )
-        self._beat: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._parked: dict[str, bool] = {}
+        self._known: dict[str, str] = {}
+        """Engines of the journal -> names of those that are workers, "" for others."""
 
     # ---- living ----
 
     async def __aenter__(self) -> Self:
         await self._refuse_twin()
-        await self._dispatcher.start(self._drive, self.name, self._slots)
+        self._parked = {name: self._crew[name].parks for name in self._crew}
+        for name in self._crew:
+            self._crew[name].parks = True
         try:
-            await self._engine.start()
+            await self._begin()
         except BaseException:
+            self._back_as_they_were()
             await self._dispatcher.stop()
             raise
-        self._beat = asyncio.create_task(self._reap(), name=f"worker {self.name} reaper")
         return self
+
+    async def _begin(self) -> None:
+        """The dispatcher first: it makes its tables. What it has before the engine admits runs waits in `_drive`."""
+        await self._dispatcher.start(self._drive, self.name, self._slots)
+        await self._engine.start()
+        for work, what in ((self._reap(), "reaper"), (self._cease(), "end")):
+            self._tasks.append(asyncio.create_task(work, name=f"worker {self.name} {what}"))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -124,10 +142,15 @@ class Worker:
         try:
             await self._engine.__aexit__(kind, error, trace)
         finally:
-            if self._beat is not None:
-                self._beat.cancel()
-                await asyncio.gather(self._beat, return_exceptions=True)
+            reaping, ceasing = self._tasks
+            reaping.cancel()
+            await asyncio.gather(reaping, ceasing, return_exceptions=True)
+            self._back_as_they_were()
             await self._dispatcher.stop()
+
+    def _back_as_they_were(self) -> None:
+        for name, parked in self._parked.items():
+            self._crew[name].parks = parked
 
     async def run_until_signal(self, grace: float | None = None) -> Drained:
         """Work until SIGTERM, SIGINT or an operator's drain; see LocalEngine."""
@@ -166,12 +189,15 @@ class Worker:
                 if await self._driven(run_id):
                     return
             except StoreDown:
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, _BACKOFF[1])
+                pass
             except Exception as error:  # noqa: BLE001 - the dispatcher is not to judge a run by it
                 kind = type(error).__name__
                 _log.error("run %r (slice %d) could not be driven: %s: %s", run_id, slice, kind, error)
                 return
+            if self._engine.load().phase in {"draining", "stopped"}:
+                return  # it drains: whoever sweeps next tells of the run
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _BACKOFF[1])
 
     async def _driven(self, run_id: str) -> bool:
         """Carry a run; False where that is to be tried again. Raises StoreDown, and what is wrong with the run."""
@@ -179,10 +205,14 @@ class Worker:
             await self._gone_on(await self._journal.head(run_id))
         except (Held, RunExists, RunUnknown):
             pass  # somebody has it, or it is gone: twice told
-        except (Suspended, NotAdmitting) as left:
-            if not isinstance(left, Suspended) or left.reason in {"shutdown", "interrupted"}:
+        except Suspended as left:
+            if left.reason in {"shutdown", "interrupted"}:
                 await self._hand_on(run_id)
-        except StoreDown:
+        except NotAdmitting:
+            return (
+                False  # it keeps the slice: one that it gave away would come back at once, and be lost to all
+            )
+        except (StoreDown, Corrupt, TooNew):
             raise
         except JournalError:
             return False  # it lost its journal on the way: what counts is what the journal has
@@ -204,17 +234,35 @@ class Worker:
             if head.status != "ended" and head.owner is None:
                 await self._dispatcher.submit(run_id, head.seq)
 
+    async def _cease(self) -> None:
+        """Let others have what is in the queue as soon as this worker begins to drain."""
+        await self._engine.leaving()
+        try:
+            await self._dispatcher.cease()
+        except Exception as error:  # noqa: BLE001 - it ends all the same
+            _log.error("worker %s could not leave the queue: %s: %s", self.name, type(error).__name__, error)
+
     async def _reap(self) -> None:
         """Give what dead workers had to others, as long as this one lives."""
-        down = False
+        failed = ""
         while True:
             await asyncio.sleep(BEAT)
             try:
                 living = frozenset(peer.name for peer in await self._peers() if peer.alive)
-                if living and min(living) == self.name and (lost := await self._dispatcher.reap(living)):
+                if await self._leads() and (lost := await self._dispatcher.reap(living)):
                     _log.warning("worker %s gave %d slices of dead workers to others", self.name, lost)
-                down = False
-            except StoreDown as error:
-                if not down:
-                    _log.warning("worker %s cannot look for dead workers: %s", self.name, error)
-                down = True
+                failed = ""
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may be better
+                if failed != (failed := type(error).__name__):
+                    _log.warning("worker %s cannot look for dead workers: %s: %s", self.name, failed, error)
+
+    async def _leads(self) -> bool:
+        """Tell whether this is the first by name of the workers that live. Others that hold runs do not count."""
+        begun, _ = await heads(self._journal, graph=ENGINE, status="open")
+        known = {head.run_id: self._known.get(head.run_id) for head in begun if head.owner is not None}
+        for run_id, name in known.items():
+            if name is None:
+                about = (await self._journal.load(run_id))[0].body.get(ENGINE) or {}
+                known[run_id] = str(about.get("name", "")) if about.get("placed") else ""
+        self._known = {run_id: name or "" for run_id, name in known.items()}
+        return min(filter(None, self._known.values()), default="") == self.name

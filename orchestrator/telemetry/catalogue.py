@@ -112,7 +112,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "run_queue_wait_seconds",
         "machine",
         _WAIT,
-        "Time from submitting a run to an engine until it begins.",
+        "Time from submitting a run to an engine, or leaving it to workers, until it begins.",
         RunAdmitted,
     ),
     counter(

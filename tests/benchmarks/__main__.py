@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import machine, parsing, report, rounds, stores, trigger, typed
+from tests.benchmarks import machine, parsing, report, rounds, stores, trigger, typed, workers
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
 from tests.benchmarks.roster import OURS, ROSTER
@@ -55,22 +55,7 @@ def main() -> None:
     loops = [case for case in CASES if options.only in case.name]
     journalled = rounds.chosen(JOURNALLED, options.only)
     figures: list[Any] = [asdict(one) for one in (_loops(loops) if loops else ())]
-    if options.only in f"{trigger.NAME}, all telemetry":
-        told = trigger.measure()
-        print("", *trigger.rows(told), sep="\n", flush=True)
-        figures.append(asdict(told))
-    if options.only in parsing.NAME:
-        read = parsing.measure()
-        print("", *parsing.rows(read), sep="\n", flush=True)
-        figures += [asdict(one) for one in read]
-    if options.only in typed.NAME:
-        objects = typed.measure()
-        print("", *typed.rows(objects), sep="\n", flush=True)
-        figures.append(asdict(objects))
-    if options.only in stores.NAME:
-        stored = stores.measure()
-        print("", *stores.lines(stored), sep="\n", flush=True)
-        figures += [asdict(one) for one in stored]
+    figures += _parts(options.only)
     if options.only in HELP:
         print(f"\n{HELP}: {_help_ms():.0f} ms, median of 9 (a process each)", flush=True)
     if journalled:
@@ -78,6 +63,32 @@ def main() -> None:
         figures += [asdict(one) for one in rows]
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def _parts(only: str) -> list[Any]:
+    """Measure what has a module of its own here."""
+    figures: list[Any] = []
+    if only in f"{trigger.NAME}, all telemetry":
+        told = trigger.measure()
+        print("", *trigger.rows(told), sep="\n", flush=True)
+        figures.append(asdict(told))
+    if only in parsing.NAME:
+        read = parsing.measure()
+        print("", *parsing.rows(read), sep="\n", flush=True)
+        figures += [asdict(one) for one in read]
+    if only in typed.NAME:
+        objects = typed.measure()
+        print("", *typed.rows(objects), sep="\n", flush=True)
+        figures.append(asdict(objects))
+    if only in stores.NAME:
+        stored = stores.measure()
+        print("", *stores.lines(stored), sep="\n", flush=True)
+        figures += [asdict(one) for one in stored]
+    if only in workers.NAME:
+        carried, takeover = workers.measure()
+        print("", *workers.lines(carried, takeover), sep="\n", flush=True)
+        figures += [asdict(one) for one in (*carried, takeover) if one is not None]
+    return figures
 
 
 def _help_ms() -> float:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-MODULE = """
-from orchestrator import Orchestrator, Pipeline
+from tests.postgres import Cluster
+
+Cli = Callable[..., Any]
+Start = Callable[..., subprocess.Popen[str]]
+
+MINE = """
+from orchestrator import Approval, Orchestrator, Pipeline, RalphOrchestrator
 from orchestrator.machines.pipeline.model import Evaluation
 from orchestrator.providers.scripted import FunctionLLM
 
@@ -45,55 +47,24 @@ def pipeline(journal):
 
 def nothing(journal):
     return "no agent"
+
+def elsewhere(journal):
+    return Orchestrator(FunctionLLM(answer), observers=())
+
+def broken(journal):
+    raise OSError("no key\\nfor the vendor")
+
+def approvals(journal):
+    return Approval(".")
+
+def ralph(journal):
+    return RalphOrchestrator(plan, plan, plan, observers=())
 """
 
 
-class Commands:
-    """Commands with one database, and modules of their own."""
-
-    def __init__(self, dsn: str, folder: Path) -> None:
-        (folder / "mine.py").write_text(MODULE)
-        self.folder = folder
-        self._environment = os.environ | {
-            "ORCHESTRATOR_JOURNAL": dsn,
-            "PYTHONPATH": str(folder),
-            "COLUMNS": "200",
-        }
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrator", *arguments],
-            cwd=self.folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    @contextmanager
-    def worker(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Start a worker; it has said that it works when the block begins."""
-        with subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", "worker", *arguments],
-            cwd=self.folder,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
-
-    def ended(self, run: str) -> Callable[[], bool]:
-        return lambda: '"status": "ended"' in self.run("runs", "show", run, "--json").stdout
-
-
-@pytest.fixture
-def commands(database: str, tmp_path: Path) -> Commands:
-    return Commands(database, tmp_path)
+@pytest.fixture(autouse=True)
+def mine(folder: Path) -> None:
+    (folder / "mine.py").write_text(MINE)
 
 
 def until(ready: Callable[[], bool]) -> None:
@@ -105,88 +76,129 @@ def until(ready: Callable[[], bool]) -> None:
 
 def line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    return process.stdout.readline()
+    said = process.stdout.readline()
+    if not said and process.stderr is not None:
+        raise AssertionError(f"it said nothing but: {process.stderr.read()}")
+    return said
 
 
-def test_what_is_submitted_is_carried_by_a_worker_which_stops_at_a_signal(commands: Commands) -> None:
-    left = commands.run("submit", "x", "--run-id", "first", "--tenant", "acme")
-    assert (left.returncode, left.stdout) == (0, "first\n"), left.stderr
-    assert "a worker finds it there by its next sweep" in left.stderr, "there were no workers ever"
-    with commands.worker("--model", "python:mine:answer", "--slots", "2", "--metrics-port", "0") as process:
-        said = line(process)
-        assert re.match(
-            r"worker \S+ carries llm_loop of postgresql://owner@\S+, 2 slots, metrics at http://", said
-        )
-        assert "owner:" not in said, "no password"
-        until(commands.ended("first"))
-        then = commands.run("submit", "y", "--run-id", "second", "--json")
-        assert json.loads(then.stdout) == {"run_id": "second", "placed": True}
-        until(commands.ended("second"))
-        url = said.strip().rpartition(" ")[2].removesuffix("/metrics") + "/metrics"
-        with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - our own server
-            series = page.read().decode()
-        assert (
-            'orchestrator_runs_completed_total{machine="llm_loop",outcome="completed",reason="none"} 2.0'
-            in series
-        )
-        process.send_signal(signal.SIGTERM)
-        assert (process.wait(60), "has stopped" in line(process)) == (0, True)
-    shown = json.loads(commands.run("runs", "show", "second", "--json").stdout)
-    assert shown["outcome"] == "completed"
+def ended(cli: Cli, run: str, *at: str) -> Callable[[], bool]:
+    return lambda: '"status": "ended"' in cli("runs", "show", run, "--json", *at).out
 
 
-def test_a_worker_carries_the_agents_of_a_module_a_pipeline_among_them(commands: Commands) -> None:
-    with commands.worker("--agent", "mine:loop", "--agent", "build=mine:pipeline", "--name", "w7") as process:
-        assert "worker w7 carries llm_loop, pipeline of" in line(process)
-        left = commands.run("submit", "a shed", "--agent", "mine:pipeline", "--run-id", "p1")
-        assert left.returncode == 0, left.stderr
-        until(commands.ended("p1"))
-    assert json.loads(commands.run("runs", "show", "p1", "--json").stdout)["graph"] == "pipeline"
-
-
-def test_with_procrastinate_it_is_the_same(commands: Commands) -> None:
-    with commands.worker("--agent", "mine:loop", "--dispatcher", "procrastinate") as process:
-        assert "carries llm_loop of" in line(process)
-        left = commands.run("submit", "x", "--run-id", "p1", "--dispatcher", "procrastinate", "--json")
-        assert json.loads(left.stdout) == {"run_id": "p1", "placed": True}
-        until(commands.ended("p1"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ("worker", "--model", "python:mine:answer", "--journal", "a.db"),
-            "a.db is a file: give --dsn postgresql://",
-        ),
-        (("submit", "x", "--journal", "a.db"), "a.db is a file: give --dsn postgresql://"),
-        (("worker", "--agent", "mine:none"), "mine has no 'none'"),
-        (("worker", "--agent", "mine:MODULE"), "no function"),
-        (("worker", "--agent", "mine:nothing"), "an engine runs an Orchestrator, a Pipeline or an Rlm"),
-        (("worker", "--agent", "mine:loop", "--dispatcher", "celery"), "it must be dbos or procrastinate"),
-        (("worker", "--agent", "mine:loop", "--rate", "often"), "not of the form N/SECONDS"),
-        (("worker", "--agent", "mine:loop", "--concurrency", "-1"), "concurrency is -1"),
-        (("worker", "--agent", "mine:loop", "--slots", "0"), "slots is 0"),
-        (
-            ("worker", "--agent", "mine:loop", "--dispatcher", "procrastinate", "--concurrency", "2"),
-            "no limits over all workers",
-        ),
-        (("submit", "x", "--tenant", "a\nb"), "tenant is"),
-        (("submit", "x", "--run-id", "-"), "is none: printable characters"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(
-    commands: Commands, arguments: tuple[str, ...], said: str
+def test_what_is_submitted_is_carried_by_a_worker_which_stops_at_a_signal(
+    cli: Cli, start: Start, database: str
 ) -> None:
-    done = commands.run(*arguments)
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (commands.folder / "a.db").exists()
+    at = ("--dsn", database)
+    left = cli("submit", "x", "--run-id", "first", "--tenant", "acme", *at)
+    assert (left.code, left.out) == (0, "first\n"), left.err
+    assert "a worker finds it there by its next sweep" in left.err, "there were no workers ever"
+    process = start(
+        "worker", "--model", "python:mine:answer", "--slots", "2", "--metrics-port", "0", "--name", "w7", *at
+    )
+    said = line(process)
+    assert re.match(
+        r"worker w7 carries llm_loop of postgresql://owner@\S+, 2 slots, metrics at http://", said
+    )
+    assert "owner:" not in said, "no password"
+    until(ended(cli, "first", *at))
+    then = cli("submit", "y", "--run-id", "second", "--json", *at)
+    assert json.loads(then.out) == {"run_id": "second", "placed": True}
+    until(ended(cli, "second", *at))
+    assert "w7" in cli("operate", "status", *at).out
+    url = said.strip().rpartition(" ")[2].removesuffix("/metrics") + "/metrics"
+    with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - our own server
+        series = page.read().decode()
+    completed = 'orchestrator_runs_completed_total{machine="llm_loop",outcome="completed",reason="none"} 2.0'
+    assert completed in series
+    waited = re.search(r'run_queue_wait_seconds_sum\{machine="llm_loop"\} (\S+)', series)
+    assert waited is not None
+    assert float(waited[1]) > 0.1, "since the first was left there, before there was a worker"
+    process.send_signal(signal.SIGTERM)
+    assert (process.wait(60), "has stopped" in line(process)) == (0, True)
+    assert json.loads(cli("runs", "show", "second", "--json", *at).out)["outcome"] == "completed"
 
 
-def test_a_server_that_is_not_there_is_said_without_its_password(commands: Commands) -> None:
-    done = commands.run("submit", "x", "--dsn", "postgresql://me:secret-word@127.0.0.1:9/nowhere")
-    assert done.returncode != 0
-    assert "secret-word" not in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_worker_carries_the_agents_of_a_module_a_pipeline_among_them_and_drains_when_it_is_told(
+    cli: Cli, start: Start, database: str
+) -> None:
+    at, placed_by = ("--dsn", database), ("--dispatcher", "procrastinate")
+    process = start("worker", "--agent", "mine:loop", "--agent", "build=mine:pipeline", *placed_by, *at)
+    assert "carries llm_loop, pipeline of" in line(process)
+    left = cli("submit", "a shed", "--agent", "mine:pipeline", "--run-id", "p1", "--json", *placed_by, *at)
+    assert json.loads(left.out) == {"run_id": "p1", "placed": True}, left.err
+    assert cli("submit", "x", "--run-id", "l1", *placed_by, *at).code == 0
+    until(ended(cli, "p1", *at))
+    until(ended(cli, "l1", *at))
+    assert json.loads(cli("runs", "show", "p1", "--json", *at).out)["graph"] == "pipeline"
+    drained = cli("operate", "drain", *at)
+    assert (drained.code, process.wait(60)) == (0, 0), drained.err
+
+
+BAD = [
+    (("worker", "--agent", "mine:none"), "mine has no 'none'"),
+    (("worker", "--agent", "mine:MODULE"), "mine has no 'MODULE'"),
+    (("worker", "--agent", "mine:__doc__"), "no function"),
+    (("worker", "--agent", "mine:nothing"), "an engine runs an Orchestrator, a Pipeline or an Rlm"),
+    (("worker", "--agent", "mine:answer"), "cannot be made: AttributeError"),
+    (("worker", "--agent", "mine:broken"), "OSError: no key"),
+    (("worker", "--agent", "mine:elsewhere"), "many machines share"),
+    (("worker", "--agent", "mine:loop", "--agent", "mine:loop"), "two agents are called 'loop'"),
+    (
+        ("worker", "--agent", "mine:approvals"),
+        "bound to the directory of its project",
+    ),
+    (
+        ("worker", "--agent", "mine:ralph"),
+        "bound to the directory of its session",
+    ),
+    (("worker", "--agent", "mine:loop", "--dispatcher", "celery"), "it must be dbos or procrastinate"),
+    (("worker", "--agent", "mine:loop", "--rate", "often"), "not of the form N/SECONDS"),
+    (("worker", "--agent", "mine:loop", "--rate", "5/0"), "period is 0.0"),
+    (("worker", "--agent", "mine:loop", "--concurrency", "-1"), "concurrency is -1"),
+    (("worker", "--agent", "mine:loop", "--slots", "0"), "slots is 0"),
+    (("worker", "--agent", "mine:loop", "--grace", "-1"), "grace is -1"),
+    (("worker", "--agent", "mine:loop", "--name", "local"), "'local' is no name for a worker"),
+    (
+        ("worker", "--agent", "mine:loop", "--dispatcher", "procrastinate", "--concurrency", "2"),
+        "no limits over all workers",
+    ),
+    (("submit", "x", "--tenant", "a\nb"), "tenant is"),
+    (("submit", "x", "--run-id", "-"), "is none: printable characters"),
+    (("submit", "x", "--agent", "mine:nothing"), "leaves no runs"),
+    (("submit", "x", "--agent", "mine:broken"), "OSError: no key"),
+    (("submit", "x", "--agent", "mine:elsewhere"), "another journal"),
+    (
+        ("submit", "x", "--agent", "mine:ralph"),
+        "bound to the directory of its session",
+    ),
+    (("submit", "x", "--dispatcher", "celery"), "it must be dbos or procrastinate"),
+]
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    cli: Cli, database: str, one_sentence: Callable[[Any], str]
+) -> None:
+    for arguments, said in BAD:
+        done = cli(*arguments, "--dsn", database)
+        assert (done.code, said in one_sentence(done)) == (2, True), (arguments, done)
+    assert json.loads(cli("runs", "list", "--json", "--dsn", database).out or "[]") == []
+
+
+@pytest.mark.parametrize("command", [("worker", "--model", "python:mine:answer"), ("submit", "x")])
+def test_a_file_is_no_journal_that_machines_share(
+    cli: Cli, folder: Path, command: tuple[str, ...], one_sentence: Callable[[Any], str]
+) -> None:
+    told = one_sentence(cli(*command, "--journal", "a.db"))
+    assert "a.db is a file: give --dsn postgresql://" in told
+    assert not (folder / "a.db").exists()
+
+
+def test_a_server_that_is_not_there_is_said_without_its_password(
+    cli: Cli, one_sentence: Callable[[Any], str], postgres: Cluster
+) -> None:
+    wrong = postgres.dsn().replace(postgres.password, "secret-word")
+    for address in ("postgresql://me:secret-word@127.0.0.1:9/nowhere", wrong):
+        done = cli("submit", "x", "--dsn", address)
+        assert done.code == 1
+        assert "secret-word" not in one_sentence(done)

@@ -26,6 +26,8 @@ PUBLIC = {
     "PostgresJournal",
     # stored runs and people
     "OpenRun", "Question", "Migration", "LocalEngine",
+    # workers of one database
+    "Worker", "DbosDispatcher", "ProcrastinateDispatcher", "Caps",
     # doubles
     "CrashingJournal", "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
     # one's own machines

@@ -56,6 +56,8 @@ OWN_MODEL = "Use your own model"
 PIPELINE = "Plan, validate, implement, judge"
 APPROVAL = "Approve a plan, take it back"
 RALPH = "Plan, execute, review"
+WORKERS = "Workers on many machines"
+"""Its commands are run by test_readme_workers.py."""
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,9 @@ def test_the_code_of_ones_own_model_works_against_a_server(provider: Loopback, t
 
 
 @pytest.mark.parametrize(
-    "block", [one for one in of_language("sh") if one.heading != OWN_MODEL], ids=lambda block: block.heading
+    "block",
+    [one for one in of_language("sh") if one.heading not in {OWN_MODEL, WORKERS}],
+    ids=lambda block: block.heading,
 )
 def test_every_command_exists_and_does_what_the_readme_says(block: Block, tmp_path: Path) -> None:
     (tmp_path / "my_module.py").write_text(_HOST_MODULE)

@@ -13,6 +13,7 @@ from tests.contract.test_readme import ROOT, _run, blocks
 
 ROOMS = {
     "orchestrator/kernel": "orchestrator/kernel",
+    "orchestrator/engines": "orchestrator/engines",
     "orchestrator/machines": "orchestrator/machines/llm_loop",
     "callbacks": "callbacks/orchestrator_callbacks/llm_loop",
     "guards": "guards/orchestrator_guards",

@@ -96,12 +96,16 @@ def agent(journal: Any) -> Orchestrator:
 class Fleet:
     """Processes that are workers of one database; each name has one at most."""
 
-    def __init__(self, dsn: str, folder: Path, *options: str, pause: float = 0.0) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        folder: Path,
+        *options: str,
+        pause: float = 0.0,
+        agent: str = "tests.crash.fleet:agent",
+    ) -> None:
         self.folder = folder
-        self._command = (
-            *(sys.executable, "-m", "orchestrator", "worker", "--agent", "tests.crash.fleet:agent"),
-            *options,
-        )
+        self._command = (sys.executable, "-m", "orchestrator", "worker", "--agent", agent, *options)
         self._environment = os.environ | {
             "ORCHESTRATOR_JOURNAL": dsn,
             "FLEET_FOLDER": str(folder),

@@ -107,6 +107,33 @@ async def test_a_run_that_got_further_is_something_new_and_one_left_where_it_was
 
 
 @each
+async def test_a_drive_that_raises_by_a_defect_closes_no_run_for_good(kind: str, database: str) -> None:
+    """To DBOS an exception is the end of a workflow: its id is never run again, and a call of it raises for ever."""
+    work = Work()
+    raised: list[str] = []
+
+    async def drive(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+        if not raised:
+            raised.append(run_id)
+            raise ZeroDivisionError("a defect")
+        await work.drive(run_id, slice)
+
+    one: Dispatcher = KINDS[kind](database)
+    await one.start(drive, "w1", 1)
+    try:
+        await one.submit("r", 0)
+        await until(lambda: bool(raised))
+        ends = time.monotonic() + 30
+        while not work.driven:  # as a sweep does
+            assert time.monotonic() < ends
+            await one.submit("r", 0)
+            await asyncio.sleep(0.2)
+        assert set(work.driven) == {("r", 0)}
+    finally:
+        await one.stop()
+
+
+@each
 async def test_no_worker_drives_more_than_it_has_slots(kind: str, database: str) -> None:
     work = Work(held=True)
     async with started(kind, database, work, slots=3) as one:
@@ -222,6 +249,21 @@ async def test_a_process_has_one_and_its_name_is_its_own(database: str) -> None:
             await two.start(Work().drive, "w2", 1)
     finally:
         await one.stop()
+
+
+async def test_what_is_submitted_belongs_to_a_version_that_no_build_changes(database: str) -> None:
+    """DBOS's own version has the source and its release in it: after an upgrade nobody would take what was left."""
+    import psycopg
+
+    outside, work = DbosDispatcher(database), Work()
+    async with started("dbos", database, work) as one:
+        await outside.submit("r", 0)
+        await one.submit("s", 0)
+        await until(lambda: len(work.driven) == 2)
+        with psycopg.connect(database) as db:
+            found = db.execute("SELECT DISTINCT application_version FROM orchestrator_dbos.workflow_status")
+            assert found.fetchall() == [("agent-journal-v1",)]
+    await outside.stop()
 
 
 async def test_threads_of_the_loop_work_on_after_it_has_stopped(database: str) -> None:

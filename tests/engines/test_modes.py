@@ -40,10 +40,10 @@ async def test_an_engine_takes_up_what_was_left_to_it_of_both_modes(mode: str) -
 def test_what_is_bound_to_a_directory_is_refused_in_one_sentence(tmp_path: Path) -> None:
     ralph = RalphOrchestrator(print, print, print, observers=())
     with pytest.raises(
-        ConfigError, match=r"^loop is bound to the directory of its session, which other machines"
+        ConfigError, match="the runs of RalphOrchestrator are bound to the directory of its session"
     ):
         LocalEngine({"loop": ralph})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match=r"^agent is bound to the directory of its project"):
+    with pytest.raises(ConfigError, match="the runs of Approval are bound to the directory of its project"):
         LocalEngine(Approval(tmp_path))  # type: ignore[arg-type]
 
 

@@ -77,7 +77,9 @@ async def test_whatever_the_planner_raises_the_request_fails_with_a_code_of_the_
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
 
 
-@pytest.mark.parametrize("said", [None, 7, "text", {"steps": []}, object()], ids=repr)
+@pytest.mark.parametrize(
+    "said", [None, 7, "text", {"steps": []}, object()], ids=lambda said: type(said).__name__
+)
 async def test_an_answer_that_is_none_fails_the_request(tmp_path: Path, said: Any) -> None:
     class Odd(Script):
         async def plan(self, request: Any) -> Any:

@@ -1,0 +1,219 @@
+"""Workers of one database: how much 1, 2 and 4 of them carry, and how soon one takes over; part of `make bench`.
+
+All of it is on this machine: the server, whoever leaves the runs, and each worker, a process of its own as
+`orchestrator worker` starts it. So they share its cores, and more workers than cores show what that costs. A run asks a
+model that answers at once and calls one tool that is not pure in each of its turns. Its time is from being left, with
+the dispatcher told, until the last of them has ended.
+
+A takeover is from `kill -9` of a worker that has asked the model until another one has asked it for the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from orchestrator.engines.dbos import DbosDispatcher
+from orchestrator.journal.postgres import PostgresJournal
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.messages import Request, Response
+from orchestrator.runtime.llm_loop import Orchestrator
+from tests.benchmarks.stores import DISK, Noting, note
+from tests.crash.fleet import Fleet
+from tests.postgres import cluster, programs
+
+NAME: Final = "workers"
+AGENT: Final = "tests.benchmarks.workers:agent"
+TURNS: Final = 5
+PATIENCE: Final = 120.0
+
+
+class Model(Noting):
+    """Takes its notes; asked to hold, it says where it was asked, and answers once it may."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(TURNS)
+        self._folder = folder
+
+    async def complete(self, request: Request) -> Response:
+        """Answer at once, or once a file of the run's name is there."""
+        what, _, run = request.messages[-1].text.partition(" ")
+        if what != "hold":
+            return await super().complete(request)
+        with (self._folder / "asked").open("ab") as file:
+            file.write(orjson.dumps({"run": run, "pid": os.getpid(), "at": time.monotonic()}) + b"\n")
+        while not (self._folder / run).exists():  # noqa: ASYNC110 - told by another process
+            await asyncio.sleep(0.02)
+        return Response("held")
+
+
+def agent(journal: Any) -> Orchestrator:
+    """Return the agent of a worker."""
+    model = Model(Path(os.environ["FLEET_FOLDER"]))
+    return Orchestrator(model, tools=[note], limits=Limits(max_iterations=0), journal=journal, observers=())
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What so many workers carried."""
+
+    workers: int
+    runs: int
+    runs_per_s: float
+    turns_per_s: float
+
+    def told(self) -> str:
+        """Return a line of the table."""
+        return f"{self.workers:7} {self.runs:6} {self.runs_per_s:8.1f} {self.turns_per_s:9.0f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """How long runs of killed workers stood still: seconds."""
+
+    kills: int
+    p50_s: float
+    p95_s: float
+
+    def told(self) -> str:
+        """Return a line."""
+        return f"takeover after kill -9: p50 {self.p50_s:.2f} s, p95 {self.p95_s:.2f} s ({self.kills} kills)"
+
+
+def measure(
+    workers: Sequence[int] = (1, 2, 4), runs: int = 300, kills: int = 20
+) -> tuple[list[Carried], Takeover | None]:
+    """Measure; nothing where PostgreSQL is not installed."""
+    if programs() is None:
+        return [], None
+    with ExitStack() as open_:
+        server = open_.enter_context(cluster(DISK))
+        disk = Path(open_.enter_context(tempfile.TemporaryDirectory(dir=DISK)))
+        carried = [asyncio.run(_carried(server.database(), disk, count, runs)) for count in workers]
+        return carried, asyncio.run(_takeovers(server.database(), disk, kills))
+
+
+def lines(carried: Sequence[Carried], takeover: Takeover | None) -> Iterator[str]:
+    """Yield the table."""
+    if takeover is None:
+        yield "LEFT OUT: workers: PostgreSQL's initdb is not installed"
+        return
+    yield f"workers of one database on this machine, {os.cpu_count()} cores; runs of {TURNS} turns"
+    yield f"{'workers':>7} {'runs':>6} {'runs/s':>8} {'turns/s':>9}"
+    yield from (row.told() for row in carried)
+    yield takeover.told()
+
+
+# ---- throughput ----
+
+
+async def _carried(dsn: str, disk: Path, count: int, runs: int) -> Carried:
+    async with _people(dsn, disk, [f"w{number}" for number in range(count)]) as (journal, fleet):
+        del fleet
+        placer, own = DbosDispatcher(dsn), agent(journal)
+        began = time.time()
+
+        async def leave(number: int) -> None:
+            await own.deposit("go", run_id=f"r{number}")
+            await placer.submit(f"r{number}", 0)
+
+        for first in range(0, runs, 10):
+            await asyncio.gather(*(leave(number) for number in range(first, min(first + 10, runs))))
+
+        async def over() -> bool:
+            return await _ended(journal) == runs
+
+        await _until(over)
+        await placer.stop()
+        took = max([head.updated_at async for head in journal.runs(status="ended")]) - began
+    return Carried(count, runs, runs / took, runs * TURNS / took)
+
+
+async def _ended(journal: PostgresJournal) -> int:
+    ended = [head async for head in journal.runs(status="ended", graph="llm_loop")]
+    if wrong := [head for head in ended if head.reason not in {"", "none"}]:
+        raise RuntimeError(f"the workload ended as {wrong[0]}")
+    return len(ended)
+
+
+# ---- takeover ----
+
+
+async def _takeovers(dsn: str, disk: Path, kills: int) -> Takeover:
+    names = ["k0", "k1"]
+    spans: list[float] = []
+    async with _people(dsn, disk, names) as (journal, fleet):
+        placer, own = DbosDispatcher(dsn), agent(journal)
+        for number in range(kills):
+            run = f"t{number}"
+            await own.deposit(f"hold {run}", run_id=run)
+            await placer.submit(run, 0)
+            [first] = await _asked(fleet.folder, run, 1)
+            victim = next(name for name, one in fleet.processes.items() if one.pid == first["pid"])
+            fleet.kill(victim)
+            second = (await _asked(fleet.folder, run, 2))[-1]
+            spans.append(second["at"] - fleet.deaths[first["pid"]])
+            (fleet.folder / run).touch()
+            fleet.start(f"k{number + 2}")
+            await _until(lambda name=f"k{number + 2}": _works(fleet, name))  # type: ignore[misc]
+        await placer.stop()
+    spans.sort()
+    return Takeover(kills, statistics.median(spans), spans[min(len(spans) - 1, int(0.95 * len(spans)))])
+
+
+async def _asked(folder: Path, run: str, times: int) -> list[dict[str, Any]]:
+    """Return where a run's model was asked, once that were so many times."""
+    found: list[dict[str, Any]] = []
+
+    async def enough() -> bool:
+        file = folder / "asked"
+        said = map(orjson.loads, file.read_bytes().splitlines()) if file.exists() else ()
+        found[:] = [one for one in said if one["run"] == run]
+        return len(found) >= times
+
+    await _until(enough)
+    return found
+
+
+# ---- both ----
+
+
+@asynccontextmanager
+async def _people(dsn: str, disk: Path, names: Sequence[str]) -> AsyncIterator[tuple[PostgresJournal, Fleet]]:
+    """Start workers and wait until they work; yield a journal beside them, and them."""
+    with tempfile.TemporaryDirectory(dir=disk) as folder:
+        fleet = Fleet(dsn, Path(folder), "--slots", "16", agent=AGENT)
+        os.environ.setdefault("FLEET_FOLDER", folder)
+        try:
+            for name in names:
+                fleet.start(name)
+            for name in names:
+                await _until(lambda name=name: _works(fleet, name))  # type: ignore[misc]
+            async with PostgresJournal(dsn) as journal:
+                yield journal, fleet
+        finally:
+            fleet.close()
+
+
+async def _works(fleet: Fleet, name: str) -> bool:
+    if (code := fleet.processes[name].poll()) is not None:
+        raise RuntimeError(f"worker {name} ended with {code}: {fleet.said(name)}")
+    return fleet.works(name)
+
+
+async def _until(ready: Callable[[], Any]) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not await ready():
+        if time.monotonic() > ends:
+            raise RuntimeError("it never came to that")
+        await asyncio.sleep(0.05)

@@ -1,0 +1,227 @@
+"""Workers in this process: who gives back what dead ones had, and what a worker does with what it cannot carry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.engines.dbos import DbosDispatcher
+from orchestrator.engines.dispatcher import Caps
+from orchestrator.engines.worker import Worker
+from orchestrator.errors import ConfigError
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.journal.postgres import PostgresJournal
+from orchestrator.messages import Request
+from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.ralph import RalphOrchestrator
+from tests.postgres import Cluster, cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Held:
+    """A model that answers once it may."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.may = asyncio.Event()
+
+    async def answer(self, request: Request) -> str:
+        self.asked += 1
+        await self.may.wait()
+        return f"so {request.messages[-1].text}"
+
+
+def agent(journal: Any, model: Any = None) -> Orchestrator:
+    return Orchestrator(FunctionLLM(model or (lambda request: "done")), journal=journal, observers=())
+
+
+@asynccontextmanager
+async def working(
+    dsn: str, name: str, *, model: Any = None, caps: Caps | None = None
+) -> AsyncIterator[Worker]:
+    async with (
+        PostgresJournal(dsn, name=name) as journal,
+        Worker(agent(journal, model), DbosDispatcher(dsn, caps=caps), slots=2, grace=0) as worker,
+    ):
+        yield worker
+
+
+@asynccontextmanager
+async def client(dsn: str, name: str = "") -> AsyncIterator[PostgresJournal]:
+    async with PostgresJournal(dsn, name=name) as journal:
+        yield journal
+
+
+async def until(ready: Callable[[], Any], seconds: float = 30.0) -> None:
+    ends = time.monotonic() + seconds
+    while not await ready():
+        assert time.monotonic() < ends, "it never came to that"
+        await asyncio.sleep(0.05)
+
+
+def ended(journal: PostgresJournal, run: str) -> Callable[[], Any]:
+    async def look() -> bool:
+        return (await journal.head(run)).status == "ended"
+
+    return look
+
+
+async def taken_and_left(dsn: str, run: str, name: str = "w0") -> None:
+    """Let a worker take slice 0 of a run and die: its dispatcher knows the slice as one that it has."""
+    taken = asyncio.Event()
+
+    async def drive(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+        taken.set()
+        await asyncio.Event().wait()
+
+    dead = DbosDispatcher(dsn)
+    await dead.start(drive, name, 1)
+    await dead.submit(run, 0)
+    await asyncio.wait_for(taken.wait(), 30)
+    await dead.stop()
+
+
+async def test_what_a_dead_worker_had_is_given_back_whoever_else_has_the_database_open(database: str) -> None:
+    """Clients hold what they deposit; their names, and the lack of one, say nothing about who looks after workers."""
+    async with client(database) as nameless, client(database, "a host") as host:
+        await agent(nameless).deposit("x", run_id="r1")
+        await agent(host).deposit("x", run_id="r2")
+        await taken_and_left(database, "r1")
+        caps = Caps(concurrency=1)  # a slice of the dead counts, and nothing else begins
+        async with working(database, "w1", caps=caps):
+            await until(ended(host, "r1"))
+            await until(ended(host, "r2"))
+
+
+async def test_a_worker_that_drains_takes_nothing_more_from_the_queue(database: str) -> None:
+    """DBOS would go on to hand it slices, and it could but send them away, each to wait for a sweep."""
+    held = Held()
+    async with client(database) as host:
+        async with PostgresJournal(database, name="w1") as journal:
+            worker = Worker(agent(journal, held.answer), DbosDispatcher(database), slots=2, grace=60)
+            async with worker:
+                await agent(host).deposit("x", run_id="old")
+                await until(lambda: _is(held.asked == 1))
+                draining = asyncio.create_task(worker.run_until_signal())
+                await asyncio.sleep(0)
+                await worker._engine.control("drain", by="ann")
+                await agent(host).deposit("x", run_id="new")
+                outside = DbosDispatcher(database)
+                await until(lambda: _is(not _taking()))
+                await outside.submit("new", 0)
+                await asyncio.to_thread(lambda: None)  # threads of the loop work on
+                held.may.set()
+                assert (await asyncio.wait_for(draining, 30)).ended == ("old",)
+                await outside.stop()
+        assert (await host.head("new")).seq == 0
+        async with working(database, "w2"):
+            await until(ended(host, "new"), 3.0)
+
+
+async def _is(truth: bool) -> bool:
+    return truth
+
+
+def _taking() -> bool:
+    from orchestrator.engines import dbos
+
+    return bool(dbos._active)
+
+
+async def test_a_run_whose_graph_no_worker_has_is_left_as_it_is_and_said(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client(database) as host:
+        await host.create(
+            "odd", "ann", {"graph": "somebody's", "fingerprint": "1", "at": 0.0, "deposited": {}}
+        )
+        await host.release(await host.claim("odd", "ann", steal=True))
+        before = await host.head("odd")
+        outside = DbosDispatcher(database)
+        with caplog.at_level(logging.ERROR, "orchestrator"):
+            async with working(database, "w1"):
+                await outside.submit("odd", before.seq)
+                await agent(host).deposit("x", run_id="even")
+                await until(ended(host, "even"))
+                await until(lambda: _is("no agent of this worker has graph" in caplog.text))
+        await outside.stop()
+        after = await host.head("odd")
+        assert (after.status, after.seq, after.epoch) == (before.status, before.seq, before.epoch)
+
+
+async def test_agents_park_as_long_as_they_belong_to_a_worker(database: str) -> None:
+    async with PostgresJournal(database, name="w1") as journal:
+        own = agent(journal)
+        parks = [own.parks]
+        async with Worker(own, DbosDispatcher(database)):
+            parks.append(own.parks)
+        parks.append(own.parks)
+        assert parks == [False, True, False]
+        assert (await own.run("x")).output == "done"
+
+
+async def test_a_worker_that_is_started_while_the_server_is_away_waits_for_it() -> None:
+    with cluster() as server:
+        dsn = server.database()
+        await asyncio.to_thread(server.stop)
+        starting = asyncio.create_task(_one_run(dsn))
+        await asyncio.sleep(0.5)
+        assert not starting.done()
+        await asyncio.to_thread(server.start)
+        assert await asyncio.wait_for(starting, 60) == "ended"
+
+
+async def _one_run(dsn: str) -> str:
+    async with working(dsn, "w1"), client(dsn) as host:
+        await agent(host).deposit("x", run_id="r")
+        await until(ended(host, "r"))
+        return (await host.head("r")).status
+
+
+def test_a_worker_whose_server_is_gone_for_good_can_end(postgres: Cluster) -> None:
+    """DBOS repeats for ever what the server did not take, in threads that a process waits for at its end."""
+    script = """
+        import asyncio
+        from orchestrator.engines.dbos import DbosDispatcher
+        from tests.postgres import cluster
+
+        async def main():
+            with cluster() as server:
+                go, driven = asyncio.Event(), asyncio.Event()
+                async def drive(run, slice):
+                    driven.set()
+                    await go.wait()
+                one = DbosDispatcher(server.database())
+                await one.start(drive, "w1", 1)
+                await one.submit("r", 0)
+                await driven.wait()
+                server.stop("immediate")
+                go.set()
+                await asyncio.sleep(2.0)
+                await one.stop()
+        asyncio.run(main())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_agents_that_no_worker_can_carry_are_refused() -> None:
+    dispatcher: Any = None
+    ralph = RalphOrchestrator(print, print, print, observers=())
+    with pytest.raises(ConfigError, match="bound to the directory of its session"):
+        Worker({"mine": ralph}, dispatcher)  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="a journal that many machines share"):
+        Worker(agent(MemoryJournal()), dispatcher)
