@@ -217,9 +217,13 @@ class RalphOrchestrator(Carrier[RalphResult]):
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
 
     def _opened(self, request: str, session: Path | str | None) -> tuple[SessionDirectory, bool]:
-        """Return the files of a session, and whether it is a new one. Raises SessionFileError."""
+        """Return the files of a session, and whether it is a new one. Raises SessionFileError, RunExists."""
         if session is not None:
-            return SessionDirectory.open(session), False
+            files = SessionDirectory.open(session)
+            for run_id in self._live:
+                if self._live.get(run_id).ctx.session_path == str(files.path):
+                    raise RunExists(run_id)
+            return files, False
         began = session_id_for(datetime.fromtimestamp(self._clock.time()), self._root)  # noqa: DTZ006 - people read it
         return SessionDirectory.create(self._root, request, began), True
 
