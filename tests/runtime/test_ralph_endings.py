@@ -88,6 +88,16 @@ async def test_a_program_that_floods_its_output_fails_the_run_and_does_not_cance
     assert "printed more than 32 MiB and was killed" in str(result.error)
 
 
+async def test_a_reviewer_that_writes_over_the_report_fails_the_run(tmp_path: Path) -> None:
+    def replaces(request: AgentRequest) -> dict[str, str]:
+        Path(request.input["REPORT_PATH"]).write_text("# A report that nobody wrote who did the work\n")
+        return {"status": "completed", "verdict": "Qualified"}
+
+    result = await World(tmp_path, {Role.REVIEWER: [replaces]}, tasks=ONE).ralph().run_async("x")
+    assert (result.outcome, markers(result.session_path)) == (Outcome.FAILED, {"task-1": "P"})
+    assert "tasks.task-1-report.md: was written over; a report is only ever added to" in str(result.error)
+
+
 async def test_a_report_that_is_missing_is_asked_for_and_then_fails_the_run(tmp_path: Path) -> None:
     silent = {"status": "completed", "success_criteria_met": True}
     world = World(tmp_path, {Role.EXECUTOR: [lambda _: dict(silent)] * 3}, tasks=ONE)
