@@ -88,6 +88,33 @@ async def test_a_program_that_floods_its_output_fails_the_run_and_does_not_cance
     assert "printed more than 32 MiB and was killed" in str(result.error)
 
 
+async def test_a_session_in_which_a_run_is_at_work_takes_no_other_whatever_its_journal(
+    tmp_path: Path,
+) -> None:
+    refused: list[SessionFileError] = []
+
+    async def intrudes(request: AgentRequest) -> Any:
+        with pytest.raises(SessionFileError, match="another run is at work in it") as raised:
+            await World(tmp_path).ralph().run_async(session=request.input["SESSION_PATH"])
+        refused.append(raised.value)
+        return world.usual(request)
+
+    world = World(tmp_path, tasks=ONE)
+    ralph = RalphOrchestrator(world, intrudes, world, root=tmp_path, observers=())
+    result = await ralph.run_async("x")
+    assert (result.outcome, len(refused)) == (Outcome.COMPLETED, 1)
+    later = await World(tmp_path).ralph().run_async(session=result.session_path)
+    assert later.outcome is Outcome.COMPLETED, "it is free again"
+
+
+async def test_words_that_cannot_be_stored_begin_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the request is not text"):
+        await World(tmp_path).ralph().run_async("caf\udce9")
+    with pytest.raises(ConfigError, match="steer is not text"):
+        World(tmp_path).ralph().steer("x", "caf\udce9")
+    assert not list(tmp_path.iterdir())
+
+
 async def test_a_reviewer_that_writes_over_the_report_fails_the_run(tmp_path: Path) -> None:
     def replaces(request: AgentRequest) -> dict[str, str]:
         Path(request.input["REPORT_PATH"]).write_text("# A report that nobody wrote who did the work\n")
