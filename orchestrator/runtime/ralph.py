@@ -106,8 +106,9 @@ class RalphOrchestrator(Carrier[RalphResult]):
         An old session goes on where its files say that it stands; a request is planned as a new requirement there.
         The run's id is that of the session, with a number from its second run on. `deadline` is in seconds from now.
         Raises ConfigError without a request for a new session, RunExists for a known run_id and where an earlier run
-        of the session has not ended, SessionFileError for a session that cannot be read. How the run itself ends is
-        `result.outcome`. Suspended is raised for a run that is left where it is (`answer="park"`).
+        of the session has not ended, SessionFileError for a session that cannot be read or in which another process
+        has a run at work. How the run itself ends is `result.outcome`. Suspended is raised for a run that is left where
+        it is (`answer="park"`).
         """
         arguments.check_run(run_id, deadline=deadline)
         _checked(limits)

@@ -71,7 +71,7 @@ async def test_an_agent_that_fails_inside_a_task_group_fails_the_run_and_does_no
     async def exits(request: AgentRequest) -> None:
         raise SystemExit(3)
 
-    options = {"root": tmp_path, "observers": (), "retry": NO_WAIT}
+    options: dict[str, Any] = {"root": tmp_path, "observers": (), "retry": NO_WAIT}
     failed = await RalphOrchestrator(world, broken, world, **options).run_async("x")
     assert (failed.outcome, failed.reason) == (Outcome.FAILED, "stage_error")
     ended = await RalphOrchestrator(world, exits, world, **options).run_async(session=failed.session_path)
