@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -108,11 +109,13 @@ class RalphOrchestrator(Carrier[RalphResult]):
         An old session goes on where its files say that it stands; a request is planned as a new requirement there.
         The run's id is that of the session, with a number from its second run on. `deadline` is in seconds from now.
         Raises ConfigError without a request for a new session, RunExists for a known run_id and where an earlier run
-        of the session has not ended, SessionFileError for a session that cannot be read. How the run itself ends is
-        `result.outcome`. Suspended is raised for a run that is left where it is (`answer="park"`).
+        of the session has not ended, SessionFileError for a session that cannot be read or in which another process
+        has a run at work. How the run itself ends is `result.outcome`. Suspended is raised for a run that is left where
+        it is (`answer="park"`).
         """
         arguments.check_run(run_id, deadline=deadline)
         _checked(limits)
+        _text("the request", request)
         if session is None and not str(request).strip():
             raise ConfigError("the request is empty; say in a sentence or more what is wanted")
         files, is_new = self._opened(request, session)
@@ -130,7 +133,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
         name = run_id or await self._free_id(files.id)
         run: RalphRun = Run(self._machine, name, ctx, self._deps(files))
         self._limit_time(run, deadline)
-        return await self._carry(run)
+        return await self._alone(run, files)
 
     def run_sync(self, request: str = "", **options: Any) -> RalphResult:
         """Run from code without an event loop; options as for `run_async`. Raises ConfigError inside a running loop."""
@@ -154,7 +157,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
                 run, path = await self._taken_up(run_id, limits, by)
         except EndedMeanwhile:
             return await self._told(run_id)
-        return await self._carry(run, path)
+        return await self._alone(run, SessionDirectory(Path(run.ctx.session_path)), path)
 
     # ---- what people say (R14) ----
 
@@ -220,11 +223,27 @@ class RalphOrchestrator(Carrier[RalphResult]):
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
 
     def _opened(self, request: str, session: Path | str | None) -> tuple[SessionDirectory, bool]:
-        """Return the files of a session, and whether it is a new one. Raises SessionFileError."""
+        """Return the files of a session, and whether it is a new one. Raises SessionFileError, RunExists."""
         if session is not None:
-            return SessionDirectory.open(session), False
+            files = SessionDirectory.open(session)
+            for run_id in self._live:
+                if self._live.get(run_id).ctx.session_path == str(files.path):
+                    raise RunExists(run_id)
+            return files, False
         began = session_id_for(datetime.fromtimestamp(self._clock.time()), self._root)  # noqa: DTZ006 - people read it
         return SessionDirectory.create(self._root, request, began), True
+
+    async def _alone(
+        self, run: RalphRun, files: SessionDirectory, path: Sequence[Transition] = ()
+    ) -> RalphResult:
+        """Carry a run while no other one is at work in its session, as one with another journal might be."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(files.held())
+            except (SessionFileError, OSError):
+                await self._driver.release(run)
+                raise
+            return await self._carry(run, path)
 
     async def _free_id(self, session_id: str) -> str:
         """Return the id of the session's next run. Raises RunExists where the one before has not ended."""
@@ -318,5 +337,14 @@ def _strict(open_questions: object) -> bool:
 
 def _said(kind: str, text: object) -> str:
     if isinstance(text, str) and text.strip():
-        return text
+        return _text(kind, text)
     raise ConfigError(f"{kind} needs text that says something; got {text!r}")
+
+
+def _text(kind: str, text: str) -> str:
+    """Return text that can be stored. Raises ConfigError."""
+    try:
+        str(text).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{kind} is not text: it holds bytes that are no UTF-8") from None
+    return text

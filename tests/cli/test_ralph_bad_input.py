@@ -60,7 +60,7 @@ HANGS = "import sys, threading; print('{}', flush=True); threading.Event().wait(
         ("print('[]')", "the planner gave what cannot be used"),
         (
             "import json; print(json.dumps({'status': 'completed'}))",
-            "it says completed, and there is no task in tasks.md (asked 3 times)",
+            "it says completed, and there is no task in tasks.md: `- [ ] task-1: what` is one (asked 3 times)",
         ),
         (
             PLANS.format(tasks="# T\n\n- [?] task-1: what\n"),

@@ -19,6 +19,8 @@ from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
 from tests.crash.ralph_worker import RUN
 
+pytestmark = pytest.mark.timeout(900)  # at full size
+
 ROOT = Path(__file__).resolve().parents[2]
 KILLED = -signal.SIGKILL
 Line = dict[str, Any]

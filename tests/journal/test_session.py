@@ -371,6 +371,15 @@ def test_each_check_of_the_whole_has_a_file_of_its_own(tmp_path: Path) -> None:
 # ---- questions ----
 
 
+def test_no_answer_hides_the_questions_below_it(tmp_path: Path) -> None:
+    session = begun(tmp_path)
+    (session.path / "plan.questions.md").write_text(QUESTIONS, encoding="utf-8")
+    asked = [one.id for one in session.questions()]
+    session.answer({"1.1": "use <!-- like this"})
+    assert [one.id for one in session.questions()] == asked
+    assert len(asked) > 1
+
+
 def test_questions_are_read_and_answered_in_their_place(tmp_path: Path) -> None:
     session = begun(tmp_path)
     paper = session.path / "plan.questions.md"

@@ -145,6 +145,13 @@ def test_what_the_orchestrator_says_has_the_members_of_its_contract() -> None:
     [
         (Role.REVIEWER, {"status": "completed"}, "a completed review has a verdict: Qualified or Failed"),
         (
+            Role.CHECKER,
+            {"passed": True, "missing_tasks": [{"id": "task-3", "description": "d"}]},
+            "passed is true, and yet this is missing: task-3",
+        ),
+        (Role.REVIEWER, '{"status": "error", "feedback": "\\ud800"}', "half a character"),
+        (Role.EXECUTOR, {"status": "blocked", "blockers": ["\ud800"]}, "half a character"),
+        (
             Role.REVIEWER,
             {
                 "status": "completed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import State
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.ralph import RalphOrchestrator
-from tests.runtime.ralph_stage import World, markers, moves_of
+from orchestrator.runtime.ralph_command import CommandAgent
+from tests.runtime.ralph_stage import NO_WAIT, World, markers, moves_of
 
 ONE = ("task-1: one",)
 
@@ -51,6 +53,76 @@ async def test_an_agent_that_raises_fails_the_run_with_its_reason(
     world.says.clear()
     again = await world.ralph().run_async(session=result.session_path)
     assert (again.outcome, markers(again.session_path)) == (Outcome.COMPLETED, {"task-1": "x"})
+
+
+async def test_an_agent_that_fails_inside_a_task_group_fails_the_run_and_does_not_cancel_it(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, tasks=ONE)
+
+    async def broken(request: AgentRequest) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("no such model")
+
+    async def exits(request: AgentRequest) -> None:
+        raise SystemExit(3)
+
+    options: dict[str, Any] = {"root": tmp_path, "observers": (), "retry": NO_WAIT}
+    failed = await RalphOrchestrator(world, broken, world, **options).run_async("x")
+    assert (failed.outcome, failed.reason) == (Outcome.FAILED, "stage_error")
+    ended = await RalphOrchestrator(world, exits, world, **options).run_async(session=failed.session_path)
+    assert (ended.reason, str(ended.error)) == ("stage_error", "executor raised SystemExit")
+
+
+async def test_a_program_that_floods_its_output_fails_the_run_and_does_not_cancel_it(tmp_path: Path) -> None:
+    world = World(tmp_path, tasks=ONE)
+    script = "import sys\nwhile True: sys.stdout.write('garbage' * 100_000)"
+    flood = CommandAgent([sys.executable, "-c", script], timeout=60)
+    ralph = RalphOrchestrator(world, flood, world, root=tmp_path, observers=(), retry=NO_WAIT)
+    result = await ralph.run_async("x")
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "stage_error")
+    assert "printed more than 32 MiB and was killed" in str(result.error)
+
+
+async def test_a_session_in_which_a_run_is_at_work_takes_no_other_whatever_its_journal(
+    tmp_path: Path,
+) -> None:
+    refused: list[SessionFileError] = []
+
+    async def intrudes(request: AgentRequest) -> Any:
+        with pytest.raises(SessionFileError, match="another run is at work in it") as raised:
+            await World(tmp_path).ralph().run_async(session=request.input["SESSION_PATH"])
+        refused.append(raised.value)
+        return world.usual(request)
+
+    world = World(tmp_path, tasks=ONE)
+    ralph = RalphOrchestrator(world, intrudes, world, root=tmp_path, observers=())
+    result = await ralph.run_async("x")
+    assert (result.outcome, len(refused)) == (Outcome.COMPLETED, 1)
+    later = await World(tmp_path).ralph().run_async(session=result.session_path)
+    assert later.outcome is Outcome.COMPLETED, "it is free again"
+
+
+async def test_words_that_cannot_be_stored_begin_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the request is not text"):
+        await World(tmp_path).ralph().run_async("caf\udce9")
+    with pytest.raises(ConfigError, match="steer is not text"):
+        World(tmp_path).ralph().steer("x", "caf\udce9")
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_reviewer_that_writes_over_the_report_fails_the_run(tmp_path: Path) -> None:
+    def replaces(request: AgentRequest) -> dict[str, str]:
+        Path(request.input["REPORT_PATH"]).write_text("# A report that nobody wrote who did the work\n")
+        return {"status": "completed", "verdict": "Qualified"}
+
+    result = await World(tmp_path, {Role.REVIEWER: [replaces]}, tasks=ONE).ralph().run_async("x")
+    assert (result.outcome, markers(result.session_path)) == (Outcome.FAILED, {"task-1": "P"})
+    assert "tasks.task-1-report.md: was written over; a report is only ever added to" in str(result.error)
 
 
 async def test_a_report_that_is_missing_is_asked_for_and_then_fails_the_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ConfigError, RunOver, RunUnknown, Suspended
+from orchestrator.errors import ConfigError, RunExists, RunOver, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
@@ -193,6 +193,23 @@ async def _is_parked(journal: SqliteJournal) -> bool:
         return (await journal.head("r")).status == "parked"
     except RunUnknown:
         return False
+
+
+async def test_a_session_has_no_second_run_while_one_lives_here_whatever_its_id(tmp_path: Path) -> None:
+    world = World(tmp_path, tasks=ONE)
+    ralph = world.ralph()
+    refused: list[str] = []
+
+    async def again(request: AgentRequest) -> Any:
+        with pytest.raises(RunExists) as caught:
+            await ralph.run_async("y", session=request.input["SESSION_PATH"], run_id="other")
+        refused.append(str(caught.value))
+        return world.usual(request)
+
+    world.says[Role.EXECUTOR] = [again]
+    result = await ralph.run_async("x", run_id="first")
+    assert result.outcome is Outcome.COMPLETED
+    assert "run 'first' exists" in refused[0]
 
 
 async def test_nobody_can_talk_to_a_run_that_is_over_or_never_was(tmp_path: Path) -> None:

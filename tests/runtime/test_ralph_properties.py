@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,8 @@ from orchestrator.machines.ralph.model import Event, OrchestratorState, Standing
 from orchestrator.machines.ralph.next_state import Given, RalphEvent, next_state
 from orchestrator.machines.ralph.ports import AgentRequest
 from tests.runtime.ralph_stage import World, log_of, markers
+
+pytestmark = pytest.mark.timeout(900)  # at full size
 
 ids = st.sampled_from(("task-1", "task-2", "task-3", "task-4"))
 found = st.lists(

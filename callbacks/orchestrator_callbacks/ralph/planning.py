@@ -20,6 +20,7 @@ from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.graph import should_continue_qa
 from orchestrator.machines.ralph.model import Event, standing
 from orchestrator.machines.ralph.ports import Question
+from orchestrator.machines.ralph.tasklist import EXAMPLE
 from orchestrator.thread import called
 from orchestrator_callbacks.ralph import signals
 from orchestrator_callbacks.ralph.agent import Stay
@@ -79,7 +80,7 @@ async def _planned(run: RalphRun, stay: Stay, *, insist: bool) -> PlannerOutput:
         stands = standing(session.tasks())
         work = stands.open + stands.active + stands.review + stands.done
         if output.status is PlannerStatus.COMPLETED and not work:
-            return "it says completed, and there is no task in tasks.md"
+            return f"it says completed, and there is no task in tasks.md: {EXAMPLE}"
         return None
 
     def heard(_: PlannerOutput) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,25 @@ class SessionDirectory:
             self._shelf.read(name)
             self._shelf.write(name, text)
         self.refresh()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out while one works here, whatever journal they have. Raises SessionFileError where one does.
+
+        The system lets go of it with the process. Where the file system knows no locks, nobody is kept out.
+        """
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with suppress(OSError):
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise SessionFileError(
+                        str(self.path), 0, "another run is at work in it; wait for it"
+                    ) from None
+            yield
+        finally:
+            os.close(fd)
 
     # ---- tasks ----
 

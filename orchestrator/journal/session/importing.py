@@ -67,7 +67,7 @@ def _of_markdown(text: str, where: str) -> tuple[str, dict[str, str]]:
     if found.problems:
         raise SessionFileError(where, found.problems[0].line, found.problems[0].why)
     if not found.entries:
-        raise SessionFileError(where, 0, "has no task in it: `- [ ] task-1: what` is one")
+        raise SessionFileError(where, 0, f"has no task in it: {tasklist.EXAMPLE}")
     together(found, read_progress(outline("")), where)
     title = next((node.text for node in found.outline.nodes if node.heading), Path(where).stem)
     statuses = [(entry.id, entry.title, entry.mark or Marker.OPEN) for entry in found.entries]

@@ -28,11 +28,8 @@ class Reports:
 
     def look(self) -> None:
         """Remember what the reports say. Raises SessionFileError where one says something else than it did."""
-        for name, (length, digest) in self._begins.items():
-            now = self._shelf.content(name)
-            if now is None or _digest(now[:length]) != digest:
-                said = "is gone" if now is None else "was written over"
-                raise SessionFileError(self._shelf.where(name), 0, f"{said}; a report is only ever added to")
+        for name in self._begins:
+            self._check(name, self._shelf.content(name))
         for name in self._names():
             self._remember(name)
 
@@ -67,6 +64,7 @@ class Reports:
         content = self._shelf.content(name)
         if content is None:
             raise SessionFileError(self._shelf.where(name), 0, "is missing, so it cannot be reviewed")
+        self._check(name, content)  # before what the reviewer made of it is taken for what was reviewed
         text = decoded(content)
         if not paper.is_reviewed(text):
             apart = "" if text.endswith("\n") else "\n"
@@ -88,6 +86,12 @@ class Reports:
 
     def _names(self) -> Iterator[str]:
         return (name for name in self._shelf.names() if paper.report_of(name))
+
+    def _check(self, name: str, now: bytes | None) -> None:
+        length, digest = self._begins.get(name, (0, _digest(b"")))
+        if now is None or _digest(now[:length]) != digest:
+            said = "is gone" if now is None else "was written over"
+            raise SessionFileError(self._shelf.where(name), 0, f"{said}; a report is only ever added to")
 
     def _remember(self, name: str) -> None:
         content = self._shelf.content(name) or b""

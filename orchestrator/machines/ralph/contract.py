@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticSerializationError
 
 from orchestrator.machines.ralph.fault import AgentOutputInvalid
 
@@ -277,6 +278,13 @@ class CheckerOutput(_Output):
     missing_tasks: tuple[DiscoveredTask, ...] = ()
     summary: str = ""
 
+    @model_validator(mode="after")
+    def _agrees(self) -> CheckerOutput:
+        """Refuse a check that passes what its own findings do not: the run would end with work left to do."""
+        if self.passed and self.missing_tasks:
+            raise ValueError(f"passed is true, and yet this is missing: {self.missing_tasks[0].id}")
+        return self
+
 
 class OrchestratorOutput(_Output):
     """How a run stands, for who asked for it."""
@@ -313,13 +321,14 @@ def read(role: Role | str, given: object) -> AgentOutput:
     """
     role = Role(role)
     model = OUTPUTS[role]
-    if isinstance(given, model):
-        return given
-    data = _data(role, given)
     try:
-        return model.model_validate(data)
+        found = given if isinstance(given, model) else model.model_validate(_data(role, given))
+        found.model_dump_json()
     except ValidationError as error:
         raise AgentOutputInvalid(role.value, _sentence(error)) from None
+    except PydanticSerializationError:  # "\ud800" is JSON, and can be neither stored nor written to a file
+        raise AgentOutputInvalid(role.value, "it holds half a character (a lone surrogate)") from None
+    return found
 
 
 def _data(role: Role, given: object) -> object:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from orchestrator.machines.ralph.amend import one_line
 from orchestrator.machines.ralph.outline import Node, Outline, outline
 
 CATEGORIES = ("technical", "requirements", "constraints", "assumptions", "risks")
@@ -110,7 +111,7 @@ def answered(found: Outline, question: Asked, text: str, source: str) -> str:
     """Return the file with the answer to a question, all of it on one line; an answer that is there already stays."""
     if question.answer is not None:
         return found.text()
-    said = " ".join(text.split())
+    said = one_line(text)
     field = " " * (question.node.indent + 4)
     new = [f"{field}- **Answer**: {said}", f"{field}- **Source**: {source}"]
     lines = list(found.lines)

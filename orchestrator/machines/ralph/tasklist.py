@@ -56,6 +56,8 @@ _FIELDS: Mapping[str, str] = {
 }
 _SHORTEST = 3
 """Characters of an id that is made of a text; from less nobody could tell the task."""
+EXAMPLE = "`- [ ] task-1: what` is one"
+"""What people and models are told who wrote a list without a task."""
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 """An id that can be part of the name of a file."""
 
