@@ -103,6 +103,10 @@ class Worker:
                 f"{sandbox.least.name.lower()} was asked for; not out of reach: {lacks}. "
                 "`orchestrator doctor` lists the locks and why some do not hold"
             )
+        if self.isolation.has("file_tree"):
+            # It was the place to mount on; the worker has its own by now, and a killed program leaves nothing behind.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(Path(self._folder).rmdir)
         await self.send({"context": context})
         await self.receive(_SMALL)
 

@@ -259,12 +259,23 @@ async def test_closing_ends_the_process_and_takes_the_folder_away(opened: Opener
         await repl.run("open('a.txt', 'w').write('x')")
         assert repl._worker is not None
         process, folder = repl._worker._process, Path(repl._worker._folder)
-        assert folder.is_dir()
+        assert folder.is_dir() != repl._worker.isolation.has("file_tree")
     assert process.returncode is not None
     assert not folder.exists()
     await repl.close()
     with pytest.raises(ReplError, match="closed"):
         await repl.run("1")
+
+
+async def test_a_folder_that_is_in_memory_leaves_nothing_on_the_disk(opened: Opener) -> None:
+    """Also where the program is killed before it could take anything away."""
+    async with opened() as repl:
+        if not (await repl.isolation()).has("file_tree"):
+            pytest.skip("no file tree of its own here")
+        assert repl._worker is not None
+        assert not Path(repl._worker._folder).exists()
+        await repl.run("with open('a.txt', 'w') as file: file.write('kept')")
+        assert (await repl.run("open('a.txt').read()")).stdout == "'kept'\n"
 
 
 async def test_closing_while_a_block_runs_ends_it(opened: Opener) -> None:
