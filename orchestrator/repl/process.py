@@ -51,7 +51,7 @@ class Worker:
     @classmethod
     async def start(cls, context: Any, limits: ReplLimits, sandbox: Sandbox, **names: Any) -> Worker:
         """Start a worker and give it its context. Raises ReplError when that fails, or too few locks hold."""
-        folder = await asyncio.to_thread(_new_folder)
+        folder = _new_folder()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT, str(_PACKAGE)),
@@ -70,7 +70,9 @@ class Worker:
             async with asyncio.timeout(limits.start_seconds):
                 await worker._set_up(context, sandbox, names)
         except BaseException as error:
-            said = await worker._last_words()
+            said = "" if isinstance(error, asyncio.CancelledError) else await worker._last_words()
+            worker._strike()
+            shutil.rmtree(folder, ignore_errors=True)  # before the next await: that may be cancelled
             await worker.end()
             if isinstance(error, TimeoutError | WorkerLost | OSError):
                 raise ReplError(

@@ -247,6 +247,21 @@ async def test_a_cancelled_call_kills_the_worker_and_the_next_one_gets_another(o
         assert (await repl.run("1 + 1")).stdout == "2\n"
 
 
+async def test_a_call_that_is_cancelled_while_the_worker_starts_leaves_nothing(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    async with opened() as repl:
+        call = asyncio.ensure_future(repl.run("1"))
+        while not any(tmp_path.iterdir()):  # noqa: ASYNC110  made by a thread that tells nobody
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await repl.run("1")).stdout == "1\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_blocks_asked_for_at_once_run_one_after_the_other(opened: Opener) -> None:
     async with opened() as repl:
         await repl.run("seen = []")
