@@ -33,7 +33,7 @@ class RlmLimits:
     max_seconds: float = 0.0
     """Wall time of the run; what is in flight is interrupted."""
     code_seconds: float = 300.0
-    """Wall time of one block of code."""
+    """Wall time of one block of code, without what it waits for answers; 0: what the REPL allows by itself."""
     result_chars: int = 20_000
     """Characters of one result that go into the history."""
     history_tokens: int = 0
