@@ -42,8 +42,10 @@ def haystack(seed: int) -> tuple[str, list[str]]:
         lines.append(" ".join(chance.choices(words, k=12)))
         size += len(lines[-1]) + 1
     codes = [f"{chance.randrange(10**8):08d}" for _ in range(NEEDLES)]
-    for code in codes:
-        lines.insert(chance.randrange(len(lines)), f"The access code is {code}, keep it.")
+    share = len(lines) // NEEDLES  # of the text for each: no part that is read has two
+    for place, code in enumerate(codes):
+        at = place * share + chance.randrange(share // 10, share)
+        lines.insert(at, f"The access code is {code}, keep it.")
     return "\n".join(lines), codes
 
 
