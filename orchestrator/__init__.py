@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.record import TokenDelta as TokenDelta
     from orchestrator.kernel.run import Run as Run
     from orchestrator.kernel.typed import StateMachine as StateMachine
+    from orchestrator.kernel.typed_error import ContextInUse as ContextInUse
     from orchestrator.kernel.typed_error import UnhandledEventError as UnhandledEventError
     from orchestrator.machines.code_mode.graph import CODE_MODE as CODE_MODE
     from orchestrator.machines.code_mode.graph import build_code_mode_machine as build_code_mode_machine
@@ -155,6 +156,7 @@ _HOME = {
     "CodeModeState": "machines.code_mode.model",
     "ConfigError": "errors",
     "ContextCompressor": "machines.rlm.policy",
+    "ContextInUse": "kernel.typed_error",
     "CrashingJournal": "journal.crashing",
     "DepthExceeded": "machines.code_mode.model",
     "Driver": "kernel.driver",
