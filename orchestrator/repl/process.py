@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -189,7 +190,7 @@ class Worker:
         self._strike()
         self._in.close()
         await self._process.wait()
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(_removed, self._folder)
 
     # ---- what it uses ----
 
@@ -203,16 +204,51 @@ class Worker:
         return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
     def fills_disk(self) -> bool:
-        """Tell whether its folder has more, or larger, files than it may, as far as they can be seen from here."""
+        """Tell whether its folder has more, or larger, files than it may, or folders that nobody can look into."""
         size = count = 0
-        for folder, below, names in os.walk(self._folder):
-            count += len(below) + len(names)
-            for name in names:
-                with contextlib.suppress(OSError):
-                    size += (Path(folder) / name).lstat().st_size
-            if size > self._limits.disk_bytes or count > self._limits.files:
+        folders = [self._folder]
+        while folders:
+            try:
+                with os.scandir(folders.pop()) as found:
+                    for entry in found:
+                        count += 1
+                        size += _size(entry)
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(entry.path)
+                        if size > self._limits.disk_bytes or count > self._limits.files:
+                            return True
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # removed meanwhile
+            except OSError:
                 return True
         return False
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    with contextlib.suppress(OSError):
+        return 0 if entry.is_dir(follow_symlinks=False) else entry.stat(follow_symlinks=False).st_size
+    return 0
+
+
+def _removed(folder: str) -> None:
+    """Take a folder away, however deep the code made it: rmtree calls itself for each level, up to Python 3.12."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        with contextlib.suppress(OSError):
+            _flatten(folder)
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _flatten(folder: str) -> None:
+    """Bring every folder of a tree up to its top. Raises OSError."""
+    below = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    while below:
+        for entry in list(os.scandir(below.pop())):
+            if entry.is_dir(follow_symlinks=False):
+                below.append(f"{folder}/{secrets.token_hex(16)}")
+                Path(entry.path).rename(below[-1])
 
 
 def _new_folder() -> str:
