@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.record import TokenDelta as TokenDelta
     from orchestrator.kernel.run import Run as Run
     from orchestrator.kernel.typed import StateMachine as StateMachine
+    from orchestrator.kernel.typed_error import ContextInUse as ContextInUse
     from orchestrator.kernel.typed_error import UnhandledEventError as UnhandledEventError
     from orchestrator.machines.approval.caps import PlanCaps as PlanCaps
     from orchestrator.machines.approval.fault import Faulted as Faulted
@@ -182,6 +183,7 @@ _HOME = {
     "CodeModeState": "machines.code_mode.model",
     "ConfigError": "errors",
     "ContextCompressor": "machines.rlm.policy",
+    "ContextInUse": "kernel.typed_error",
     "CrashingJournal": "journal.crashing",
     "DepthExceeded": "machines.code_mode.model",
     "DbosDispatcher": "engines.dbos",

@@ -17,7 +17,7 @@ class ReplLimits:
     """All of them hold always; none can be switched off. Raises ConfigError for a number that cannot work."""
 
     seconds: float = 300.0
-    """Wall time of a block, without what it waits for answers."""
+    """Wall time of a block, without what it waits for answers; an Rlm gives each block its `code_seconds` instead."""
     cpu_seconds: float = 120.0
     """CPU time of a block."""
     session_cpu_seconds: int = 3_600

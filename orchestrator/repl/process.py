@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -51,7 +52,7 @@ class Worker:
     @classmethod
     async def start(cls, context: Any, limits: ReplLimits, sandbox: Sandbox, **names: Any) -> Worker:
         """Start a worker and give it its context. Raises ReplError when that fails, or too few locks hold."""
-        folder = await asyncio.to_thread(_new_folder)
+        folder = _new_folder()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT, str(_PACKAGE)),
@@ -70,7 +71,9 @@ class Worker:
             async with asyncio.timeout(limits.start_seconds):
                 await worker._set_up(context, sandbox, names)
         except BaseException as error:
-            said = await worker._last_words()
+            said = "" if isinstance(error, asyncio.CancelledError) else await worker._last_words()
+            worker._strike()
+            shutil.rmtree(folder, ignore_errors=True)  # before the next await: that may be cancelled
             await worker.end()
             if isinstance(error, TimeoutError | WorkerLost | OSError):
                 raise ReplError(
@@ -103,6 +106,10 @@ class Worker:
                 f"{sandbox.least.name.lower()} was asked for; not out of reach: {lacks}. "
                 "`orchestrator doctor` lists the locks and why some do not hold"
             )
+        if self.isolation.has("file_tree"):
+            # It was the place to mount on; the worker has its own by now, and a killed program leaves nothing behind.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(Path(self._folder).rmdir)
         await self.send({"context": context})
         await self.receive(_SMALL)
 
@@ -183,7 +190,7 @@ class Worker:
         self._strike()
         self._in.close()
         await self._process.wait()
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(_removed, self._folder)
 
     # ---- what it uses ----
 
@@ -197,16 +204,51 @@ class Worker:
         return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
     def fills_disk(self) -> bool:
-        """Tell whether its folder has more, or larger, files than it may, as far as they can be seen from here."""
+        """Tell whether its folder has more, or larger, files than it may, or folders that nobody can look into."""
         size = count = 0
-        for folder, below, names in os.walk(self._folder):
-            count += len(below) + len(names)
-            for name in names:
-                with contextlib.suppress(OSError):
-                    size += (Path(folder) / name).lstat().st_size
-            if size > self._limits.disk_bytes or count > self._limits.files:
+        folders = [self._folder]
+        while folders:
+            try:
+                with os.scandir(folders.pop()) as found:
+                    for entry in found:
+                        count += 1
+                        size += _size(entry)
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(entry.path)
+                        if size > self._limits.disk_bytes or count > self._limits.files:
+                            return True
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # removed meanwhile
+            except OSError:
                 return True
         return False
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    with contextlib.suppress(OSError):
+        return 0 if entry.is_dir(follow_symlinks=False) else entry.stat(follow_symlinks=False).st_size
+    return 0
+
+
+def _removed(folder: str) -> None:
+    """Take a folder away, however deep the code made it: rmtree calls itself for each level, up to Python 3.12."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        with contextlib.suppress(OSError):
+            _flatten(folder)
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _flatten(folder: str) -> None:
+    """Bring every folder of a tree up to its top. Raises OSError."""
+    below = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    while below:
+        for entry in list(os.scandir(below.pop())):
+            if entry.is_dir(follow_symlinks=False):
+                below.append(f"{folder}/{secrets.token_hex(16)}")
+                Path(entry.path).rename(below[-1])
 
 
 def _new_folder() -> str:

@@ -148,6 +148,13 @@ class WorkerRepl:
             watcher.cancel()
 
     async def _watched(self, worker: Worker, watch: Stopwatch) -> None:
+        """Kill a worker that does too much of something, and one that nobody can watch any more."""
+        try:
+            await self._watch(worker, watch)
+        except Exception as error:  # noqa: BLE001  whatever it is, no limit would hold from now on
+            worker.kill("exit", f"it could not be watched: {type(error).__name__}")
+
+    async def _watch(self, worker: Worker, watch: Stopwatch) -> None:
         """Kill a worker that takes too long, computes too much or fills the disk."""
         limits = self._limits
         before = worker.cpu_seconds() or 0.0

@@ -43,6 +43,10 @@ def asks(request):
     return "```repl\\n" + code + "\\n```\\nFINAL_VAR(said)"
 
 
+def shows(request):
+    return "```repl\\nfound = repr(context)\\n```\\nFINAL_VAR(found)"
+
+
 def never_done(request):
     return "```repl\\nprint(1)\\n```"
 
@@ -144,6 +148,22 @@ def test_the_text_may_come_from_standard_input(start: Start) -> None:
     assert "\nA whale.\n" in out
 
 
+def test_standard_input_that_is_no_text_is_refused_in_one_sentence(start: Start, folder: Path) -> None:
+    running = start("rlm", "run", "-", "--prompt", "x", *LIBRARIAN, stdin=subprocess.PIPE)
+    assert running.stdin is not None
+    running.stdin.buffer.write(b"ab\xff")  # type: ignore[attr-defined]  # text mode has one
+    out, err = running.communicate(timeout=90)
+    assert (running.returncode, out) == (2, "")
+    assert err == "orchestrator: standard input is no text: byte 2 is not UTF-8\n"
+    assert not (folder / ".orchestrator").exists()
+
+
+def test_the_text_is_given_as_it_is_also_where_its_lines_end_otherwise(cli: Cli, folder: Path) -> None:
+    (folder / "dos.txt").write_bytes(b"a\r\nb\rc\n")
+    done = cli("rlm", "run", "dos.txt", "--prompt", "x", *model("shows"), "--json")
+    assert json.loads(done.out)["output"] == repr("a\r\nb\rc\n")
+
+
 def test_limits_hold_for_questions_and_are_told_to_the_code(cli: Cli) -> None:
     prompt = ("rlm", "run", "book.txt", "--prompt", "ask", *model("asks"), "--json")
     found = json.loads(cli(*prompt, "--limit", "max_sub_calls=2").out)
@@ -172,6 +192,7 @@ def test_a_run_that_never_answers_ends_at_its_limit_of_turns(cli: Cli) -> None:
         (("book.txt", "--limit", "max_iterations=-1"), "max_iterations"),
         (("book.txt", "--repl-limit", "memory=3"), "memory"),
         (("book.txt", "--repl-limit", "memory_bytes=1000"), "at least 67,108,864"),
+        (("book.txt", "--repl-limit", "seconds=3"), "is --limit code_seconds="),
         (("book.txt", "--prompt", " "), "the prompt is empty"),
         (("book.txt", "--model", "nobody:x"), "unknown model 'nobody:x'"),
         (("book.txt", "--sub-model", "nobody:x"), "unknown model 'nobody:x'"),

@@ -56,7 +56,7 @@ PUBLIC = {
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",
-    "Fenced", "NotAdmitting", "Overloaded", "UnhandledEventError",
+    "Fenced", "NotAdmitting", "Overloaded", "UnhandledEventError", "ContextInUse",
 }  # fmt: skip
 
 OPERATING = {

@@ -257,3 +257,33 @@ async def test_a_flood_of_files_is_noticed_where_the_kernel_does_not_bound_it(
         found = await repl.run(code + "\nwhile True: pass")
         assert found.lost == "disk" or "OSError" in (found.error or "")
         assert (await repl.run("1")).ok
+
+
+@pytest.mark.parametrize("deep", [990, 2_500])
+async def test_folders_in_folders_do_not_end_the_watch_and_are_taken_away(opened: Opener, deep: int) -> None:
+    """As deep as Python calls itself, and deeper: what looks after the limits must not fall over it."""
+    code = f"for _ in range({deep}):\n    os.mkdir('d')\n    os.chdir('d')\nwhile True: pass"
+    limits = replace(SMALL, seconds=2.0, files=100_000)
+    async with opened(
+        limits=limits, sandbox=Sandbox(locks=frozenset({"limits", "landlock", "seccomp"}))
+    ) as repl:
+        await repl.isolation()
+        assert repl._worker is not None
+        folder = repl._worker._folder
+        found = await repl.run(PRELUDE + code)
+        assert found.lost in {"wall time", "disk"}
+        assert not Path(folder).exists()
+
+
+async def test_a_worker_that_cannot_be_watched_is_killed(opened: Opener) -> None:
+    async with opened() as repl:
+        await repl.isolation()
+        assert repl._worker is not None
+
+        def broken() -> float:
+            raise RuntimeError("nothing to be seen")
+
+        repl._worker.cpu_seconds = broken  # type: ignore[method-assign]
+        found = await repl.run("while True: pass")
+        assert "it could not be watched: RuntimeError" in found.told()
+        assert (await repl.run("1")).ok

@@ -247,6 +247,21 @@ async def test_a_cancelled_call_kills_the_worker_and_the_next_one_gets_another(o
         assert (await repl.run("1 + 1")).stdout == "2\n"
 
 
+async def test_a_call_that_is_cancelled_while_the_worker_starts_leaves_nothing(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    async with opened() as repl:
+        call = asyncio.ensure_future(repl.run("1"))
+        while not any(tmp_path.iterdir()):  # noqa: ASYNC110  made by a thread that tells nobody
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await repl.run("1")).stdout == "1\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_blocks_asked_for_at_once_run_one_after_the_other(opened: Opener) -> None:
     async with opened() as repl:
         await repl.run("seen = []")
@@ -259,12 +274,23 @@ async def test_closing_ends_the_process_and_takes_the_folder_away(opened: Opener
         await repl.run("open('a.txt', 'w').write('x')")
         assert repl._worker is not None
         process, folder = repl._worker._process, Path(repl._worker._folder)
-        assert folder.is_dir()
+        assert folder.is_dir() != repl._worker.isolation.has("file_tree")
     assert process.returncode is not None
     assert not folder.exists()
     await repl.close()
     with pytest.raises(ReplError, match="closed"):
         await repl.run("1")
+
+
+async def test_a_folder_that_is_in_memory_leaves_nothing_on_the_disk(opened: Opener) -> None:
+    """Also where the program is killed before it could take anything away."""
+    async with opened() as repl:
+        if not (await repl.isolation()).has("file_tree"):
+            pytest.skip("no file tree of its own here")
+        assert repl._worker is not None
+        assert not Path(repl._worker._folder).exists()
+        await repl.run("with open('a.txt', 'w') as file: file.write('kept')")
+        assert (await repl.run("open('a.txt').read()")).stdout == "'kept'\n"
 
 
 async def test_closing_while_a_block_runs_ends_it(opened: Opener) -> None:

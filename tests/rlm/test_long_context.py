@@ -42,8 +42,10 @@ def haystack(seed: int) -> tuple[str, list[str]]:
         lines.append(" ".join(chance.choices(words, k=12)))
         size += len(lines[-1]) + 1
     codes = [f"{chance.randrange(10**8):08d}" for _ in range(NEEDLES)]
-    for code in codes:
-        lines.insert(chance.randrange(len(lines)), f"The access code is {code}, keep it.")
+    share = len(lines) // NEEDLES  # of the text for each: no part that is read has two
+    for place, code in enumerate(codes):
+        at = place * share + chance.randrange(share // 10, share)
+        lines.insert(at, f"The access code is {code}, keep it.")
     return "\n".join(lines), codes
 
 
@@ -86,3 +88,19 @@ async def test_ten_megabytes_are_searched_with_small_requests(
         if "characters of output were cut" in message.text
     ]
     assert len(cut) == turns.count(FLOOD)
+
+
+async def test_code_that_asks_for_ever_is_refused_by_the_limit_that_is_there_by_default() -> None:
+    turns = (
+        "```repl\nsaid = 0\nwhile True:\n    llm_query('again')\n    said += 1\n```",
+        "```repl\nfound = str(said)\n```\nFINAL_VAR(found)",
+    )
+
+    def root(request: Request) -> str:
+        return turns[sum(message.role == "assistant" for message in request.messages)]
+
+    llm, sub_llm = FunctionLLM(root), FunctionLLM(lambda _request: "yes")
+    result = await Rlm(llm, sub_llm=sub_llm, observers=()).completion("p", "a text")
+    assert (result.outcome, result.output, result.sub_calls) == (Outcome.COMPLETED, "1000", 1_000)
+    assert len(sub_llm.requests) == 1_000
+    assert "QueryError: sub_calls: 1000 of 1000 used" in llm.requests[-1].messages[-1].text

@@ -39,6 +39,8 @@ class Made:
     def __post_init__(self) -> None:
         if self.launch.tools and self.mode == "code":
             raise ConfigError("--tool goes with --mode tools; in mode code the model has a REPL")
+        if "seconds" in self.repl_limits:  # the run gives each block its own
+            raise ConfigError("--repl-limit seconds: the wall time of a block is --limit code_seconds=...")
 
     @classmethod
     def of(cls, created: Mapping[str, Any], model: str | None = None) -> Made:
@@ -92,11 +94,15 @@ class Made:
 
 
 def context_from(file: Path, *, as_json: bool) -> Any:
-    """Return what a file holds: its text, or the data that it is as JSON; - is standard input. Raises ConfigError."""
+    """Return what a file holds: its text as it is, or the data that it is as JSON; - is standard input.
+
+    Raises ConfigError.
+    """
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is no text: byte {error.start:,} is not UTF-8") from error
+        name = "standard input" if str(file) == "-" else str(file)
+        raise ConfigError(f"{name} is no text: byte {error.start:,} is not UTF-8") from error
     if not as_json:
         return text
     try:

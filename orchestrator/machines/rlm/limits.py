@@ -13,15 +13,19 @@ from orchestrator.machines.bound import by_name, out_of_range
 class RlmLimits:
     """What one run may use. A limit of N allows exactly N; 0 is unlimited. Raises ConfigError.
 
-    Defaults are seed 004's, for code mode; TOOLS_LIMITS are those of tools mode.
+    Defaults are seed 004's, for code mode, where it has one; TOOLS_LIMITS are those of tools mode.
     """
 
     max_iterations: int = 30
     """Turns. At the last one the model is asked once more, for its answer: that request is none of them (L8)."""
     max_depth: int = 1
     """A run at this depth asks the model once and returns its answer; the outermost run has depth 0."""
-    max_sub_calls: int = 0
-    """Questions of the code (or of tools) to a model, over the whole run and all below it."""
+    max_sub_calls: int = 1_000
+    """Questions of the code (or of tools) to a model, over the whole run and all below it.
+
+    Not off by default: a block's clock stands still while a model answers, so that `while True: llm_query(...)` would
+    ask, and pay, for days.
+    """
     max_concurrent_subcalls: int = 4
     """Of one batch that are under way at once."""
     max_concurrent_tools: int = 10
@@ -33,7 +37,7 @@ class RlmLimits:
     max_seconds: float = 0.0
     """Wall time of the run; what is in flight is interrupted."""
     code_seconds: float = 300.0
-    """Wall time of one block of code."""
+    """Wall time of one block of code, without what it waits for answers; 0: what the REPL allows by itself."""
     result_chars: int = 20_000
     """Characters of one result that go into the history."""
     history_tokens: int = 0

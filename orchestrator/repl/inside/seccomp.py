@@ -22,7 +22,6 @@ _X32 = 0x40000000
 _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
     "write": (1, 64),
-    "open": (2, None),
     "close": (3, 57),
     "stat": (4, None),
     "fstat": (5, 80),
@@ -51,11 +50,9 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "getpid": (39, 172),
     "exit": (60, 93),
     "uname": (63, 160),
-    "fcntl": (72, 25),
     "flock": (73, 32),
     "fsync": (74, 82),
     "fdatasync": (75, 83),
-    "truncate": (76, 45),
     "ftruncate": (77, 46),
     "getcwd": (79, 17),
     "chdir": (80, 49),
@@ -90,7 +87,6 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "clock_getres": (229, 114),
     "clock_nanosleep": (230, 115),
     "exit_group": (231, 94),
-    "openat": (257, 56),
     "mkdirat": (258, 34),
     "newfstatat": (262, 79),
     "unlinkat": (263, 35),
@@ -107,12 +103,21 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "rseq": (334, 293),
     "faccessat2": (439, 439),
 }
-_IOCTL = {"x86_64": 16, "aarch64": 29}
-_HARMLESS_IOCTLS = (0x5401, 0x5413, 0x5421, 0x5450, 0x5451)
-"""Asking whether it is a terminal and how wide, non-blocking, close-on-exec: what Python's files use."""
+_OPENING: dict[str, tuple[int | None, int | None, int]] = {"open": (2, None, 1), "openat": (257, 56, 2)}
+"""Both architectures as above, then which argument has the flags."""
+_ACCESS, _TRUNCATING = 0o3, 0o1000
+_CUTS = (0o1000, 0o1003)
+"""To cut a file off without opening it to write: no right of landlock before version 3 covers that, nor truncate()."""
+_BY_COMMAND: dict[str, tuple[int, int, tuple[int, ...]]] = {
+    # Asking whether it is a terminal and how wide, non-blocking, close-on-exec: what Python's files use.
+    "ioctl": (16, 29, (0x5401, 0x5413, 0x5421, 0x5450, 0x5451)),
+    # Copies, flags and locks of a file. Not F_SETOWN and F_SETSIG: a pipe would send signals to any process then.
+    "fcntl": (72, 25, (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)),
+}
+"""Calls that do many things, and which of those are allowed, by their second argument."""
 _PRLIMIT = {"x86_64": 302, "aarch64": 261}
 
-_LOAD, _EQUAL, _GREATER, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD, _EQUAL, _GREATER, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
 _NUMBER, _ARCHITECTURE = 0, 4
 
@@ -134,12 +139,11 @@ def _program(machine: str) -> Iterator[tuple[int, int, int, int]]:
         if (number := numbers[column]) is not None:
             yield _EQUAL, 0, 1, number
             yield _RETURN, 0, 0, _ALLOW
-    yield _EQUAL, 0, 2 + 2 * len(_HARMLESS_IOCTLS), _IOCTL[machine]
-    yield _LOAD, 0, 0, _argument(1)
-    for request in _HARMLESS_IOCTLS:
-        yield _EQUAL, 0, 1, request
-        yield _RETURN, 0, 0, _ALLOW
-    yield _RETURN, 0, 0, _REFUSE
+    for *given, place in _OPENING.values():
+        if (number := given[column]) is not None:
+            yield from _opening(number, place)
+    for *called, commands in _BY_COMMAND.values():
+        yield from _by_command(called[column], commands)
     # Limits may be read, of itself: prlimit64(0, …, NULL, …).
     yield _EQUAL, 0, 7, _PRLIMIT[machine]
     yield _LOAD, 0, 0, _argument(0)
@@ -149,6 +153,27 @@ def _program(machine: str) -> Iterator[tuple[int, int, int, int]]:
     yield _LOAD, 0, 0, _argument(2, high=True)
     yield _EQUAL, 0, 1, 0
     yield _RETURN, 0, 0, _ALLOW
+    yield _RETURN, 0, 0, _REFUSE
+
+
+def _opening(number: int, place: int) -> Iterator[tuple[int, int, int, int]]:
+    """Allow a call that opens a file, if it does not cut one off that it cannot write to."""
+    yield _EQUAL, 0, 3 + 2 * len(_CUTS), number
+    yield _LOAD, 0, 0, _argument(place)
+    yield _AND, 0, 0, _TRUNCATING | _ACCESS
+    for flags in _CUTS:
+        yield _EQUAL, 0, 1, flags
+        yield _RETURN, 0, 0, _REFUSE
+    yield _RETURN, 0, 0, _ALLOW
+
+
+def _by_command(number: int, commands: tuple[int, ...]) -> Iterator[tuple[int, int, int, int]]:
+    """Allow these commands of a call."""
+    yield _EQUAL, 0, 2 + 2 * len(commands), number
+    yield _LOAD, 0, 0, _argument(1)
+    for command in commands:
+        yield _EQUAL, 0, 1, command
+        yield _RETURN, 0, 0, _ALLOW
     yield _RETURN, 0, 0, _REFUSE
 
 
