@@ -29,6 +29,8 @@ from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.runtime.approval.projection import Projection
 
 FOLDER = ".orchestrator"
+EMPTY = f"{FOLDER}/ was changed from outside: its journal is empty, state.json is not"
+"""The damage of a project whose journal is gone though its projections are there."""
 _FOLDERS = ("plan", "rollback", "logs")
 
 
