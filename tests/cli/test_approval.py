@@ -182,6 +182,29 @@ def test_limits_of_a_request_are_kept_for_the_commands_after_it(cli: Cli, approv
     assert approval("execute").code == 0
 
 
+def test_another_request_with_other_limits_takes_no_plan_away_that_waits(
+    cli: Cli, approval: Cli, shop: Shop
+) -> None:
+    cli(*shop.submit, "--limit", "diff_lines=400")
+    approval("diff")
+    approval("approve")
+    for more in ((), ("--limit", "diff_lines=300")):
+        done = cli(*shop.submit, *more)
+        assert done.code == 2
+        assert "submit is not possible in AwaitingApproval" in done.err
+    found = data(approval("status", "--json"))
+    assert (found["state"], found["plan_status"]) == ("AwaitingApproval", "approved")
+    assert approval("execute").code == 0, "the yes still counts"
+
+
+def test_a_request_after_a_plan_that_expired_has_its_own_limits(cli: Cli, approval: Cli, shop: Shop) -> None:
+    cli(*shop.submit, "--limit", "expiry_seconds=0.001")
+    done = cli(*shop.submit, "--limit", "steps=3")
+    assert done.code == 1
+    assert "the plan expired: it waited for too long" in done.out
+    assert "VAL-007" in done.out
+
+
 def test_an_edit_from_outside_before_the_execution_is_named_and_kept(
     cli: Cli, approval: Cli, shop: Shop
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -97,13 +97,12 @@ class _Carried:
         asked = self._asked
         root = asked.root
         try:
-            kept: Mapping[str, Any] = {}
-            if not self._command.anew:
-                found = await Approval.look(root)
-                if not found.run_id and found.error is None:
-                    return self._never_begun(found)
-                kept = found.launch
-            limits = {**(kept.get("limits") or {}), **asked.limits}
+            found = await Approval.look(root)
+            if not self._command.anew and not found.run_id and found.error is None:
+                return self._never_begun(found)
+            waits = self._command.anew and await self._plan_waits(root, found)
+            kept = found.launch if waits or not self._command.anew else {}
+            limits = {**(kept.get("limits") or {}), **({} if waits else asked.limits)}
             caps, need = limits_of(limits).caps, self._command.planner
             async with planner_of(asked.named, root, kept, caps, need) as made:
                 return await self._opened(root, made, limits)
@@ -111,6 +110,20 @@ class _Carried:
             return refusal.told(refused, asked.given, json=asked.json)
         except Faulted as faulted:
             return refusal.faulted(faulted, json=asked.json)
+
+    async def _plan_waits(self, root: Path, found: Status) -> bool:
+        """Tell whether a plan still waits for a person: then a new request is refused.
+
+        The limits of the new request would let that plan expire, so it is looked at by those that it was made with.
+        """
+        if found.state is not State.AWAITING_APPROVAL:
+            return False
+        with suppress(Held):
+            limits = limits_of(found.launch.get("limits") or {})
+            async with Approval(root, limits=limits, by=who(self._asked.by)) as approval:
+                self._tell_recovery(approval)
+                found = await approval.status()
+        return found.state is State.AWAITING_APPROVAL
 
     def _never_begun(self, found: Status) -> int:
         """Say so, and make no folder in what may be the wrong place."""
@@ -138,10 +151,7 @@ class _Carried:
             return self._tell(await self._command.elsewhere(root), None)
 
     async def _done(self, approval: Approval) -> int:
-        asked = self._asked
-        if approval.recovered is not None and not asked.json:
-            for line in standing.recovery_lines(approval.recovered, asked.given, colour=coloured()):
-                say(line)
+        self._tell_recovery(approval)
         if self._stopped:
             raise KeyboardInterrupt
         self._approval = approval
@@ -153,6 +163,11 @@ class _Carried:
         if status.state is State.FAILED and status.run_id:
             await approval.shown()
         return Exit.CANCELLED if self._is_cancelled() else code
+
+    def _tell_recovery(self, approval: Approval) -> None:
+        if approval.recovered is not None and not self._asked.json:
+            for line in standing.recovery_lines(approval.recovered, self._asked.given, colour=coloured()):
+                say(line)
 
     def _tell(self, status: Status, approval: Approval | None) -> int:
         asked = self._asked

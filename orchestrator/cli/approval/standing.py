@@ -29,6 +29,7 @@ VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "retry": ((), "make a new plan for the same request"),
     "rollback": ((), "put every file back as it was"),
     "acknowledge": ((), "leave everything as it is"),
+    "acknowledge --discard": ((), "set .orchestrator/ aside, and begin anew"),
     "status": ((), "see how the project stands"),
 }
 """Action -> (what is to be filled in, what it comes to)."""
@@ -185,12 +186,17 @@ def worth_saying(actions: Iterable[str]) -> list[str]:
 def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
     """Return the commands that are possible now, and what each comes to."""
     possible = worth_saying(actions)
-    known = [(said_or_typed(one, project), VERBS.get(one.split()[0], ((), ""))[1]) for one in possible]
+    known = [(said_or_typed(one, project), _meaning(one)) for one in possible]
     if not known:
         return
     width = max(len(command) for command, _ in known)
     yield "you can:"
     yield from (f"  {command.ljust(width)}  {meaning}".rstrip() for command, meaning in known)
+
+
+def _meaning(action: str) -> str:
+    """Return what an action comes to; with an option that says nothing of its own, what it comes to without."""
+    return VERBS.get(action, VERBS.get(action.split(maxsplit=1)[0], ((), "")))[1]
 
 
 def one_line(text: Any) -> str:

@@ -11,7 +11,7 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
 from orchestrator.machines.approval.model import State
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.runtime.approval import record, recovery, store
+from orchestrator.runtime.approval import projection, record, recovery, store
 from orchestrator.runtime.approval.status import Status
 from orchestrator.runtime.approval.step_log import StepLog
 from orchestrator.runtime.approval.view import WORKING, status_of
@@ -24,20 +24,26 @@ _FEW = 20
 
 async def look(project: Path | str) -> Status:
     """Return where a project stands, whoever holds it."""
-    path = store.folder_of(project) / "journal.db"
+    folder = store.folder_of(project)
+    begun = (folder / projection.STATE).exists()  # before the journal is read: it is written after that
+    path = folder / "journal.db"
     if not path.exists():
-        return Status(state=State.IDLE, actions=("submit",))
+        return _damaged(store.EMPTY) if begun else Status(state=State.IDLE, actions=("submit",))
     journal = SqliteJournal(path, only_reads=True)
     try:
         head = await record.newest(journal)
         if head is None:
-            return Status(state=State.IDLE, actions=("submit",))
+            return _damaged(store.EMPTY) if begun else Status(state=State.IDLE, actions=("submit",))
         return _told(head, await journal.load(head.run_id))
     except (Corrupt, TooNew) as damage:
-        error, found = recovery.damaged(str(damage), time.time())
-        return Status(state=State.FAILED, error=error, recovery=found, actions=(recovery.DISCARD,))
+        return _damaged(str(damage))
     finally:
         await journal.close()
+
+
+def _damaged(why: str) -> Status:
+    error, found = recovery.damaged(why, time.time())
+    return Status(state=State.FAILED, error=error, recovery=found, actions=(recovery.DISCARD,))
 
 
 def _told(head: RunHead, records: list[Record]) -> Status:

@@ -109,7 +109,7 @@ class Session:
         if head is not None:
             await self._claim(head)
         elif (self.folder / projection.STATE).exists():
-            raise Corrupt(".orchestrator/ was changed from outside: its journal is empty, state.json is not")
+            raise Corrupt(store.EMPTY)
 
     async def _claim(self, head: RunHead) -> None:
         lease = await self.journal.claim(head.run_id, self.driver.owner)

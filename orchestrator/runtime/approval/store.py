@@ -29,6 +29,8 @@ from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.runtime.approval.projection import Projection
 
 FOLDER = ".orchestrator"
+EMPTY = f"{FOLDER}/ was changed from outside: its journal is empty, state.json is not"
+"""The damage of a project whose journal is gone though its projections are there."""
 _FOLDERS = ("plan", "rollback", "logs")
 
 
@@ -42,10 +44,21 @@ def folder_of(project: Path | str) -> Path:
     except OSError as error:
         why = "is no folder" if isinstance(error, NotADirectoryError) else "cannot be opened"
         raise Faulted(Fault("CFG-003", f"the project {str(project)!r} {why}")) from None
+    if not _is_text(found):
+        raise Faulted(Fault("CFG-003", f"the project {str(found)!r} has a name that is no UTF-8; rename it"))
     folder = found / FOLDER
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise Faulted(Fault("CFG-003", f"{FOLDER!r} in the project is no folder of its own; remove it"))
     return folder
+
+
+def _is_text(path: Path) -> bool:
+    """Tell whether a path can be written down: the store takes its own, and its records, as UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def prepare(folder: Path) -> str:

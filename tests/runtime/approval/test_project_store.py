@@ -20,6 +20,7 @@ from orchestrator.journal.redacted import SHOWN, parted
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.runtime.approval.diary import Diary
+from orchestrator.runtime.approval.project import Approval
 from orchestrator.testing.clock import FakeClock
 from tests.providers.endpoint import GUARD
 from tests.runtime.approval.stand import Script, clock, contents, planted, project, tree, waiting
@@ -208,6 +209,38 @@ async def test_a_symlink_in_place_of_our_folders_is_refused(tmp_path: Path, plac
         async with project(root):
             pass
     assert list(outside.iterdir()) == []
+
+
+async def test_a_project_whose_journal_is_gone_is_damaged_for_whoever_looks_too(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    async with project(root) as approval:
+        await waiting(approval)
+    (root / ".orchestrator" / "journal.db").unlink()
+    before = contents(root / ".orchestrator")
+    seen = await Approval.look(root)
+    assert seen.state == "Failed"
+    assert seen.error is not None
+    assert (seen.error["code"], seen.actions) == ("ST-002", ("acknowledge --discard",))
+    assert "its journal is empty" in seen.error["message"]
+    assert contents(root / ".orchestrator") == before
+    async with project(root) as approval:
+        assert (await approval.status()).state == "Failed"
+        assert (await approval.acknowledge(discard=True)).state == "Idle"
+    assert (await Approval.look(root)).state == "Idle"
+
+
+async def test_a_project_whose_name_cannot_be_written_down_is_refused_and_left_alone(tmp_path: Path) -> None:
+    root = tmp_path / "shop\udcff"
+    try:
+        root.mkdir()
+    except OSError:
+        pytest.skip("this file system takes names in UTF-8 only")
+    with pytest.raises(Faulted, match="no UTF-8; rename it"):
+        async with project(root):
+            pass
+    with pytest.raises(Faulted, match="no UTF-8; rename it"):
+        await Approval.look(root)
+    assert list(root.iterdir()) == []
 
 
 # ---- what leaves it: nothing ----

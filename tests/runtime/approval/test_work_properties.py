@@ -9,13 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.plan import part, selection
 from orchestrator.runtime.approval.ground import Ground
 from orchestrator.runtime.approval.preview import preview
+from tests.conftest import SOAK
 from tests.runtime.approval.work_stage import Crash, Stage, all_done, tree
 
 NAMES = ("a.txt", "d/b.txt", "d/e/c.txt", "x.md", "d/y.md")
@@ -49,6 +50,10 @@ def works(draw: st.DrawFn) -> tuple[Files, list[dict[str, Any]], list[Files]]:
         steps.append(step)
         states.append(dict(now))
     return before, steps, states
+
+
+def has_steps(work: tuple[Files, list[dict[str, Any]], list[Files]]) -> bool:
+    return bool(work[1])
 
 
 def written(root: Path, files: Files) -> None:
@@ -100,27 +105,24 @@ async def all_done_from(work: Any, stage: Stage) -> None:
             await work.perform(step)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-@given(work=works(), crash_at=st.integers(1, 60))
+@settings(max_examples=400 if SOAK else 25)
+@given(work=works().filter(has_steps), crash_at=st.integers(1, 60))
 def test_a_plan_does_what_was_rehearsed_survives_a_crash_anywhere_and_leaves_no_trace(
     work: tuple[Files, list[dict[str, Any]], list[Files]], crash_at: int
 ) -> None:
     root = Path(tempfile.mkdtemp())
     try:
-        if work[1]:
-            asyncio.run(checked(root, work, crash_at))
+        asyncio.run(checked(root, work, crash_at))
     finally:
         shutil.rmtree(root)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-@given(work=works(), data=st.data())
+@settings(max_examples=400 if SOAK else 25)
+@given(work=works().filter(has_steps), data=st.data())
 def test_any_part_of_a_plan_that_a_person_chooses_is_a_valid_plan(
     work: tuple[Files, list[dict[str, Any]], list[Files]], data: st.DataObject
 ) -> None:
     before, steps, _ = work
-    if not steps:
-        return
     root = Path(tempfile.mkdtemp())
     try:
         written(root, before)
