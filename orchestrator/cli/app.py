@@ -165,6 +165,7 @@ def submit(
     prompt: given.Prompt,
     *,
     agent: fleet_option.Agent = None,
+    about: fleet_option.About = None,
     instructions: given.Instructions = None,
     limit: given.Limit = None,
     run_id: given.NewRunId = None,
@@ -179,6 +180,7 @@ def submit(
     wanted = Wanted(
         prompt=prompt,
         agent=agent,
+        about=about,
         instructions=instructions,
         limits=tuple(limit or ()),
         run_id=run_id,

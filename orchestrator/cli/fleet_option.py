@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ Agents = Annotated[
     typer.Option(
         "--agent",
         metavar="[NAME=]MODULE:FUNCTION",
-        help="A function that takes the journal and returns an Orchestrator or a Pipeline; may be repeated.",
+        help="A function that takes the journal and returns an Orchestrator, a Pipeline or an Rlm; may be repeated.",
     ),
 ]
 Agent = Annotated[
@@ -22,6 +23,10 @@ Agent = Annotated[
     typer.Option(
         metavar="MODULE:FUNCTION", help="The agent that the run is for. Default: any with graph llm_loop."
     ),
+]
+About = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The text that the prompt is about, for an agent that is an Rlm."),
 ]
 Tenant = Annotated[str, typer.Option(metavar="NAME", help="Whose run it is, for limits of each.")]
 Dispatcher = Annotated[

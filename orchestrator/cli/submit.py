@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.rlm.made import context_from
 from orchestrator.cli.run import new_id
 from orchestrator.cli.worker import database, dispatcher, made
 from orchestrator.engines.dispatcher import Caps, Placer
 from orchestrator.errors import ConfigError, JournalError, MissingExtra
 from orchestrator.messages import Request, Response
 from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.rlm import Rlm
 from orchestrator.settings import Settings
 
 OPENING = 3.0
@@ -29,6 +32,8 @@ class Wanted:
 
     prompt: str
     agent: str | None = None
+    about: Path | None = None
+    """What the prompt is about, for an Rlm."""
     instructions: str | None = None
     limits: tuple[str, ...] = ()
     run_id: str | None = None
@@ -70,16 +75,32 @@ def submit_run(wanted: Wanted) -> int:
 async def _deposit(wanted: Wanted, journal: Any, prompt: str, run_id: str) -> None:
     options: dict[str, Any] = {"run_id": run_id, "tenant": wanted.tenant}
     if wanted.agent is not None:
-        agent = made(wanted.agent, journal)
-        if not hasattr(agent, "deposit"):
-            raise ConfigError(f"agent {wanted.agent!r} made a {type(agent).__name__}, which leaves no runs")
-        if not hasattr(agent.hosting.journal, "holders"):
-            raise ConfigError(f"agent {wanted.agent!r} has another journal than the one that it is given")
-        await agent.deposit(prompt, **options)
+        await _of_agent(wanted.agent, wanted, journal, prompt, options)
         return
+    if wanted.about is not None:
+        raise ConfigError("--about is for an agent that is an Rlm: name it with --agent")
     loop = Orchestrator(_Nobody(), journal=journal, observers=(), instructions=wanted.instructions)
     limits = limits_from(wanted.limits, Settings.load().limits)
     await loop.deposit(prompt, conversation_id=wanted.conversation, limits=limits, **options)
+
+
+async def _of_agent(name: str, wanted: Wanted, journal: Any, prompt: str, options: dict[str, Any]) -> None:
+    """Leave a run of an agent that a module makes. Raises ConfigError for what that agent cannot take."""
+    if wanted.instructions is not None or wanted.limits:
+        raise ConfigError(f"instructions and limits are those of agent {name!r}: leave them out")
+    agent = made(name, journal)
+    if not hasattr(agent, "deposit"):
+        raise ConfigError(f"agent {name!r} made a {type(agent).__name__}, which leaves no runs")
+    if not hasattr(agent.hosting.journal, "holders"):
+        raise ConfigError(f"agent {name!r} has another journal than the one that it is given")
+    if wanted.conversation is not None:
+        agent.check(None, wanted.conversation, None, None)
+        options = options | {"conversation_id": wanted.conversation}
+    if wanted.about is not None:
+        if not isinstance(agent, Rlm):
+            raise ConfigError(f"agent {name!r} made a {type(agent).__name__}; --about is for an Rlm")
+        options = options | {"context": context_from(wanted.about, as_json=False)}
+    await agent.deposit(prompt, **options)
 
 
 async def _placed(placer: Placer | None, run_id: str, tenant: str) -> bool:

@@ -20,7 +20,7 @@ Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
 
 MINE = """
-from orchestrator import Approval, Orchestrator, Pipeline, RalphOrchestrator
+from orchestrator import Approval, Orchestrator, Pipeline, RalphOrchestrator, Rlm
 from orchestrator.machines.pipeline.model import Evaluation
 from orchestrator.providers.scripted import FunctionLLM
 
@@ -44,6 +44,12 @@ def loop(journal):
 
 def pipeline(journal):
     return Pipeline(plan, check, build, judge, journal=journal, observers=())
+
+def read(request):
+    return "```repl\\nfound = context.split()[1]\\n```\\nFINAL_VAR(found)"
+
+def reader(journal):
+    return Rlm(FunctionLLM(read), journal=journal, observers=())
 
 def nothing(journal):
     return "no agent"
@@ -120,16 +126,22 @@ def test_what_is_submitted_is_carried_by_a_worker_which_stops_at_a_signal(
 
 
 def test_a_worker_carries_the_agents_of_a_module_a_pipeline_among_them_and_drains_when_it_is_told(
-    cli: Cli, start: Start, database: str
+    cli: Cli, start: Start, database: str, folder: Path
 ) -> None:
     at, placed_by = ("--dsn", database), ("--dispatcher", "procrastinate")
-    process = start("worker", "--agent", "mine:loop", "--agent", "build=mine:pipeline", *placed_by, *at)
-    assert "carries llm_loop, pipeline of" in line(process)
+    agents = ("--agent", "mine:loop", "--agent", "build=mine:pipeline", "--agent", "mine:reader")
+    process = start("worker", *agents, *placed_by, *at)
+    assert "carries code_mode, llm_loop, pipeline of" in line(process)
+    (folder / "long.txt").write_text("here Santiago fishes")
+    about = ("--agent", "mine:reader", "--about", "long.txt")
+    assert cli("submit", "Who?", "--run-id", "c1", *about, *placed_by, *at).code == 0
     left = cli("submit", "a shed", "--agent", "mine:pipeline", "--run-id", "p1", "--json", *placed_by, *at)
     assert json.loads(left.out) == {"run_id": "p1", "placed": True}, left.err
     assert cli("submit", "x", "--run-id", "l1", *placed_by, *at).code == 0
     until(ended(cli, "p1", *at))
     until(ended(cli, "l1", *at))
+    until(ended(cli, "c1", *at))
+    assert json.loads(cli("runs", "show", "c1", "--json", *at).out)["outcome"] == "completed"
     assert json.loads(cli("runs", "show", "p1", "--json", *at).out)["graph"] == "pipeline"
     drained = cli("operate", "drain", *at)
     assert (drained.code, process.wait(60)) == (0, 0), drained.err
@@ -172,6 +184,13 @@ BAD = [
         ("submit", "x", "--agent", "mine:ralph"),
         "bound to the directory of its session",
     ),
+    (("submit", "x", "--about", "mine.py"), "--about is for an agent that is an Rlm"),
+    (
+        ("submit", "x", "--about", "mine.py", "--agent", "mine:loop"),
+        "made a Orchestrator; --about is for an Rlm",
+    ),
+    (("submit", "x", "--limit", "max_iterations=3", "--agent", "mine:loop"), "those of agent 'mine:loop'"),
+    (("submit", "x", "--conversation", "c", "--agent", "mine:pipeline"), "a pipeline has no conversations"),
     (("submit", "x", "--dispatcher", "celery"), "it must be dbos or procrastinate"),
 ]
 
