@@ -2,8 +2,8 @@
 
 All of it is on this machine: the server, whoever leaves the runs, and each worker, a process of its own as
 `orchestrator worker` starts it. So they share its cores, and more workers than cores show what that costs. A run asks a
-model that answers at once and calls one tool that is not pure in each of its turns. Its time is from being left, with
-the dispatcher told, until the last of them has ended.
+model that answers at once and calls one tool that is not pure in each of its turns. All runs are left before the
+workers start; the time is from when the first of them begins until the last has ended.
 
 A takeover is from `kill -9` of a worker that has asked the model until another one has asked it for the same run.
 """
@@ -118,25 +118,38 @@ def lines(carried: Sequence[Carried], takeover: Takeover | None) -> Iterator[str
 
 
 async def _carried(dsn: str, disk: Path, count: int, runs: int) -> Carried:
-    async with _people(dsn, disk, [f"w{number}" for number in range(count)]) as (journal, fleet):
-        del fleet
-        placer, own = DbosDispatcher(dsn), agent(journal)
-        began = time.time()
-
-        async def leave(number: int) -> None:
-            await own.deposit("go", run_id=f"r{number}")
-            await placer.submit(f"r{number}", 0)
-
-        for first in range(0, runs, 10):
-            await asyncio.gather(*(leave(number) for number in range(first, min(first + 10, runs))))
+    await _left(dsn, disk, runs)
+    async with _people(dsn, disk, [f"w{number}" for number in range(count)]) as (journal, _):
 
         async def over() -> bool:
             return await _ended(journal) == runs
 
         await _until(over)
+        last = max([head.updated_at async for head in journal.runs(status="ended")])
+        first = min([await _begun(journal, f"r{number}") for number in range(runs)])
+    return Carried(count, runs, runs / (last - first), runs * TURNS / (last - first))
+
+
+async def _left(dsn: str, disk: Path, runs: int) -> None:
+    """Leave the runs with the journal and the dispatcher while nobody works: whoever leaves them costs time, too."""
+    async with _people(dsn, disk, ["first"]) as (journal, _):  # it makes the dispatcher's tables
+        pass
+    placer, journal = DbosDispatcher(dsn), PostgresJournal(dsn)
+    own = agent(journal)
+
+    async def leave(number: int) -> None:
+        await own.deposit("go", run_id=f"r{number}")
+        await placer.submit(f"r{number}", 0)
+
+    async with journal:
+        for first in range(0, runs, 10):
+            await asyncio.gather(*(leave(number) for number in range(first, min(first + 10, runs))))
         await placer.stop()
-        took = max([head.updated_at async for head in journal.runs(status="ended")]) - began
-    return Carried(count, runs, runs / took, runs * TURNS / took)
+
+
+async def _begun(journal: PostgresJournal, run: str) -> float:
+    """Return when a worker began a run (epoch seconds)."""
+    return next(float(record.body["at"]) for record in await journal.load(run) if record.kind == "resumed")
 
 
 async def _ended(journal: PostgresJournal) -> int:
