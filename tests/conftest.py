@@ -11,6 +11,7 @@ import inspect
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,11 @@ SOAK = os.environ.get("ORCHESTRATOR_SOAK", "") not in ("", "0")
 # do), each of them would compile all of it again: a quarter of the suite's time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Under nohup a hangup is ignored, and so it would be by every command that is started here in order to be hung up. A
+# handler that does nothing is the same to us, and is no more there after exec.
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # Times are not what properties are about, and machines are shared: no deadlines.
 settings.register_profile(

@@ -46,6 +46,8 @@ class Carrier(Generic[R]):
     _observers: Sequence[Observer]
     _retire: Callable[[str], None]
     """Lets the journal go of a run that is left where it is."""
+    waits_for: str = "somebody"
+    """What a run waits for that is left in the journal, in words."""
     parks: bool = False
     """A run that has to wait for somebody is left in the journal (Suspended) and does not wait here; runs below do."""
 
@@ -123,7 +125,8 @@ class Carrier(Generic[R]):
                     kept = self._live.close(run)
                     self._out_of_hand(run)
             if not run.ended:
-                raise Suspended(run.run_id, "waiting")
+                leaves = run.held is not None and run.held.by == "shutdown"
+                raise Suspended(run.run_id, "shutdown" if leaves else self.waits_for)
             end = self._result(run, kept)
             return end
         finally:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.errors import ConfigError, RunExists, RunUnknown, Suspended
+from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.journal.session.directory import SessionDirectory, session_id_for
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
@@ -51,6 +51,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
     work; nothing is started here.
     """
 
+    waits_for = "questions wait for answers"
     bound_to = "the directory of its session"
     """Why no other machine could carry its runs."""
 
@@ -300,8 +301,6 @@ class RalphOrchestrator(Carrier[RalphResult]):
         return path_of(run_id, self._machine.graph.name, records, laps=("task_selected",))
 
     def _result(self, run: RalphRun, path: Sequence[Transition]) -> RalphResult:
-        if not run.ended:
-            raise Suspended(run.run_id, "questions wait for answers")
         return result_of(run, _tasks(run), path, run.ending or ending(run))
 
 

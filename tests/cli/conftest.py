@@ -189,7 +189,8 @@ def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(folder))
 
     def ran(*arguments: str) -> Done:
-        sys.modules.pop("models", None)
+        for name in ("models", "mine"):  # each test has its own
+            sys.modules.pop(name, None)
         with pytest.raises(SystemExit) as end:
             main(list(arguments))
         captured = capsys.readouterr()

@@ -18,11 +18,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.cli.look import MOST_READ, Watch
+from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import RunError
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
-from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.telemetry.exposition.stored import JournalCollector, Picture, registry_of
 from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record
 from tests.ending import rest
@@ -113,7 +112,7 @@ def test_serve_tells_what_is_in_the_journal(folder: Path, start: Start) -> None:
     assert size >= (folder / JOURNAL).stat().st_size
     limits = {
         (graph.name, state.value): limit[0]
-        for graph in (LLM_LOOP, PIPELINE)
+        for graph in SHIPPED.values()
         for state in graph.states
         if (limit := graph.dwell_of(state))
     }
