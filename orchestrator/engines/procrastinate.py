@@ -114,10 +114,13 @@ class ProcrastinateDispatcher:
         self._drive = None
         working, self._working = self._working, None
         if working is not None:
-            await asyncio.gather(working, return_exceptions=True)
+            # Its end is to write to a server that may be away; what it leaves undone there a sweep makes good.
+            await asyncio.wait((working,), timeout=2 * _PATIENCE)
+            working.cancel()
         app, self._app = self._app, None
         if app is not None:
-            await app.close_async()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(app.close_async(), 2 * _PATIENCE)
 
     # ---- everybody ----
 

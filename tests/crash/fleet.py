@@ -145,9 +145,11 @@ class Fleet:
 
     def end(self, name: str) -> int:
         """Ask a worker to stop, wait for its end, and return its exit code."""
-        process = self.processes.pop(name)
+        process = self.processes[name]
         process.terminate()
-        return process.wait(_WAIT)
+        code = process.wait(_WAIT)
+        del self.processes[name]
+        return code
 
     def close(self) -> None:
         for name in list(self.processes):

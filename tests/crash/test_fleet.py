@@ -200,7 +200,8 @@ async def test_a_frozen_worker_that_wakes_is_fenced_and_what_it_had_was_done_onc
     database: str, tmp_path: Path, placed_by: str
 ) -> None:
     """With Procrastinate it marks its job done when it wakes, whoever has it by then: the epoch makes that harmless."""
-    fleet = Fleet(database, tmp_path, "--slots", "2", "--dispatcher", placed_by, pause=0.2)
+    options = ("--slots", "2", "--grace", "5", "--dispatcher", placed_by)
+    fleet = Fleet(database, tmp_path, *options, pause=0.2)
     try:
         async with people(database, tmp_path) as ann:
             fleet.start("w1")
