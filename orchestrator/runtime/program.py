@@ -123,8 +123,12 @@ async def _last_of(stream: asyncio.StreamReader) -> bytes:
 async def _killed(running: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(running.pid, signal.SIGKILL)
-    # Our ends are closed first: `wait` waits for them too, and what the program left behind may hold the others.
-    getattr(running, "_transport").close()  # noqa: B009 - asyncio has no other way to them
+    # Our ends are closed first: `wait` waits for them too, and what the program left behind may hold the others. Not
+    # the whole transport: its close() may take the exit code that the watcher waits for, which it then complains of.
+    transport = getattr(running, "_transport")  # noqa: B009 - asyncio has no other way to them
+    for end in (0, 1, 2):
+        if (pipe := transport.get_pipe_transport(end)) is not None:
+            pipe.close()
     await running.wait()
 
 
