@@ -51,6 +51,8 @@ BEAT = 1.0
 """Seconds between two looks for workers that died."""
 TWIN = 12.0
 """Seconds that a worker waits for the one before it, of its name, to be known as dead."""
+_HANDING_ON = 10.0
+"""Seconds that a worker which ends gives its drives to tell others of the runs that it leaves."""
 _BACKOFF = 0.2, 5.0
 """First and longest wait, in seconds, for a store that is down."""
 
@@ -110,6 +112,7 @@ class Worker:
             placer=dispatcher,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._driving: set[asyncio.Task[Any]] = set()
         self._parked: dict[str, bool] = {}
         self._known: dict[str, str] = {}
         """Engines of the journal -> names of those that are workers, "" for others."""
@@ -145,6 +148,8 @@ class Worker:
             reaping, ceasing = self._tasks
             reaping.cancel()
             await asyncio.gather(reaping, ceasing, return_exceptions=True)
+            if self._driving:  # they hand on what they leave, which takes the dispatcher
+                await asyncio.wait(self._driving, timeout=_HANDING_ON)
             self._back_as_they_were()
             await self._dispatcher.stop()
 
@@ -183,6 +188,9 @@ class Worker:
 
     async def _drive(self, run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
         """Carry a run as far as it goes now. What cannot be helped here is told, and left in the journal."""
+        if (task := asyncio.current_task()) is not None:
+            self._driving.add(task)
+            task.add_done_callback(self._driving.discard)
         wait = _BACKOFF[0]
         while True:
             try:
@@ -231,8 +239,10 @@ class Worker:
         """Let another worker go on with a run that this one has left. A sweep does it where this fails."""
         with contextlib.suppress(JournalError):
             head = await self._journal.head(run_id)
-            if head.status != "ended" and head.owner is None:
-                await self._dispatcher.submit(run_id, head.seq)
+            name = self._crew.taker(head.graph)
+            if head.status != "ended" and head.owner is None and name is not None:
+                run = await self._crew[name].hosting.described(head)
+                await self._dispatcher.submit(run_id, head.seq, tenant=run.tenant)
 
     async def _cease(self) -> None:
         """Let others have what is in the queue as soon as this worker begins to drain."""

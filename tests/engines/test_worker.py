@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from orchestrator.engines.dbos import DbosDispatcher
@@ -22,9 +23,10 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.messages import Request
-from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.providers.scripted import Answer, FunctionLLM, call
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.ralph import RalphOrchestrator
+from orchestrator.toolspec import tool
 from tests.postgres import Cluster, cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,6 +140,37 @@ def _taking() -> bool:
     from orchestrator.engines import dbos
 
     return bool(dbos._active)
+
+
+async def test_a_run_that_a_draining_worker_hands_on_still_counts_for_its_tenant(database: str) -> None:
+    held = Held()
+
+    @tool(effect="pure")
+    async def look() -> str:
+        return "seen"
+
+    async def answer(request: Request) -> Answer:
+        await held.answer(request)
+        return call("look")
+
+    async with PostgresJournal(database, name="w1") as journal:
+        one = Orchestrator(FunctionLLM(answer), tools=[look], journal=journal, observers=())
+        worker = Worker(one, DbosDispatcher(database), slots=1, grace=0)
+        async with worker:
+            await one.deposit("x", run_id="r", tenant="acme")
+            await until(lambda: _is(held.asked == 1))
+            leaving = asyncio.create_task(worker._engine.drain(0))
+            await until(lambda: _is(worker.load().phase == "draining"))
+            held.may.set()
+            await leaving
+            head = await journal.head("r")
+        assert (head.status, head.reason) == ("parked", "shutdown")
+    with psycopg.connect(database) as db:
+        found = db.execute(
+            "SELECT queue_partition_key FROM orchestrator_dbos.workflow_status WHERE workflow_uuid = %s",
+            (f"r:{head.seq}",),
+        ).fetchall()
+    assert found == [("acme",)]
 
 
 async def test_a_run_whose_graph_no_worker_has_is_left_as_it_is_and_said(
