@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
+from orchestrator.errors import ConfigError
+
 NO_REAL_MODELS: Final = "ORCHESTRATOR_NO_REAL_MODELS"
 """Environment variable; anything but `0`, `false`, `no`, `off` and nothing refuses."""
 
@@ -24,6 +26,12 @@ _REFUSING: ContextVar[bool] = ContextVar("orchestrator_refuse_real_models", defa
 def real_models_refused() -> bool:
     """Tell whether only test doubles (models whose class says `double = True`) may answer now."""
     return _REFUSING.get() or os.environ.get(NO_REAL_MODELS, "").strip().lower() not in _OFF
+
+
+def refuse_real(llm: object) -> None:
+    """Raise ConfigError for a model that is no test double, where only these may answer."""
+    if real_models_refused() and getattr(llm, "double", False) is not True:
+        raise ConfigError(f"real model calls are switched off, and {type(llm).__name__} is no test double")
 
 
 @contextmanager

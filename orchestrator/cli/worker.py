@@ -29,6 +29,8 @@ from orchestrator.settings import Settings
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.metrics import Metrics
 
+_OWN = ("base_url", "tools", "mcp", "instructions", "output_schema", "params")
+"""Members of a launch that only the worker's own agent has."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -56,7 +58,15 @@ def work(wanted: Wanted) -> int:
     address = database(wanted.journal, "a worker carries")
     settings = Settings.load()
     launch = Launch.here(settings, **wanted.made)
-    parts = Parts.of(launch) if launch.model or not wanted.agents else None
+    # A model of the settings is for whoever names no agents: else a worker had two for one graph.
+    own = not wanted.agents or wanted.made.get("model") is not None
+    if not own and (
+        useless := [name for name in _OWN if wanted.made.get(name)] + ["limits"] * bool(wanted.limits)
+    ):
+        raise ConfigError(
+            f"{', '.join(useless)}: these are for an agent of --model, and --agent makes its own"
+        )
+    parts = Parts.of(launch) if own else None
     placing = dispatcher(wanted.dispatcher, address, wanted.caps)
     name = wanted.name or f"{socket.gethostname()}-{_few()}"
     with logging_to(wanted.log, settings.log_level) as logs:

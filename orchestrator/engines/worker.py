@@ -98,6 +98,7 @@ class Worker:
             raise ConfigError(
                 "a worker needs a journal that many machines share: PostgresJournal(dsn, name=…)"
             )
+        _refuse_twice(self._crew)
         self.name = str(self._journal.name)
         self._dispatcher = dispatcher
         self._slots = slots
@@ -276,3 +277,13 @@ class Worker:
                 known[run_id] = str(about.get("name", "")) if about.get("placed") else ""
         self._known = {run_id: name or "" for run_id, name in known.items()}
         return min(filter(None, self._known.values()), default="") == self.name
+
+
+def _refuse_twice(crew: Crew) -> None:
+    """Raise ConfigError where two agents have one graph."""
+    graphs = [host.graph for host in crew.hosts]
+    if len(set(graphs)) < len(graphs):
+        raise ConfigError(
+            f"the agents of a worker have a graph each, and two have {max(graphs, key=graphs.count)!r}: "
+            "nobody could tell whose a run is"
+        )

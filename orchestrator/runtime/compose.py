@@ -44,7 +44,7 @@ def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a defaul
         llm=llm,
         tools=ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools,
         clock=clock,
-        model=_model_name(llm),
+        model=model_name(llm),
         output=None if output_type is None or output_type is str else OutputSpec.of(output_type),
         retry=retry or RetryPolicy(),
         params=dict(params or {}),
@@ -120,5 +120,6 @@ def logger_of(observers: Sequence[Observer], run: LoopRun) -> Any:
     return None
 
 
-def _model_name(llm: LLM) -> str:
+def model_name(llm: LLM) -> str:
+    """Return the configured name of a model."""
     return str(getattr(llm, "model", None) or "unknown")

@@ -32,7 +32,7 @@ from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery
 from orchestrator.runtime.result import Result, result_of
 from orchestrator.runtime.stream import RunStream
 from orchestrator.runtime.summary import summary
-from orchestrator.switch import real_models_refused
+from orchestrator.switch import refuse_real
 from orchestrator.toolspec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission, recall
 from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
@@ -166,7 +166,7 @@ class Orchestrator(Asked[Result]):
         live = self._live.find(run_id)
         if live is not None:
             return await self._resume_here(live, by, changed=limits is not None)
-        self._refuse_real_models()
+        refuse_real(self._deps.llm)
         head = await self._journal.head(run_id)
         if head.status == "ended":
             return await self._tell(run_id)
@@ -264,7 +264,7 @@ class Orchestrator(Asked[Result]):
         conversation_id: str | None,
         limits: Limits,
     ) -> LoopRun:
-        self._refuse_real_models()
+        refuse_real(self._deps.llm)
         messages = opening(prompt, history, self._instructions)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
         ctx.context.limit = self._context_limit(limits)
@@ -272,13 +272,6 @@ class Orchestrator(Asked[Result]):
 
     def _context_limit(self, limits: Limits) -> int:
         return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
-
-    def _refuse_real_models(self) -> None:
-        llm = self._deps.llm
-        if real_models_refused() and getattr(llm, "double", False) is not True:
-            raise ConfigError(
-                f"real model calls are switched off, and {type(llm).__name__} is no test double"
-            )
 
     async def _tell(self, run_id: str) -> Result:
         """Return the Result of a run that has ended."""

@@ -32,7 +32,7 @@ from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, p
 from orchestrator.runtime.rlm_mode import MODES
 from orchestrator.runtime.rlm_result import RlmResult, result_of
 from orchestrator.runtime.rlm_run import Equipment, equipped
-from orchestrator.switch import real_models_refused
+from orchestrator.switch import refuse_real
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.toolset import ToolSet
@@ -176,6 +176,7 @@ class Rlm(Carrier[RlmResult]):
         live = self._live.find(run_id)
         if live is not None:
             return await self._resume_here(live, by, changed=limits is not None)
+        refuse_real(self._equipment.llm)
         if (await self._journal.head(run_id)).status == "ended":
             return await self._told(run_id)
         if not again:
@@ -276,11 +277,7 @@ class Rlm(Carrier[RlmResult]):
         return await child._carried(run)
 
     def _new(self, said: Sequence[Message], context: Any, run_id: str, limits: RlmLimits) -> ModeRun:
-        llm = self._equipment.llm
-        if real_models_refused() and getattr(llm, "double", False) is not True:
-            raise ConfigError(
-                f"real model calls are switched off, and {type(llm).__name__} is no test double"
-            )
+        refuse_real(self._equipment.llm)
         *earlier, last = said
         if last.role != "user" or not last.text:
             raise ConfigError("the prompt must end with a message of the user that has text")
@@ -299,7 +296,7 @@ class Rlm(Carrier[RlmResult]):
         given = self._equipment
         return ModeDeps(
             llm=given.llm,
-            model=_name(given.llm),
+            model=compose.model_name(given.llm),
             retry=given.retry,
             clock=self._clock,
             purse=purse,
@@ -346,7 +343,9 @@ class Rlm(Carrier[RlmResult]):
     def _wired(self, migrations: Sequence[Migration]) -> tuple[Driver, Recovery]:
         """Return the driver and the recovery of the runs, their observers told what names will come."""
         tools = SimpleNamespace(offers=self._mode.offers(self._equipment.tools))
-        about: Any = SimpleNamespace(tools=tools, llm=self._equipment.llm, model=_name(self._equipment.llm))
+        about: Any = SimpleNamespace(
+            tools=tools, llm=self._equipment.llm, model=compose.model_name(self._equipment.llm)
+        )
         limits: Any = self._limits
         compose.declare(self._observers, self._machine, about, self._journal, limits)
         driver = Driver(
@@ -360,10 +359,6 @@ class Rlm(Carrier[RlmResult]):
         )
         graph, now = self._machine.graph, self._clock.time
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
-
-
-def _name(llm: LLM) -> str:
-    return str(getattr(llm, "model", None) or "unknown")
 
 
 def _checked(limits: Any) -> RlmLimits | None:

@@ -30,6 +30,7 @@ from orchestrator.errors import ConfigError, Held, JournalError, StoreDown
 from orchestrator.kernel.record import RunRecovered
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.providers.scripted import call
+from orchestrator.switch import refuse_real_models
 from orchestrator_callbacks.rlm.prompt import LOST
 from tests.runtime.stage import Facts, path, until
 
@@ -285,3 +286,16 @@ async def test_the_records_of_a_run_tell_each_message_once_and_the_data_once() -
     assert whole.count("needle 42") == 1, "the data"
     assert whole.count("print(len(context))") == 1, "what the model said"
     assert [record.kind for record in records].count("transition") == len(path(done.transitions))
+
+
+async def test_a_real_model_is_not_asked_by_a_resumed_run_either_where_these_are_refused() -> None:
+    journal = MemoryJournal()
+    await rlm(journal).deposit("Where?", TEXT, run_id="r")
+
+    class Real:
+        async def complete(self, request: Request) -> Any:
+            raise AssertionError(f"asked with {len(request.messages)} messages")
+
+    with refuse_real_models(), pytest.raises(ConfigError, match="Real is no test double"):
+        await Rlm(Real(), journal=journal, observers=()).resume("r")
+    assert (await journal.head("r")).seq == 0
