@@ -1,4 +1,4 @@
-"""The one switch of the test kit: no real model may answer. Imports the standard library only.
+"""The one switch of the test kit: no real model may answer. Imports no library, only our errors.
 
 Two ways to throw it, because they reach differently far. The environment variable is read at each call and
 reaches threads, xdist workers and subprocesses. The context manager reaches the code inside its block and

@@ -214,7 +214,7 @@ import sys
 def test_nothing_is_loaded():
     ours = {name for name in sys.modules if name.partition(".")[0].startswith("orchestrator")}
     kit = "orchestrator.testing"
-    assert ours == {"orchestrator", "orchestrator.switch", kit, f"{kit}.plugin"}
+    assert ours == {"orchestrator", "orchestrator.errors", "orchestrator.switch", kit, f"{kit}.plugin"}
 """
     )
     strict = ("--strict-markers", "--strict-config", "-W", "error")
