@@ -72,7 +72,7 @@ class PostgresJournal:
         create: bool = True,
         only_reads: bool = False,
     ) -> None:
-        place = Dsn(dsn) if isinstance(dsn, str) and "=" in dsn else address_of(dsn)
+        place = Dsn(dsn) if isinstance(dsn, str) and "=" in dsn and "://" not in dsn else address_of(dsn)
         if not isinstance(place, Dsn):
             raise ConfigError("a PostgresJournal is at postgresql://…, or at libpq's host=… dbname=…")
         if ttl <= 0 or patience < 0 or queue < 1:
