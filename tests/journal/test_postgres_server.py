@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -244,6 +245,76 @@ async def test_a_read_only_server_says_so(database: str) -> None:
         assert len(await journal.load("run")) == 2
         with pytest.raises(StoreDown, match="is read-only"):
             await journal.claim("run", "me")
+
+
+async def test_who_came_to_a_server_that_is_read_only_comes_to_the_next_one_by_a_new_connection(
+    postgres: Cluster, database: str
+) -> None:
+    """After a failover an address may lead to the server that was before it, as long as the old name is known."""
+
+    def becomes(read_only: str) -> None:
+        name = database.rpartition("/")[2]
+        with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+            connection.execute(
+                f"ALTER DATABASE {name} SET default_transaction_read_only = {read_only}".encode()
+            )
+
+    everybody = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    async with PostgresJournal(database) as journal, PostgresJournal(database) as posting:
+        lease = await journal.create("run", "me", BODY)
+        await posting.open()
+        becomes("on")
+        told(database, everybody)
+        with pytest.raises(StoreDown, match="is read-only"):
+            await write(journal, lease, NOTE)
+        with pytest.raises(StoreDown, match="is read-only"):
+            await posting.post("run", Posted("a", "pause"))
+        becomes("off")
+        await write(journal, lease, NOTE)
+        assert await posting.post("run", Posted("a", "pause"))
+        assert len(await journal.load("run")) == 2
+
+
+async def test_a_name_that_cannot_be_found_is_waited_for_once_it_was_known(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async with PostgresJournal(database, patience=30) as journal:
+        lease = await journal.create("run", "me", BODY)
+        connect = psycopg.connect
+
+        def unknown(*given: Any, **named: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked < 3:
+                raise psycopg.OperationalError(
+                    "failed to resolve host 'db.example': [Errno -3] Temporary failure"
+                )
+            return connect(*given, **named)
+
+        monkeypatch.setattr(psycopg, "connect", unknown)
+        assert journal._handle is not None
+        journal._handle._session._drop()
+        await write(journal, lease, NOTE)
+        assert asked == 3
+        asked = 0
+        with pytest.raises(StoreDown, match="failed to resolve host"):
+            await PostgresJournal(database).open()
+        assert asked == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("sslmode=require", "does not support SSL"), ("sslmode=odd", "odd")]
+)
+async def test_what_no_waiting_makes_better_is_told_at_once(database: str, option: str, said: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(StoreDown, match=said):
+        await PostgresJournal(f"{database}?{option}", patience=60).open()
+    assert time.monotonic() - began < 30
 
 
 async def test_a_role_without_rights_hears_what_it_lacks(server: Cluster) -> None:

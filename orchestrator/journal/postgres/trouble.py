@@ -36,8 +36,11 @@ HOPELESS: Final = (
     "failed to resolve host",
     "invalid port number",
     "is not permitted to log in",
+    "does not support SSL",
+    "certificate verify failed",
+    "sslmode value",
 )
-"""Beginnings of sentences after which asking once more brings nothing: libpq gives no code for them."""
+"""Parts of sentences after which asking once more brings nothing: libpq gives no code for them."""
 
 _SENTENCES: Final[tuple[tuple[type[Exception], type[JournalError], str, str], ...]] = (
     (errors.DiskFull, StoreDown, "full", "has no room left on its disk"),
