@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psycopg
 import pytest
 
 from orchestrator.engines.dbos import DbosDispatcher
@@ -189,6 +190,42 @@ async def test_who_submits_is_told_that_the_server_is_away(kind: str) -> None:
 # ---- what DBOS has beyond ----
 
 
+async def test_nobody_takes_away_a_slice_that_another_put_in_anew_since_he_looked(database: str) -> None:
+    """After an outage every worker sweeps, and tells of the same runs, at the same moment."""
+    work, slow = Work(), DbosDispatcher(database)
+    looked, may = asyncio.Event(), asyncio.Event()
+    told = slow._told
+
+    async def held_up(method: str, *about: Any, **options: Any) -> Any:
+        said = await told(method, *about, **options)
+        if method == "list_workflows" and not looked.is_set():
+            looked.set()
+            await may.wait()
+        return said
+
+    slow._told = held_up  # type: ignore[method-assign]
+    async with started("dbos", database, work) as one:
+        await one.submit("r", 0)
+        await until(lambda: statuses(database) == {"SUCCESS": 1})
+        work.go.clear()
+        telling = asyncio.create_task(slow.submit("r", 0))
+        await looked.wait()
+        await one.submit("r", 0)
+        await until(lambda: work.driven["r", 0] == 2)
+        may.set()
+        await telling
+        assert statuses(database) == {"PENDING": 1}, "that of who drives it: it counts for the limits"
+    await slow.stop()
+    assert work.driven["r", 0] == 2
+
+
+def statuses(database: str) -> dict[str, int]:
+    """Return how many of DBOS's workflows have which status."""
+    with psycopg.connect(database) as db:
+        found = db.execute("SELECT status, count(*) FROM orchestrator_dbos.workflow_status GROUP BY status")
+        return dict(found.fetchall())
+
+
 async def test_all_workers_together_keep_to_the_limits_of_each_tenant_and_of_all(postgres: Cluster) -> None:
     work = Work(held=True)
     caps = Caps(concurrency=5, tenant_concurrency=2)
@@ -258,8 +295,6 @@ async def test_a_process_has_one_and_its_name_is_its_own(database: str) -> None:
 
 async def test_what_is_submitted_belongs_to_a_version_that_no_build_changes(database: str) -> None:
     """DBOS's own version has the source and its release in it: after an upgrade nobody would take what was left."""
-    import psycopg
-
     outside, work = DbosDispatcher(database), Work()
     async with started("dbos", database, work) as one:
         await outside.submit("r", 0)
@@ -280,8 +315,6 @@ async def test_threads_of_the_loop_work_on_after_it_has_stopped(database: str) -
 
 
 async def test_nothing_that_stands_in_the_tables_of_dbos_is_a_pickle(database: str) -> None:
-    import psycopg
-
     work = Work()
     async with started("dbos", database, work) as one:
         await one.submit("r", 3)
