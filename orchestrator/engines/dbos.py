@@ -12,6 +12,7 @@ of DBOS looks for dead executors: `reap` gives what they had taken back to its q
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator
@@ -81,10 +82,14 @@ class DbosDispatcher:
     async def _launched(self, name: str, slots: int) -> None:
         DBOS = self._dbos.DBOS  # noqa: N806 - a class
         registered(DBOS)
+        limits = self._limits(slots) | {"on_conflict": "always_update"}
+        with contextlib.suppress(StoreDown):  # there are no tables yet, or no server
+            # Before it takes anything: it goes by the limits that it finds, and looks for others later.
+            await self._told("register_queue", QUEUE, **limits)
         try:
             DBOS(config=self._config(name))
             DBOS.launch()  # here, in the loop: else what it takes from the queue runs on a thread's own
-            await DBOS.register_queue_async(QUEUE, **self._limits(slots), on_conflict="always_update")
+            await DBOS.register_queue_async(QUEUE, **limits)
         except Exception as error:
             raise StoreDown(f"DBOS could not start: {_said(error, self._address)}") from error
         if DBOS.executor_id != name:
