@@ -15,6 +15,7 @@ from orchestrator.errors import ConfigError, Corrupt, JournalError, StoreDown, T
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.testing.journal_case import BODY, NOTE, digest, ended, write
+from tests.journal.pooler import pooled
 from tests.postgres import Cluster, cluster, programs
 
 
@@ -315,6 +316,21 @@ async def test_what_no_waiting_makes_better_is_told_at_once(database: str, optio
     with pytest.raises(StoreDown, match=said):
         await PostgresJournal(f"{database}?{option}", patience=60).open()
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("options", [{}, {"name": "w1"}, {"only_reads": True}])
+async def test_a_pool_that_keeps_no_session_for_each_client_is_refused_in_a_sentence(
+    postgres: Cluster, database: str, options: dict[str, Any]
+) -> None:
+    """Locks, prepared statements and settings are a session's: in another's turn they are gone, or somebody else's."""
+    async with PostgresJournal(database) as journal:
+        await ended(journal, "run")
+    with pooled(postgres, database) as pool:
+        with psycopg.connect(pool.dsn) as connection:
+            assert connection.execute("SELECT 7").fetchone() == (7,)
+        with pytest.raises(StoreDown, match="pool_mode=session"):
+            await PostgresJournal(pool.dsn, **options).open()
+    assert told(database, "SELECT count(*) FROM holder") == [(0,)]
 
 
 async def test_a_role_without_rights_hears_what_it_lacks(server: Cluster) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from orchestrator.address import Dsn
+from orchestrator.errors import StoreDown
 from orchestrator.journal.postgres.presence import Presence
-from orchestrator.journal.postgres.session import Db, Session
+from orchestrator.journal.postgres.session import Db, Session, pooled, process
+from orchestrator.journal.postgres.trouble import POOL
 from orchestrator.journal.postgres.writer import Writer
 
 T = TypeVar("T")
@@ -38,13 +40,24 @@ class Handle:
         self._reader.run(lambda _: None, opening)
         self._session = Session(address, tables=tables, patience=patience, greet=self.presence.greet)
         self.writer = Writer(self._session, self.presence, limit=queue, name=str(address))
-        if not only_reads:
-            try:
+        try:
+            self._refuse_shared(address)
+            if not only_reads:
                 self._session.run(self.presence.begin if name else lambda _: None)
-            except BaseException:
-                self._reader.close()
-                raise
+        except BaseException:
+            self._session.close()
+            self._reader.close()
+            raise
         self.writer.start()
+
+    def _refuse_shared(self, address: Dsn) -> None:
+        """Raise StoreDown where a pool is between that lets our two connections be one session of the server.
+
+        A pool tells of a process of its own making, the server of its own. One that keeps a session for each client
+        will do; of the others one is noticed here unless all its sessions are in use, and by their first error then.
+        """
+        if self._reader.run(pooled) and self._session.run(process) == self._reader.run(process):
+            raise StoreDown(f"journal {address} {POOL}")
 
     def read(self, work: Callable[[Db], T]) -> T:
         """Read something. In the thread of the readers."""

@@ -140,3 +140,14 @@ class Session:
             name: value for name, value in CLIENT.items() if name != "application_name" or not environment
         }
         return {**defaults, **given}
+
+
+def process(db: Db) -> int:
+    """Return which process of the server answers."""
+    row = db.execute(b"SELECT pg_backend_pid()").fetchone()
+    return int(row[0]) if row else 0
+
+
+def pooled(db: Db) -> bool:
+    """Tell whether it is another one than we were told of as we connected: there is something between, then."""
+    return process(db) != db.info.backend_pid
