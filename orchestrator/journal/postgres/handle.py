@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 class Handle:
-    """Everything that is open. Constructing opens it, or raises."""
+    """Everything that is open. Constructing opens it, or raises; `given_up`, once set, ends waiting for a server."""
 
     def __init__(
         self,
@@ -31,14 +32,17 @@ class Handle:
         queue: int,
         create: bool,
         only_reads: bool,
+        given_up: threading.Event,
     ) -> None:
         self.pid = os.getpid()
         self.presence = Presence(name, ttl)
         self._reader = Session(
             address, tables=tables, patience=patience, create=create, only_reads=only_reads
         )
+        self._reader.stopping = given_up
         self._reader.run(lambda _: None, opening)
         self._session = Session(address, tables=tables, patience=patience, greet=self.presence.greet)
+        self._session.stopping = given_up
         self.writer = Writer(self._session, self.presence, limit=queue, name=str(address))
         try:
             self._refuse_shared(address)
@@ -48,6 +52,8 @@ class Handle:
             self._session.close()
             self._reader.close()
             raise
+        # It is open: who gives up from now on does so too late, and is not to have others wait no more.
+        self._reader.stopping, self._session.stopping = threading.Event(), threading.Event()
         self.writer.start()
 
     def _refuse_shared(self, address: Dsn) -> None:
