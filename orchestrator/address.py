@@ -12,7 +12,8 @@ from orchestrator.errors import ConfigError
 SCHEMES: Final = ("postgresql://", "postgres://")
 _SECRETS: Final = re.compile(r"(?i)\b(password|sslpassword)\s*=\s*('(?:\\.|[^'\\])*'|[^\s&]*)")
 _STARS: Final = r"\1=***"
-_OTHER_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+_OTHER_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.:-]+)://", re.IGNORECASE)
+_KEYWORDS: Final = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service)\s*=")
 
 
 class Dsn:
@@ -67,20 +68,32 @@ Address: TypeAlias = Path | Dsn
 
 
 def address_of(given: Any) -> Address:
-    """Return what a text names: `postgresql://…` is a database, other text a path. Raises ConfigError.
+    """Return what a text names: `postgresql://…` and `host=…` are databases, other text a path. Raises ConfigError.
 
     A path that was made of such a URL (then `//` has become `/`) is refused rather than made a file's name.
     """
-    if isinstance(given, Path | Dsn):
-        text = str(given) if isinstance(given, Path) else ""
-        if text.startswith(tuple(scheme.replace("//", "/") for scheme in SCHEMES)):
+    if isinstance(given, Dsn):
+        return _readable(given)
+    if isinstance(given, Path):
+        if str(given).startswith(tuple(scheme.replace("//", "/") for scheme in SCHEMES)):
             raise ConfigError("the address of a database was given as a path: give it as text")
         return given
     text = str(given)
-    if text.startswith(SCHEMES):
-        return Dsn(text)
+    if text.startswith(SCHEMES) or _KEYWORDS.match(text):
+        return _readable(Dsn(text))
     if other := _OTHER_SCHEME.match(text):
         raise ConfigError(f"a journal is a file or postgresql://…, not {other[1]}://…")
     if not text:
         raise ConfigError("a journal is a file or postgresql://…, not empty text")
     return Path(text)
+
+
+def _readable(dsn: Dsn) -> Dsn:
+    """Raise ConfigError where a part of the password would be taken, and shown, as the host or the database."""
+    separator, rest = dsn.secret.partition("://")[1:]
+    who, _, where = rest.partition("?")[0].partition("@")
+    if separator and ("@" in where or ("/" in who and where)):
+        raise ConfigError(
+            f"the address {dsn} cannot be read: write an @ in a user's name or a password as %40, and a / as %2F"
+        )
+    return dsn

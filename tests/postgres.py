@@ -80,12 +80,12 @@ class Cluster:
         )
         return f"postgresql://{self.user}:{self.password}@127.0.0.1:{self.port}/{database}{more}"
 
-    def database(self) -> str:
-        """Make a new, empty database; return its URL."""
+    def database(self, like: str = "template1") -> str:
+        """Make a new database, empty or a copy of one that nobody has open; return its URL."""
         self._databases += 1
         name = f"test_{self._databases}"
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {like}".encode())
         return self.dsn(name)
 
     # ---- living ----

@@ -49,19 +49,44 @@ def test_no_password_is_shown_however_it_is_written(password: str) -> None:
 def test_text_names_a_database_or_a_file() -> None:
     assert address_of("postgresql://host/db") == Dsn("postgresql://host/db")
     assert address_of("postgres://host/db") != Dsn("postgresql://host/db")
+    assert address_of("host=h dbname=d password=secret") == Dsn("host=h dbname=d password=secret")
     assert address_of("some/journal.db") == Path("some/journal.db")
+    assert address_of("a=b/journal.db") == Path("a=b/journal.db")
     assert address_of(Path("journal.db")) == Path("journal.db")
     assert address_of(Dsn("postgresql://host/db")) == Dsn("postgresql://host/db")
     assert len({Dsn("postgresql://a"), Dsn("postgresql://a"), Dsn("postgresql://b")}) == 2
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "mysql://me:secret@h/d", "sqlite:///x", Path("postgresql://me:secret@h/d")]
+    "bad",
+    [
+        "",
+        "mysql://me:secret@h/d",
+        "jdbc:postgresql://me:secret@h/d",
+        "sqlite:///x",
+        Path("postgresql://me:secret@h/d"),
+        "postgresql://me:one@secret@h/d",
+        "postgresql://me:one/secret@h/d",
+        Dsn("postgresql://me:one@secret@h/d"),
+    ],
 )
 def test_what_is_neither_is_refused_without_repeating_it(bad: object) -> None:
     with pytest.raises(ConfigError) as refused:
         address_of(bad)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        "postgresql:///d?user=a@b",
+        "postgresql://me:a%40b%2F@h/d",
+        "postgresql:///d?host=/run/pg",
+        "postgresql://",
+    ],
+)
+def test_what_libpq_reads_is_taken_as_it_is(good: str) -> None:
+    assert address_of(good) == Dsn(good)
 
 
 def test_an_agent_that_is_given_an_address_for_a_journal_is_told_what_to_give() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from orchestrator.address import Address, Dsn
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import imported, limits_from
-from orchestrator.cli.output import say, shown
+from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.engines.agent import Agent, refuse_bound
@@ -32,6 +32,8 @@ from orchestrator.telemetry.metrics import Metrics
 _OWN = ("base_url", "tools", "mcp", "instructions", "output_schema", "params")
 """Members of a launch that only the worker's own agent has."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SILENCE = 3.0
+"""Seconds that a worker waits for the server before it says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,9 @@ async def _work(  # noqa: PLR0917 - what one command line says
 ) -> int:
     from orchestrator.journal.postgres import PostgresJournal
 
-    async with PostgresJournal(address, name=name) as journal:
+    journal = PostgresJournal(address, name=name)
+    await _found(journal.open(), address)
+    async with journal:
         limits = limits_from(wanted.limits, settings.limits)
         async with _agents(wanted, making, journal, limits) as agents:
             if not agents:
@@ -109,6 +113,15 @@ async def _work(  # noqa: PLR0917 - what one command line says
         f"{len(drained.parked) + len(drained.interrupted)} left to others"
     )
     return Exit.COMPLETED
+
+
+async def _found(opening: Coroutine[Any, Any, None], address: Dsn) -> None:
+    """Wait until the journal is open; whoever looks on is told that this is what is waited for."""
+    task = asyncio.create_task(opening)
+    await asyncio.wait((task,), timeout=SILENCE)
+    if not task.done():
+        complain(f"waiting for {address}, which does not answer yet")
+    await task
 
 
 @asynccontextmanager

@@ -12,8 +12,12 @@ of DBOS looks for dead executors: `reap` gives what they had taken back to its q
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import logging
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 from orchestrator.address import Dsn, address_of, hidden
@@ -78,10 +82,14 @@ class DbosDispatcher:
     async def _launched(self, name: str, slots: int) -> None:
         DBOS = self._dbos.DBOS  # noqa: N806 - a class
         registered(DBOS)
+        limits = self._limits(slots) | {"on_conflict": "always_update"}
+        with contextlib.suppress(StoreDown):  # there are no tables yet, or no server
+            # Before it takes anything: it goes by the limits that it finds, and looks for others later.
+            await self._told("register_queue", QUEUE, **limits)
         try:
             DBOS(config=self._config(name))
             DBOS.launch()  # here, in the loop: else what it takes from the queue runs on a thread's own
-            await DBOS.register_queue_async(QUEUE, **self._limits(slots), on_conflict="always_update")
+            await DBOS.register_queue_async(QUEUE, **limits)
         except Exception as error:
             raise StoreDown(f"DBOS could not start: {_said(error, self._address)}") from error
         if DBOS.executor_id != name:
@@ -183,10 +191,34 @@ class DbosDispatcher:
     async def submit(self, run_id: str, slice: int, *, tenant: str = "") -> None:  # noqa: A002 - the seam's word
         """Put a slice of a run into the queue; one that is over there is put in anew. Raises StoreDown."""
         name = f"{run_id}:{slice}"
+        if not await self._is_over(name):
+            await self._put(name, run_id, slice, tenant)
+            return
+        # Whoever drove it left the run where it was: to DBOS that is an end, and an id is used once. One at a time, or
+        # what another worker has put in anew meanwhile, and somebody drives, was taken away.
+        async with self._alone(name):
+            if await self._is_over(name):
+                await self._told("delete_workflow", name)
+                await self._put(name, run_id, slice, tenant)
+
+    async def _is_over(self, name: str) -> bool:
         known = await self._told("list_workflows", workflow_ids=[name], load_input=False, load_output=False)
-        if any(one.status in _OVER for one in known):
-            # Whoever drove it left the run where it was: to DBOS that is an end, and an id is used once.
-            await self._told("delete_workflow", name)
+        return any(one.status in _OVER for one in known)
+
+    @asynccontextmanager
+    async def _alone(self, name: str) -> AsyncIterator[None]:
+        """Keep others of this name waiting. Raises StoreDown."""
+        import psycopg
+
+        key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), signed=True)
+        try:
+            async with await psycopg.AsyncConnection.connect(self._address.secret, connect_timeout=10) as db:
+                await db.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
+                yield
+        except psycopg.Error as error:
+            raise StoreDown(f"DBOS cannot take a run: {_said(error, self._address)}") from error
+
+    async def _put(self, name: str, run_id: str, slice: int, tenant: str) -> None:  # noqa: A002 - the seam's word
         options: dict[str, Any] = {
             "workflow_name": WORKFLOW,
             "queue_name": QUEUE,

@@ -218,6 +218,33 @@ def test_a_file_is_no_journal_that_machines_share(
     assert not (folder / "a.db").exists()
 
 
+def test_an_address_that_is_misread_is_refused_before_a_part_of_its_password_is_shown(
+    cli: Cli, folder: Path, one_sentence: Callable[[Any], str]
+) -> None:
+    for address, said in (
+        ("host=h dbname=d password=hunter2", "DBOS takes the address of a database as postgresql://"),
+        ("postgresql://me:one@hunter2@h/d", "write an @ in a user's name or a password as %40"),
+        ("postgresql://me:one/hunter2@h/d", "and a / as %2F"),
+        ("jdbc:postgresql://me:hunter2@h/d", "not jdbc:postgresql://"),
+    ):
+        refused = cli("submit", "x", "--dsn", address)
+        assert (refused.code, said in one_sentence(refused)) == (2, True), refused
+        assert "hunter2" not in refused.err
+    assert not [one for one in folder.rglob("*") if "hunter2" in one.name]
+
+
+def test_a_worker_says_that_it_waits_for_a_server_that_does_not_answer(start: Start) -> None:
+    process = start(
+        "worker", "--agent", "mine:loop", "--dsn", "postgresql://me:secret-word@127.0.0.1:9/nowhere"
+    )
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert "waiting for postgresql://me@127.0.0.1:9/nowhere, which does not answer yet" in said
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) != 0
+    assert "Traceback" not in process.stderr.read()
+
+
 def test_a_server_that_is_not_there_is_said_without_its_password(
     cli: Cli, one_sentence: Callable[[Any], str], postgres: Cluster
 ) -> None:

@@ -74,7 +74,11 @@ DOORS: dict[str, tuple[str, ...]] = {
     "mcp_types": ("orchestrator.providers.mcp",),
     "openai": ("orchestrator.providers.openai",),
     "procrastinate": ("orchestrator.engines.procrastinate",),
-    "psycopg": ("orchestrator.journal.postgres", "orchestrator.engines.procrastinate"),
+    "psycopg": (
+        "orchestrator.journal.postgres",
+        "orchestrator.engines.procrastinate",
+        "orchestrator.engines.dbos",
+    ),
     "opentelemetry": ("orchestrator.telemetry.otel", "orchestrator.telemetry.traceparent"),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.engines import roster
 from tests.engines.process import ROOT, Outside, Said, Start, Worker
+from tests.postgres import Cluster, cluster, programs
 
 
 @pytest.fixture
@@ -75,3 +77,40 @@ def command(
 def operate(command: Callable[..., Said]) -> Callable[..., Said]:
     """`orchestrator operate …` on the journal of the folder."""
     return functools.partial(command, "operate")
+
+
+@pytest.fixture(scope="module")
+def server(absent: Callable[[str], Any]) -> Iterator[Cluster]:
+    """A server that may be stopped."""
+    if programs() is None:
+        absent("PostgreSQL's initdb is not installed")
+    with cluster() as own:
+        yield own
+
+
+@pytest.fixture(scope="session")
+def with_tables(postgres: Cluster) -> str:
+    """The name of a database in which each dispatcher has its tables, as they have after the first worker ever.
+
+    DBOS takes two seconds for them, in half of which it does not know of its queue yet.
+    """
+    from orchestrator.engines.dbos import DbosDispatcher
+    from orchestrator.engines.procrastinate import ProcrastinateDispatcher
+
+    async def nothing(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+        raise AssertionError(f"nothing was submitted, and {run_id}:{slice} is driven")
+
+    async def made(database: str) -> None:
+        for one in (DbosDispatcher(database), ProcrastinateDispatcher(database)):
+            await one.start(nothing, "first", 1)
+            await one.stop()
+
+    database = postgres.database()
+    asyncio.run(made(database))
+    return database.rpartition("/")[2]
+
+
+@pytest.fixture
+def database(postgres: Cluster, with_tables: str) -> str:
+    """The URL of a database that has the tables of dispatchers, and nothing in them."""
+    return postgres.database(with_tables)

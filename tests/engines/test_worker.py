@@ -6,7 +6,6 @@ import asyncio
 import logging
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,9 +26,11 @@ from orchestrator.providers.scripted import Answer, FunctionLLM, call
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.ralph import RalphOrchestrator
 from orchestrator.toolspec import tool
-from tests.postgres import Cluster, cluster
+from tests.postgres import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
+SOON = 0.2
+"""Seconds between two sweeps, where it is not their time that is looked at."""
 
 
 class Held:
@@ -55,7 +56,9 @@ async def working(
 ) -> AsyncIterator[Worker]:
     async with (
         PostgresJournal(dsn, name=name) as journal,
-        Worker(agent(journal, model), DbosDispatcher(dsn, caps=caps), slots=2, grace=0) as worker,
+        Worker(
+            agent(journal, model), DbosDispatcher(dsn, caps=caps), slots=2, grace=0, rescan=SOON
+        ) as worker,
     ):
         yield worker
 
@@ -80,19 +83,23 @@ def ended(journal: PostgresJournal, run: str) -> Callable[[], Any]:
     return look
 
 
-async def taken_and_left(dsn: str, run: str, name: str = "w0") -> None:
-    """Let a worker take slice 0 of a run and die: its dispatcher knows the slice as one that it has."""
-    taken = asyncio.Event()
+async def taken_and_left(dsn: str, run: str, name: str = "w0") -> object:
+    """Let a worker take slice 0 of a run and die: its dispatcher knows the slice as one that it has.
+
+    Returns what is to be kept: nobody else has what its drive waits for, and what waits for that would be collected.
+    """
+    taken, never = asyncio.Event(), asyncio.Event()
 
     async def drive(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
         taken.set()
-        await asyncio.Event().wait()
+        await never.wait()
 
     dead = DbosDispatcher(dsn)
     await dead.start(drive, name, 1)
     await dead.submit(run, 0)
     await asyncio.wait_for(taken.wait(), 30)
     await dead.stop()
+    return never
 
 
 async def test_what_a_dead_worker_had_is_given_back_whoever_else_has_the_database_open(database: str) -> None:
@@ -100,11 +107,12 @@ async def test_what_a_dead_worker_had_is_given_back_whoever_else_has_the_databas
     async with client(database) as nameless, client(database, "a host") as host:
         await agent(nameless).deposit("x", run_id="r1")
         await agent(host).deposit("x", run_id="r2")
-        await taken_and_left(database, "r1")
+        kept = await taken_and_left(database, "r1")
         caps = Caps(concurrency=1)  # a slice of the dead counts, and nothing else begins
         async with working(database, "w1", caps=caps):
             await until(ended(host, "r1"))
             await until(ended(host, "r2"))
+        del kept
 
 
 async def test_a_worker_that_drains_takes_nothing_more_from_the_queue(database: str) -> None:
@@ -112,7 +120,8 @@ async def test_a_worker_that_drains_takes_nothing_more_from_the_queue(database: 
     held = Held()
     async with client(database) as host:
         async with PostgresJournal(database, name="w1") as journal:
-            worker = Worker(agent(journal, held.answer), DbosDispatcher(database), slots=2, grace=60)
+            own = agent(journal, held.answer)
+            worker = Worker(own, DbosDispatcher(database), slots=2, grace=60, rescan=SOON)
             async with worker:
                 await agent(host).deposit("x", run_id="old")
                 await until(lambda: _is(held.asked == 1))
@@ -129,7 +138,7 @@ async def test_a_worker_that_drains_takes_nothing_more_from_the_queue(database: 
                 await outside.stop()
         assert (await host.head("new")).seq == 0
         async with working(database, "w2"):
-            await until(ended(host, "new"), 3.0)
+            await until(ended(host, "new"))
 
 
 async def _is(truth: bool) -> bool:
@@ -155,7 +164,7 @@ async def test_a_run_that_a_draining_worker_hands_on_still_counts_for_its_tenant
 
     async with PostgresJournal(database, name="w1") as journal:
         one = Orchestrator(FunctionLLM(answer), tools=[look], journal=journal, observers=())
-        worker = Worker(one, DbosDispatcher(database), slots=1, grace=0)
+        worker = Worker(one, DbosDispatcher(database), slots=1, grace=0, rescan=SOON)
         async with worker:
             await one.deposit("x", run_id="r", tenant="acme")
             await until(lambda: _is(held.asked == 1))
@@ -205,15 +214,14 @@ async def test_agents_park_as_long_as_they_belong_to_a_worker(database: str) -> 
         assert (await own.run("x")).output == "done"
 
 
-async def test_a_worker_that_is_started_while_the_server_is_away_waits_for_it() -> None:
-    with cluster() as server:
-        dsn = server.database()
-        await asyncio.to_thread(server.stop)
-        starting = asyncio.create_task(_one_run(dsn))
-        await asyncio.sleep(0.5)
-        assert not starting.done()
-        await asyncio.to_thread(server.start)
-        assert await asyncio.wait_for(starting, 60) == "ended"
+async def test_a_worker_that_is_started_while_the_server_is_away_waits_for_it(server: Cluster) -> None:
+    dsn = server.database()
+    await asyncio.to_thread(server.stop)
+    starting = asyncio.create_task(_one_run(dsn))
+    await asyncio.sleep(0.5)
+    assert not starting.done()
+    await asyncio.to_thread(server.start)
+    assert await asyncio.wait_for(starting, 60) == "ended"
 
 
 async def _one_run(dsn: str) -> str:
@@ -223,32 +231,44 @@ async def _one_run(dsn: str) -> str:
         return (await host.head("r")).status
 
 
-def test_a_worker_whose_server_is_gone_for_good_can_end(postgres: Cluster) -> None:
-    """DBOS repeats for ever what the server did not take, in threads that a process waits for at its end."""
-    script = """
-        import asyncio
-        from orchestrator.engines.dbos import DbosDispatcher
-        from tests.postgres import cluster
+GONE = """
+import asyncio, sys
+from orchestrator.engines.dbos import DbosDispatcher
 
-        async def main():
-            with cluster() as server:
-                go, driven = asyncio.Event(), asyncio.Event()
-                async def drive(run, slice):
-                    driven.set()
-                    await go.wait()
-                one = DbosDispatcher(server.database())
-                await one.start(drive, "w1", 1)
-                await one.submit("r", 0)
-                await driven.wait()
-                server.stop("immediate")
-                go.set()
-                await asyncio.sleep(2.0)
-                await one.stop()
-        asyncio.run(main())
-    """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+async def main():
+    go, driven = asyncio.Event(), asyncio.Event()
+    async def drive(run, slice):
+        driven.set()
+        await go.wait()
+    one = DbosDispatcher(sys.argv[1])
+    await one.start(drive, "w1", 1)
+    await one.submit("r", 0)
+    await driven.wait()
+    print("driven", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)  # the server is gone by now
+    go.set()
+    await asyncio.sleep(2.0)  # DBOS asks for it again and again
+    await one.stop()
+
+asyncio.run(main())
+"""
+
+
+def test_a_worker_whose_server_is_gone_for_good_can_end(server: Cluster) -> None:
+    """DBOS repeats for ever what the server did not take, in threads that a process waits for at its end."""
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-c", GONE, server.database()]
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "driven\n"
+            server.stop("immediate")
+            said = process.communicate("go\n", timeout=60)
+            assert process.returncode == 0, said
+        finally:
+            process.kill()
+            server.stop()
+            server.start()
 
 
 def test_agents_that_no_worker_can_carry_are_refused() -> None:

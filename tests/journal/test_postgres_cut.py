@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -307,3 +308,45 @@ async def test_a_server_that_stays_away_is_told_and_comes_back_to_the_same_journ
         relay._server = port
         await write(journal, lease, Draft("note", {"n": 2}))
         assert [record.body.get("n") for record in await journal.load("run")] == [None, 2]
+
+
+async def test_who_no_longer_waits_for_a_server_keeps_no_thread_that_does(
+    database: str, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, asked = psycopg.connect, 0
+
+    def counted(*given: Any, **named: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return connect(*given, **named)
+
+    monkeypatch.setattr(psycopg, "connect", counted)
+    port, relay._server = relay._server, ("127.0.0.1", 1)
+    journal = PostgresJournal(relay.through(database), patience=600)
+    opening, other = asyncio.create_task(journal.open()), asyncio.create_task(journal.open())
+    await until(lambda: asked > 1)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    relay._server = port
+    await asyncio.wait_for(other, 60)  # it needs the thread
+    await journal.create("run", "me", BODY)
+    await journal.close()
+
+
+async def test_who_gave_up_as_it_opened_takes_no_patience_from_others(database: str, relay: Relay) -> None:
+    async with PostgresJournal(relay.through(database), patience=60) as journal:
+        given_up = threading.Event()
+        assert journal._handle is not None
+        journal._handle.close()
+        journal._handle = None
+        journal._open(given_up)
+        given_up.set()
+        lease = await journal.create("run", "me", BODY)
+        port, relay._server = relay._server, ("127.0.0.1", 1)
+        relay.cut_clients()
+        writing = asyncio.create_task(write(journal, lease, Draft("note", {})))
+        await asyncio.wait((writing,), timeout=0.3)
+        relay._server = port
+        await writing
+        assert len(await journal.load("run")) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from orchestrator.errors import ConfigError, Corrupt, JournalError, StoreDown, T
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.testing.journal_case import BODY, NOTE, digest, ended, write
+from tests.journal.pooler import pooled
 from tests.postgres import Cluster, cluster, programs
 
 
@@ -244,6 +246,91 @@ async def test_a_read_only_server_says_so(database: str) -> None:
         assert len(await journal.load("run")) == 2
         with pytest.raises(StoreDown, match="is read-only"):
             await journal.claim("run", "me")
+
+
+async def test_who_came_to_a_server_that_is_read_only_comes_to_the_next_one_by_a_new_connection(
+    postgres: Cluster, database: str
+) -> None:
+    """After a failover an address may lead to the server that was before it, as long as the old name is known."""
+
+    def becomes(read_only: str) -> None:
+        name = database.rpartition("/")[2]
+        with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+            connection.execute(
+                f"ALTER DATABASE {name} SET default_transaction_read_only = {read_only}".encode()
+            )
+
+    everybody = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    async with PostgresJournal(database) as journal, PostgresJournal(database) as posting:
+        lease = await journal.create("run", "me", BODY)
+        await posting.open()
+        becomes("on")
+        told(database, everybody)
+        with pytest.raises(StoreDown, match="is read-only"):
+            await write(journal, lease, NOTE)
+        with pytest.raises(StoreDown, match="is read-only"):
+            await posting.post("run", Posted("a", "pause"))
+        becomes("off")
+        await write(journal, lease, NOTE)
+        assert await posting.post("run", Posted("a", "pause"))
+        assert len(await journal.load("run")) == 2
+
+
+async def test_a_name_that_cannot_be_found_is_waited_for_once_it_was_known(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async with PostgresJournal(database, patience=30) as journal:
+        lease = await journal.create("run", "me", BODY)
+        connect = psycopg.connect
+
+        def unknown(*given: Any, **named: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked < 3:
+                raise psycopg.OperationalError(
+                    "failed to resolve host 'db.example': [Errno -3] Temporary failure"
+                )
+            return connect(*given, **named)
+
+        monkeypatch.setattr(psycopg, "connect", unknown)
+        assert journal._handle is not None
+        journal._handle._session._drop()
+        await write(journal, lease, NOTE)
+        assert asked == 3
+        asked = 0
+        with pytest.raises(StoreDown, match="failed to resolve host"):
+            await PostgresJournal(database).open()
+        assert asked == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("sslmode=require", "does not support SSL"), ("sslmode=odd", "odd")]
+)
+async def test_what_no_waiting_makes_better_is_told_at_once(database: str, option: str, said: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(StoreDown, match=said):
+        await PostgresJournal(f"{database}?{option}", patience=60).open()
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("options", [{}, {"name": "w1"}, {"only_reads": True}])
+async def test_a_pool_that_keeps_no_session_for_each_client_is_refused_in_a_sentence(
+    postgres: Cluster, database: str, options: dict[str, Any]
+) -> None:
+    """Locks, prepared statements and settings are a session's: in another's turn they are gone, or somebody else's."""
+    async with PostgresJournal(database) as journal:
+        await ended(journal, "run")
+    with pooled(postgres, database) as pool:
+        with psycopg.connect(pool.dsn) as connection:
+            assert connection.execute("SELECT 7").fetchone() == (7,)
+        with pytest.raises(StoreDown, match="pool_mode=session"):
+            await PostgresJournal(pool.dsn, **options).open()
+    assert told(database, "SELECT count(*) FROM holder") == [(0,)]
 
 
 async def test_a_role_without_rights_hears_what_it_lacks(server: Cluster) -> None:

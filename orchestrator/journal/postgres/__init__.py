@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -72,7 +73,7 @@ class PostgresJournal:
         create: bool = True,
         only_reads: bool = False,
     ) -> None:
-        place = Dsn(dsn) if isinstance(dsn, str) and "=" in dsn else address_of(dsn)
+        place = Dsn(dsn) if isinstance(dsn, str) and "=" in dsn and "://" not in dsn else address_of(dsn)
         if not isinstance(place, Dsn):
             raise ConfigError("a PostgresJournal is at postgresql://…, or at libpq's host=… dbname=…")
         if ttl <= 0 or patience < 0 or queue < 1:
@@ -262,7 +263,13 @@ class PostgresJournal:
         if handle is None:
             if self._pid != os.getpid():  # never opened, and forked since: the pool's thread is the parent's
                 self._pid, self._aside = os.getpid(), _aside()
-            handle = await asyncio.get_running_loop().run_in_executor(self._aside, self._open)
+            given_up = threading.Event()
+            opening = asyncio.get_running_loop().run_in_executor(self._aside, self._open, given_up)
+            try:
+                handle = await opening
+            except asyncio.CancelledError:
+                given_up.set()  # or its thread went on, and a process waits for those at its end
+                raise
         return handle
 
     async def _to_write(self) -> Handle:
@@ -271,10 +278,10 @@ class PostgresJournal:
             raise StoreDown(f"journal {self.address} was opened to be read only")
         return handle
 
-    def _open(self) -> Handle:
+    def _open(self, given_up: threading.Event) -> Handle:
         """In the one thread of the pool, so that two who come first do not open twice."""
         if self._handle is None:
-            self._handle = Handle(self.address, **self._open_with)
+            self._handle = Handle(self.address, **self._open_with, given_up=given_up)
             weakref.finalize(self, self._handle.close)
         return self._handle
 

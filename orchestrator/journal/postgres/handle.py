@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from orchestrator.address import Dsn
+from orchestrator.errors import StoreDown
 from orchestrator.journal.postgres.presence import Presence
-from orchestrator.journal.postgres.session import Db, Session
+from orchestrator.journal.postgres.session import Db, Session, pooled, process
+from orchestrator.journal.postgres.trouble import POOL
 from orchestrator.journal.postgres.writer import Writer
 
 T = TypeVar("T")
 
 
 class Handle:
-    """Everything that is open. Constructing opens it, or raises."""
+    """Everything that is open. Constructing opens it, or raises; `given_up`, once set, ends waiting for a server."""
 
     def __init__(
         self,
@@ -29,22 +32,38 @@ class Handle:
         queue: int,
         create: bool,
         only_reads: bool,
+        given_up: threading.Event,
     ) -> None:
         self.pid = os.getpid()
         self.presence = Presence(name, ttl)
         self._reader = Session(
             address, tables=tables, patience=patience, create=create, only_reads=only_reads
         )
+        self._reader.stopping = given_up
         self._reader.run(lambda _: None, opening)
         self._session = Session(address, tables=tables, patience=patience, greet=self.presence.greet)
+        self._session.stopping = given_up
         self.writer = Writer(self._session, self.presence, limit=queue, name=str(address))
-        if not only_reads:
-            try:
+        try:
+            self._refuse_shared(address)
+            if not only_reads:
                 self._session.run(self.presence.begin if name else lambda _: None)
-            except BaseException:
-                self._reader.close()
-                raise
+        except BaseException:
+            self._session.close()
+            self._reader.close()
+            raise
+        # It is open: who gives up from now on does so too late, and is not to have others wait no more.
+        self._reader.stopping, self._session.stopping = threading.Event(), threading.Event()
         self.writer.start()
+
+    def _refuse_shared(self, address: Dsn) -> None:
+        """Raise StoreDown where a pool is between that lets our two connections be one session of the server.
+
+        A pool tells of a process of its own making, the server of its own. One that keeps a session for each client
+        will do; of the others one is noticed here unless all its sessions are in use, and by their first error then.
+        """
+        if self._reader.run(pooled) and self._session.run(process) == self._reader.run(process):
+            raise StoreDown(f"journal {address} {POOL}")
 
     def read(self, work: Callable[[Db], T]) -> T:
         """Read something. In the thread of the readers."""

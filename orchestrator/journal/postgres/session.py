@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
+from psycopg import errors
 
 from orchestrator.address import Dsn
 from orchestrator.errors import StoreDown
@@ -65,6 +66,8 @@ class Session:
         self._only_reads = only_reads
         self._greet = greet
         self._db: Db | None = None
+        self._found = False
+        """There was a connection ever: what is wrong with the address now may be so for a moment only."""
         self._parameters = self._read(address)
 
     def run(self, work: Callable[[Db], T], patience: float | None = None) -> T:
@@ -79,9 +82,15 @@ class Session:
                 if isinstance(error, AGAIN) and attempts < ATTEMPTS:
                     continue
                 if not is_lost(error, self._db):
+                    if isinstance(error, errors.ReadOnlySqlTransaction):
+                        self._drop()  # after a failover the next connection leads to whoever took over
                     raise explain(error, self.address) from error
                 self._drop()
-                if is_hopeless(error) or time.monotonic() >= end or self.stopping.wait(pause):
+                if (
+                    (is_hopeless(error) and not self._found)
+                    or time.monotonic() >= end
+                    or self.stopping.wait(pause)
+                ):
                     raise unreachable(error, self.address) from error
                 pause = min(max(pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
 
@@ -109,7 +118,7 @@ class Session:
             except BaseException:
                 db.close()
                 raise
-            self._db = db
+            self._db, self._found = db, True
         return self._db
 
     def _drop(self) -> None:
@@ -131,3 +140,14 @@ class Session:
             name: value for name, value in CLIENT.items() if name != "application_name" or not environment
         }
         return {**defaults, **given}
+
+
+def process(db: Db) -> int:
+    """Return which process of the server answers."""
+    row = db.execute(b"SELECT pg_backend_pid()").fetchone()
+    return int(row[0]) if row else 0
+
+
+def pooled(db: Db) -> bool:
+    """Tell whether it is another one than we were told of as we connected: there is something between, then."""
+    return process(db) != db.info.backend_pid

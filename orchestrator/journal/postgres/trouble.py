@@ -36,8 +36,16 @@ HOPELESS: Final = (
     "failed to resolve host",
     "invalid port number",
     "is not permitted to log in",
+    "does not support SSL",
+    "certificate verify failed",
+    "sslmode value",
 )
-"""Beginnings of sentences after which asking once more brings nothing: libpq gives no code for them."""
+"""Parts of sentences after which asking once more brings nothing: libpq gives no code for them."""
+
+POOL: Final = (
+    "is behind a pool of connections that gives each transaction another session of the server, and locks, settings "
+    "and prepared statements are a session's: use the server's own address, or a pool with pool_mode=session"
+)
 
 _SENTENCES: Final[tuple[tuple[type[Exception], type[JournalError], str, str], ...]] = (
     (errors.DiskFull, StoreDown, "full", "has no room left on its disk"),
@@ -47,6 +55,9 @@ _SENTENCES: Final[tuple[tuple[type[Exception], type[JournalError], str, str], ..
     (errors.ReadOnlySqlTransaction, StoreDown, "other", "is read-only: a standby, or set so"),
     (errors.InsufficientPrivilege, StoreDown, "other", "may not be used by this role ({detail})"),
     (errors.LockNotAvailable, StoreDown, "locked", "was locked by another session for too long"),
+    (errors.InvalidSqlStatementName, StoreDown, "other", POOL),
+    (errors.DuplicatePreparedStatement, StoreDown, "other", POOL),
+    (errors.UndefinedTable, StoreDown, "other", "does not find its tables: they are gone, or it " + POOL),
     (errors.QueryCanceled, StoreDown, "locked", "took too long ({detail})"),
 )
 
