@@ -11,7 +11,7 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.code_mode.answer import code_blocks
-from orchestrator.machines.code_mode.model import CodeModeContext
+from orchestrator.machines.code_mode.model import CodeModeContext, CodeModeState
 from orchestrator.machines.pipeline.plain import plain_json
 from orchestrator.machines.rlm.model import ModeContext
 from orchestrator.machines.rlm.table import FAILED
@@ -20,7 +20,7 @@ from orchestrator.messages import Message
 from orchestrator.runtime.standing import place
 from orchestrator.toolset import ToolSet
 from orchestrator_callbacks.rlm.deps import ModeDeps, ModeRun
-from orchestrator_callbacks.rlm.prompt import LOST
+from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 
 _GROWING, _STORED = "message_history", "messages"
 _RERUN = ("pure", "idempotent")
@@ -94,8 +94,9 @@ def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCod
     place(run, stored, deps.clock.monotonic())
     if run.pending is not None and run.pending.value != FAILED:
         run.fresh, run.pending = True, None
-    if ctx.begun and not isinstance(ctx, ToolsModeContext):
-        ctx.notice = LOST
+    if isinstance(ctx, CodeModeContext) and ctx.begun:
+        repeats = run.fresh and run.cursor == CodeModeState.EXECUTING.name and ctx.blocks
+        ctx.notice = f"{LOST} {AGAIN}" if repeats else LOST
     return run
 
 
