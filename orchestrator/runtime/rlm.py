@@ -169,8 +169,9 @@ class Rlm(Carrier[RlmResult]):
         """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
 
         What was under way when it stopped is done again: the model is asked again, code runs again in a new REPL, and
-        the model is told that its variables are gone. Where calls of tools may have run that must not run twice, that
-        takes `again=True`: somebody looked. Raises RunUnknown, Held, OtherGraph, Corrupt, and Suspended.
+        the model is told that its variables are gone; what lost answers may have cost is charged. Where calls of tools
+        may have run that must not run twice, that takes `again=True`: somebody looked. Raises RunUnknown, Held,
+        OtherGraph, Corrupt, and Suspended.
         """
         _checked(limits)
         live = self._live.find(run_id)
@@ -305,20 +306,19 @@ class Rlm(Carrier[RlmResult]):
         )
 
     def _restored(self, stored: StoredRun) -> ModeRun:
-        run = rlm_record.restored(stored, self._machine, self._deps(Purse(RlmLimits())), self._codec)
-        run.deps.purse = Purse(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
-        return run
+        return rlm_record.restored(stored, self._machine, self._deps(Purse(RlmLimits())), self._codec)
 
     async def _taken_up(
         self, run_id: str, limits: RlmLimits | None, by: str
     ) -> tuple[ModeRun, list[Transition]]:
-        async def restore(stored: StoredRun, _: list[Record], lease: Lease) -> ModeRun:
+        async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> ModeRun:
             run = self._restored(stored)
             run.lease = lease
+            rlm_record.charge(run, records)
             if limits is not None:
                 run.ctx.limits = limits
                 run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
-                run.deps.purse = Purse(limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
+            run.deps.purse = Purse(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
             return run
 
         run, records = await self._take_up(run_id, by, restore)

@@ -18,6 +18,7 @@ from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.ports import LLM, Clock, Price, SystemClock
 from orchestrator.repl import ReplLimits, WorkerRepl
 from orchestrator.retry import RetryPolicy
+from orchestrator.runtime import rlm_record
 from orchestrator.runtime.rlm_broker import SubCalls
 from orchestrator.runtime.rlm_mode import MODES
 from orchestrator.runtime.rlm_result import RlmResult
@@ -28,7 +29,7 @@ from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
 from orchestrator_callbacks.code_mode.source import CodeModeSource
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.deps import ModeRun
-from orchestrator_callbacks.rlm.model_call import OwnModel, asked
+from orchestrator_callbacks.rlm.model_call import OwnModel, asked, bound
 from orchestrator_callbacks.rlm.purse import Purse
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
 
@@ -124,6 +125,11 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
             return done.output
         raise RunError(f"a run below this one ended as {done.outcome.value} ({done.reason})")
 
+    async def announce() -> None:
+        run.note("reserved", rlm_record.reserved(deps.purse))
+        await run.settle()
+
+    deps.purse.announce = announce
     broker = SubCalls(
         ask,
         depth=ctx.depth,
@@ -132,6 +138,7 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
         policy=given.nested,
         nested=nested,
         params=given.params,
+        bound=lambda request: bound(run, request),
     )
     if given.mode == "tools":
         deps.source = _tools_source(given, run, broker)

@@ -61,6 +61,8 @@ def assert_same(life: Life, result: Line, expected: Line, mode: str) -> None:
     names = ["outcome", "reason", "output"]
     if mode == "tools" or not any(line["lost"] for line in life.said("asked")):
         names += ["iterations", "moves", "messages"]
+    used = [sum(line["tokens"][at] for line in life.said("asked")) for at in (0, 1)]
+    assert all(charged >= asked for charged, asked in zip(result["tokens"], used, strict=True))
     assert {name: result[name] for name in names} == {name: expected[name] for name in names}
 
 
