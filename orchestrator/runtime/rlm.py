@@ -26,9 +26,9 @@ from orchestrator.runtime import arguments, compose, rlm_record
 from orchestrator.runtime.carrier import Carrier, new_id, outside_loop
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, Prompt, opening
-from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
+from orchestrator.runtime.rlm_hosting import ModeHosting
 from orchestrator.runtime.rlm_mode import MODES
 from orchestrator.runtime.rlm_result import RlmResult, result_of
 from orchestrator.runtime.rlm_run import Equipment, equipped
@@ -37,7 +37,7 @@ from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolSpec
-from orchestrator_callbacks.rlm.deps import ModeDeps, ModeRun
+from orchestrator_callbacks.rlm.deps import Hosted, ModeDeps, ModeRun
 from orchestrator_callbacks.rlm.purse import Purse
 
 
@@ -79,20 +79,20 @@ class Rlm(Carrier[RlmResult]):
         launch: Mapping[str, Any] | None = None,
     ) -> None:
         self._equipment = given = Equipment.of(locals())
-        self._mode = MODES[mode]
+        self._mode, self._clock = MODES[mode], given.clock
         self._limits = _checked(limits) or self._mode.limits
-        self._clock = given.clock
         self._machine = self._mode.machine(graph, hooks)
         self._observers: tuple[Observer, ...] = (
             (TransitionLog(), Metrics()) if observers is None else tuple(observers)
         )
         self._journal, self._retire = compose.records(journal)
-        self._live, self._conversations = LiveRuns(), Conversations()
+        self._live, self._conversations, self._hosted = LiveRuns(), Conversations(), Hosted()
         self._control = Control(self._live, self._journal, self._clock)
         self._codec = rlm_record.codec(self._mode.context, launch)
         self._driver, self._recovery = self._wired(tuple(migrations))
-        parts = self._journal, self._driver, self._clock, self._live, self._recovery
-        self.hosting = Hosting(*parts, launch)
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
+        names = {one.name for one in self._mode.offers(given.tools)}
+        self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=sorted(names))
         """For the engine that runs it."""
 
     # ---- running ----
@@ -272,7 +272,7 @@ class Rlm(Carrier[RlmResult]):
         text, context = equipment.asked(prompt)
         run = child._new([Message("user", text)], context, new_id(), child._limits)
         run.parent_run_id, run.ctx.depth = above.run_id, depth
-        run.deps.purse = Purse(child._limits, lender=purse)
+        run.deps.purse, run.deps.hosted = Purse(child._limits, lender=purse), above.deps.hosted
         left = None if above.expires_at is None else above.expires_at - self._clock.monotonic()
         child._limit_time(run, left)
         return await child._carried(run)
@@ -303,6 +303,7 @@ class Rlm(Carrier[RlmResult]):
             purse=purse,
             price=given.price,
             params=given.params,
+            hosted=self._hosted,
         )
 
     def _restored(self, stored: StoredRun) -> ModeRun:

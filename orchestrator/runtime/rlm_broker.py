@@ -30,7 +30,7 @@ class SubCalls:
 
     A question is given to `nested` while it is above `limits.max_depth` and the policy says so; without a policy every
     one is. Else, and without `nested`, `ask` asks a model once. `params` go with such a request; `bound` says what it
-    may use at most.
+    may use at most, `admit` returns when it may go out.
     """
 
     def __init__(
@@ -44,9 +44,11 @@ class SubCalls:
         nested: Nested | None = None,
         params: Mapping[str, Any] | None = None,
         bound: Callable[[Request], Usage] | None = None,
+        admit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._ask = ask
         self._bound = bound
+        self._admit = admit
         self._depth = depth + 1
         self._max_depth = limits.max_depth
         self._purse = purse
@@ -84,6 +86,8 @@ class SubCalls:
     async def _asked(self, prompt: str) -> str:
         request = Request(messages=(Message("user", prompt),), params=self._params)
         need = estimated(request.messages)
+        if self._admit is not None:
+            await self._admit()
         async with self._purse.request(need, self._bound and self._bound(request)) as bill:
             response = await self._ask(request)
             bill.usage = response.usage

@@ -13,7 +13,7 @@ from orchestrator.ports import LLM
 from orchestrator.retry import Tried
 from orchestrator_callbacks.llm_loop.bill import cost_of, note_unpriced, priced
 from orchestrator_callbacks.llm_loop.turn import malformed
-from orchestrator_callbacks.rlm.deps import ModeRun
+from orchestrator_callbacks.rlm.deps import ModeRun, allowed
 from orchestrator_callbacks.rlm.purse import estimated
 
 
@@ -26,6 +26,7 @@ class OwnModel:
     async def complete(self, request: Request) -> Response:
         """Answer one request."""
         run = self._run
+        await allowed(run, run.deps.model)
         async with run.deps.purse.request(estimated(request.messages), bound(run, request)) as bill:
             response = await asked(run, run.deps.llm, request)
             bill.usage = response.usage
