@@ -29,7 +29,6 @@ class Life(life.Life):
             status = self.live("resume" if before else "run", mode=mode)
             assert status == 0, self.errors()
             self.hold(mode, before, self.said("asked")[asked:], self.said("began")[began:])
-        assert not list((self.folder / "temporary").iterdir()), "folders of workers"
         return self.said("result")[-1]
 
     def hold(self, mode: str, before: list[Record], asked: list[Line], began: list[Line]) -> None:
