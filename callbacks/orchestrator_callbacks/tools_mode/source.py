@@ -89,10 +89,10 @@ class ToolsModeSource:
         """Run the calls, tell the model, and let it say what comes next."""
         results = [result.message() for result in await self._run(ctx)]
         await self._talk.complete_turn(ctx, "\n".join(result.text for result in results))
+        if await self._talk.should_stop(ctx):  # before the limit, which asks once more (L6)
+            return PolicyStop()
         if at_last_turn(ctx):
             return await self._ask_last(ctx, results)
-        if await self._talk.should_stop(ctx):
-            return PolicyStop()
         notice = [Message("user", ctx.notice)] if ctx.notice else []
         response = await self._talk.ask(ctx, [*results, *notice])
         return ToolsExecuted((*results, *notice), text_of(response), response.tool_calls)
