@@ -73,6 +73,7 @@ LONGEST_FIRST = (
     "cli/test_rlm.py",
     "crash/test_pipeline_kill.py",
     "crash/test_ralph_kill.py",
+    "crash/test_rlm_kill.py",
     "providers/test_http_replay.py",
     "providers/test_anthropic_replay.py",
     "telemetry/test_conservation.py",

@@ -146,13 +146,20 @@ class Launch:
     @contextmanager
     def at_home(self) -> Iterator[None]:
         """Inside the block, be in the folder that the run was started in. Raises ConfigError when it is gone."""
-        if not self.cwd or self.cwd == os.getcwd():  # noqa: PTH109 - compared as text
+        with at_home(self.cwd):
             yield
-            return
-        if not Path(self.cwd).is_dir():
-            raise ConfigError(f"the folder {self.cwd} that the run was started in is gone: make it again")
-        with contextlib.chdir(self.cwd):
-            yield
+
+
+@contextlib.contextmanager
+def at_home(folder: str | None) -> Iterator[None]:
+    """Inside the block, be in the folder that a run was started in. Raises ConfigError when it is gone."""
+    if not folder or folder == os.getcwd():  # noqa: PTH109 - compared as text
+        yield
+        return
+    if not Path(folder).is_dir():
+        raise ConfigError(f"the folder {folder} that the run was started in is gone: make it again")
+    with contextlib.chdir(folder):
+        yield
 
 
 def limited(llm: LLM, settings: Settings) -> LLM:

@@ -162,5 +162,6 @@ class _Host:
     def __init__(self, line: Line, standing: Standing) -> None:
         self.leave = line.leave
         self.back = line.back
+        self.may_ask = standing.may_ask
         self.before_llm_request = standing.before_llm_request
         self.before_tool_execution = standing.before_tool_execution

@@ -85,7 +85,7 @@ class Desk:
             case "tool":
                 return {name for host in self._hosts for one in host.tree() for name in one.tools}
             case "model":
-                return {one.model for host in self._hosts for one in host.tree()}
+                return {name for host in self._hosts for one in host.tree() for name in one.models}
             case "graph":
                 return {host.graph for host in self._hosts}
         return None

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from orchestrator.engines.slot import check_slots
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.run import Signal
+from orchestrator.kernel.run import Run, Signal
 from orchestrator.messages import Request, ToolCall
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -99,7 +99,7 @@ class Standing:
         self._wake = wake
         self._disabled: dict[str, Order] = {}
         self._blocked: dict[str, Order] = {}
-        self._waiting: set[LoopRun] = set()
+        self._waiting: set[Run[Any, Any]] = set()
         """Runs that wait for a model: those of the engine, and any below them."""
 
     def take(self, order: Order) -> None:
@@ -133,7 +133,10 @@ class Standing:
     async def before_llm_request(self, run: LoopRun, request: Request) -> None:
         """Return when the run's model may be asked; park the run until then."""
         del request
-        model = run.deps.model
+        await self.may_ask(run, run.deps.model)
+
+    async def may_ask(self, run: Run[Any, Any], model: str) -> None:
+        """Return when a model may be asked; park the run until then."""
         while (order := self._blocked.get(model)) is not None and run.keeper is not None:
             detail = {"model": model, "by": order.by, "why": order.why}
             self._waiting.add(run)
@@ -142,7 +145,7 @@ class Standing:
             finally:
                 self._waiting.discard(run)
 
-    async def before_tool_execution(self, run: LoopRun, call: ToolCall) -> ToolResult | None:
+    async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall) -> ToolResult | None:
         """Return the answer to a call of a disabled tool."""
         del run
         order = self._disabled.get(tool_key(call.name))

@@ -74,7 +74,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "approval": _whole("key", "digest", "decision", "by", "why", "at", "id", "number", "end"),
         "control": _whole("id", "key", "kind", "by", "why", "at", "number", "refused"),
         "claimed": _whole("at", "by"),
-        "reserved": _whole("usage"),
+        "reserved": _whole("usage", "sub_calls"),
         "unparked": _whole("at"),
         "parked": _whole("reason", "at", "t", "calls", "by", "why"),
         "resumed": {**_whole("at", "by", "limits", "charged"), "context": _CONTEXT},

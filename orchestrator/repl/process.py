@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
-import shutil
 import signal
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from orchestrator.repl.error import ReplError, WorkerLost
+from orchestrator.repl.folder import Folder, sweep
 from orchestrator.repl.inside.channel import CPU_EXIT, HEADER, MEMORY_EXIT, packed, unpacked
 from orchestrator.repl.isolation import FIRST_USER, USERS, Isolation, Lock, Sandbox
 from orchestrator.repl.limits import ReplLimits
@@ -38,12 +36,12 @@ _SMALL = 1_000_000
 class Worker:
     """A process that is up and locked; `start` makes one."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: str, limits: ReplLimits) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, folder: Folder, limits: ReplLimits) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise ReplError("the REPL's worker was started without pipes")
         self._process = process
         self._in, self._out, self._err = process.stdin, process.stdout, process.stderr
-        self._folder = folder
+        self._held, self._folder = folder, folder.path
         self._limits = limits
         self._pid = process.pid
         self.isolation = Isolation(())
@@ -52,7 +50,8 @@ class Worker:
     @classmethod
     async def start(cls, context: Any, limits: ReplLimits, sandbox: Sandbox, **names: Any) -> Worker:
         """Start a worker and give it its context. Raises ReplError when that fails, or too few locks hold."""
-        folder = _new_folder()
+        await asyncio.to_thread(sweep)
+        folder = Folder()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT, str(_PACKAGE)),
@@ -60,11 +59,11 @@ class Worker:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env={},
-                cwd=folder,
+                cwd=folder.path,
                 start_new_session=True,
             )
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
             raise
         worker = cls(process, folder, limits)
         try:
@@ -73,7 +72,7 @@ class Worker:
         except BaseException as error:
             said = "" if isinstance(error, asyncio.CancelledError) else await worker._last_words()
             worker._strike()
-            shutil.rmtree(folder, ignore_errors=True)  # before the next await: that may be cancelled
+            folder.remove()  # before the next await: that may be cancelled
             await worker.end()
             if isinstance(error, TimeoutError | WorkerLost | OSError):
                 raise ReplError(
@@ -190,7 +189,7 @@ class Worker:
         self._strike()
         self._in.close()
         await self._process.wait()
-        await asyncio.to_thread(_removed, self._folder)
+        await asyncio.to_thread(self._held.remove)
 
     # ---- what it uses ----
 
@@ -228,31 +227,6 @@ def _size(entry: os.DirEntry[str]) -> int:
     with contextlib.suppress(OSError):
         return 0 if entry.is_dir(follow_symlinks=False) else entry.stat(follow_symlinks=False).st_size
     return 0
-
-
-def _removed(folder: str) -> None:
-    """Take a folder away, however deep the code made it: rmtree calls itself for each level, up to Python 3.12."""
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:
-        with contextlib.suppress(OSError):
-            _flatten(folder)
-        with contextlib.suppress(RecursionError):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _flatten(folder: str) -> None:
-    """Bring every folder of a tree up to its top. Raises OSError."""
-    below = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
-    while below:
-        for entry in list(os.scandir(below.pop())):
-            if entry.is_dir(follow_symlinks=False):
-                below.append(f"{folder}/{secrets.token_hex(16)}")
-                Path(entry.path).rename(below[-1])
-
-
-def _new_folder() -> str:
-    return os.path.realpath(tempfile.mkdtemp(prefix="orchestrator-repl-"))
 
 
 def _status(code: int) -> str:

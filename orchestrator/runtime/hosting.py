@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.parking import Seats
 from orchestrator.kernel.record import Fact
-from orchestrator.kernel.run import Kind, Signal
+from orchestrator.kernel.run import Kind, Run, Signal
 from orchestrator.messages import Request, ToolCall
 from orchestrator.ports import Clock
 from orchestrator.runtime.live import LiveRuns
@@ -26,11 +26,15 @@ from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point
 class Host(Seats, Protocol):
     """Who runs an agent: gives seats, and is asked before each model call and each tool call."""
 
+    async def may_ask(self, run: Run[Any, Any], model: str, /) -> None:
+        """Return when a model may be asked, by its configured name."""
+        ...
+
     async def before_llm_request(self, run: LoopRun, request: Request, /) -> None:
         """Return when the model may be asked."""
         ...
 
-    async def before_tool_execution(self, run: LoopRun, call: ToolCall, /) -> ToolResult | None:
+    async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall, /) -> ToolResult | None:
         """Return the result of a call that may not run, or None."""
         ...
 
@@ -101,6 +105,11 @@ class Hosting:
         """Those of the agents that do stages of its runs."""
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """The configured names of all models that its runs ask."""
+        return (self.model,) if self.model else ()
+
+    @property
     def graph(self) -> str:
         """Name of the graph of its runs."""
         return self._driver.machine.graph.name
@@ -130,7 +139,7 @@ class Hosting:
         for stage in self._stages:
             stage.obey(host)
 
-    def tree(self) -> list[LoopHosting]:
+    def tree(self) -> Sequence[Hosting]:
         """Return those of all agents with models and tools in its runs and below, each once."""
         return [found for stage in self._stages for found in stage.tree()]
 

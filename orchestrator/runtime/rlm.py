@@ -26,9 +26,9 @@ from orchestrator.runtime import arguments, compose, rlm_record
 from orchestrator.runtime.carrier import Carrier, new_id, outside_loop
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.conversation import Conversations, Prompt, opening
-from orchestrator.runtime.hosting import Hosting
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
+from orchestrator.runtime.rlm_hosting import ModeHosting
 from orchestrator.runtime.rlm_mode import MODES
 from orchestrator.runtime.rlm_result import RlmResult, result_of
 from orchestrator.runtime.rlm_run import Equipment, equipped
@@ -37,7 +37,7 @@ from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolSpec
-from orchestrator_callbacks.rlm.deps import ModeDeps, ModeRun
+from orchestrator_callbacks.rlm.deps import Hosted, ModeDeps, ModeRun
 from orchestrator_callbacks.rlm.purse import Purse
 
 
@@ -79,20 +79,20 @@ class Rlm(Carrier[RlmResult]):
         launch: Mapping[str, Any] | None = None,
     ) -> None:
         self._equipment = given = Equipment.of(locals())
-        self._mode = MODES[mode]
+        self._mode, self._clock = MODES[mode], given.clock
         self._limits = _checked(limits) or self._mode.limits
-        self._clock = given.clock
         self._machine = self._mode.machine(graph, hooks)
         self._observers: tuple[Observer, ...] = (
             (TransitionLog(), Metrics()) if observers is None else tuple(observers)
         )
         self._journal, self._retire = compose.records(journal)
-        self._live, self._conversations = LiveRuns(), Conversations()
+        self._live, self._conversations, self._hosted = LiveRuns(), Conversations(), Hosted()
         self._control = Control(self._live, self._journal, self._clock)
         self._codec = rlm_record.codec(self._mode.context, launch)
         self._driver, self._recovery = self._wired(tuple(migrations))
-        parts = self._journal, self._driver, self._clock, self._live, self._recovery
-        self.hosting = Hosting(*parts, launch)
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
+        names = {one.name for one in self._mode.offers(given.tools)}
+        self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=sorted(names))
         """For the engine that runs it."""
 
     # ---- running ----
@@ -169,8 +169,9 @@ class Rlm(Carrier[RlmResult]):
         """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
 
         What was under way when it stopped is done again: the model is asked again, code runs again in a new REPL, and
-        the model is told that its variables are gone. Where calls of tools may have run that must not run twice, that
-        takes `again=True`: somebody looked. Raises RunUnknown, Held, OtherGraph, Corrupt, and Suspended.
+        the model is told that its variables are gone; what lost answers may have cost is charged. Where calls of tools
+        may have run that must not run twice, that takes `again=True`: somebody looked. Raises RunUnknown, Held,
+        OtherGraph, Corrupt, and Suspended.
         """
         _checked(limits)
         live = self._live.find(run_id)
@@ -271,7 +272,7 @@ class Rlm(Carrier[RlmResult]):
         text, context = equipment.asked(prompt)
         run = child._new([Message("user", text)], context, new_id(), child._limits)
         run.parent_run_id, run.ctx.depth = above.run_id, depth
-        run.deps.purse = Purse(child._limits, lender=purse)
+        run.deps.purse, run.deps.hosted = Purse(child._limits, lender=purse), above.deps.hosted
         left = None if above.expires_at is None else above.expires_at - self._clock.monotonic()
         child._limit_time(run, left)
         return await child._carried(run)
@@ -302,23 +303,23 @@ class Rlm(Carrier[RlmResult]):
             purse=purse,
             price=given.price,
             params=given.params,
+            hosted=self._hosted,
         )
 
     def _restored(self, stored: StoredRun) -> ModeRun:
-        run = rlm_record.restored(stored, self._machine, self._deps(Purse(RlmLimits())), self._codec)
-        run.deps.purse = Purse(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
-        return run
+        return rlm_record.restored(stored, self._machine, self._deps(Purse(RlmLimits())), self._codec)
 
     async def _taken_up(
         self, run_id: str, limits: RlmLimits | None, by: str
     ) -> tuple[ModeRun, list[Transition]]:
-        async def restore(stored: StoredRun, _: list[Record], lease: Lease) -> ModeRun:
+        async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> ModeRun:
             run = self._restored(stored)
             run.lease = lease
+            rlm_record.charge(run, records)
             if limits is not None:
                 run.ctx.limits = limits
                 run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
-                run.deps.purse = Purse(limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
+            run.deps.purse = Purse(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
             return run
 
         run, records = await self._take_up(run_id, by, restore)

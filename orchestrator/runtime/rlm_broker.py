@@ -15,7 +15,7 @@ from orchestrator.errors import LLMError, OrchestratorError
 from orchestrator.machines.code_mode.ports import Answer
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedCallPolicy
-from orchestrator.messages import Message, Request, Response
+from orchestrator.messages import Message, Request, Response, Usage
 from orchestrator_callbacks.rlm.purse import Purse, estimated
 
 Ask: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -29,7 +29,8 @@ class SubCalls:
     """The broker of one run. `depth` is that run's; questions are one deeper.
 
     A question is given to `nested` while it is above `limits.max_depth` and the policy says so; without a policy every
-    one is. Else, and without `nested`, `ask` asks a model once. `params` go with such a request.
+    one is. Else, and without `nested`, `ask` asks a model once. `params` go with such a request; `bound` says what it
+    may use at most, `admit` returns when it may go out.
     """
 
     def __init__(
@@ -42,8 +43,12 @@ class SubCalls:
         policy: NestedCallPolicy | None = None,
         nested: Nested | None = None,
         params: Mapping[str, Any] | None = None,
+        bound: Callable[[Request], Usage] | None = None,
+        admit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._ask = ask
+        self._bound = bound
+        self._admit = admit
         self._depth = depth + 1
         self._max_depth = limits.max_depth
         self._purse = purse
@@ -79,9 +84,12 @@ class SubCalls:
         return await said if inspect.isawaitable(said) else said
 
     async def _asked(self, prompt: str) -> str:
-        messages = (Message("user", prompt),)
-        async with self._purse.request(estimated(messages)) as bill:
-            response = await self._ask(Request(messages=messages, params=self._params))
+        request = Request(messages=(Message("user", prompt),), params=self._params)
+        need = estimated(request.messages)
+        if self._admit is not None:
+            await self._admit()
+        async with self._purse.request(need, self._bound and self._bound(request)) as bill:
+            response = await self._ask(request)
             bill.usage = response.usage
         if response.refusal:
             raise LLMError(f"the model refused to answer: {response.refusal}", kind="content_filter")

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.errors import ConfigError, Suspended
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import Record
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.code_mode.answer import code_blocks
-from orchestrator.machines.code_mode.model import CodeModeContext
+from orchestrator.machines.code_mode.model import CodeModeContext, CodeModeState
 from orchestrator.machines.pipeline.plain import plain_json
 from orchestrator.machines.rlm.model import ModeContext
 from orchestrator.machines.rlm.table import FAILED
 from orchestrator.machines.tools_mode.model import ToolsModeContext, ToolsModeState
-from orchestrator.messages import Message
+from orchestrator.messages import Message, Usage
 from orchestrator.runtime.standing import place
 from orchestrator.toolset import ToolSet
 from orchestrator_callbacks.rlm.deps import ModeDeps, ModeRun
-from orchestrator_callbacks.rlm.prompt import LOST
+from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
+from orchestrator_callbacks.rlm.purse import Purse
 
 _GROWING, _STORED = "message_history", "messages"
 _RERUN = ("pure", "idempotent")
@@ -94,9 +97,27 @@ def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCod
     place(run, stored, deps.clock.monotonic())
     if run.pending is not None and run.pending.value != FAILED:
         run.fresh, run.pending = True, None
-    if ctx.begun and not isinstance(ctx, ToolsModeContext):
-        ctx.notice = LOST
+    if isinstance(ctx, CodeModeContext) and ctx.begun:
+        repeats = run.fresh and run.cursor == CodeModeState.EXECUTING.name and ctx.blocks
+        ctx.notice = f"{LOST} {AGAIN}" if repeats else LOST
     return run
+
+
+def reserved(purse: Purse) -> dict[str, Any]:
+    """Return what is written before a request goes out: all that the run will have used if it costs its bound."""
+    return {"usage": asdict(purse.committed), "sub_calls": purse.calls}
+
+
+def charge(run: ModeRun, records: Iterable[Record]) -> None:
+    """Count what was in flight when the run stopped, and what came after its last transition, as if it had come."""
+    said: Mapping[str, Any] | None = None
+    for record in records:
+        if record.kind in {"transition", "resumed"}:  # they have what was used by then
+            said = None
+        elif record.kind == "reserved":
+            said = record.body
+    if said is not None:
+        run.ctx.usage, run.ctx.sub_calls = Usage(**said["usage"]), said["sub_calls"]
 
 
 def refuse_unknown(run: ModeRun, tools: ToolSet) -> None:

@@ -18,7 +18,10 @@ from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.ports import LLM, Clock, Price, SystemClock
 from orchestrator.repl import ReplLimits, WorkerRepl
 from orchestrator.retry import RetryPolicy
+from orchestrator.runtime import rlm_record
+from orchestrator.runtime.compose import model_name
 from orchestrator.runtime.rlm_broker import SubCalls
+from orchestrator.runtime.rlm_hosting import question_allowed
 from orchestrator.runtime.rlm_mode import MODES
 from orchestrator.runtime.rlm_result import RlmResult
 from orchestrator.runtime.rlm_tools import context_tools
@@ -28,7 +31,7 @@ from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
 from orchestrator_callbacks.code_mode.source import CodeModeSource
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.deps import ModeRun
-from orchestrator_callbacks.rlm.model_call import OwnModel, asked
+from orchestrator_callbacks.rlm.model_call import OwnModel, asked, bound
 from orchestrator_callbacks.rlm.purse import Purse
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
 
@@ -80,6 +83,11 @@ class Equipment:
             **{name: given[name] for name in names},
         )
 
+    @property
+    def models(self) -> tuple[str, str]:
+        """The configured names of the model of a run and of that of its questions."""
+        return model_name(self.llm), model_name(self.sub_llm)
+
     def below(self) -> Equipment:
         """Return what a run below one of these gets, as the policy on such runs says."""
         if self.nested is None:
@@ -113,26 +121,13 @@ NestedRun: TypeAlias = Callable[[ModeRun, str, int, Purse, Equipment], Awaitable
 @asynccontextmanager
 async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> AsyncIterator[None]:
     """Give a run its event source while it is driven, and close afterwards what that held."""
-    ctx, deps = run.ctx, run.deps
+    deps, broker = run.deps, _broker(given, run, nested_run)
 
-    async def ask(request: Request) -> Response:
-        return await asked(run, given.sub_llm, request)
+    async def announce() -> None:
+        run.note("reserved", rlm_record.reserved(deps.purse))
+        await run.settle()
 
-    async def nested(question: str, depth: int, purse: Purse) -> str:
-        done = await nested_run(run, question, depth, purse, given.below())
-        if done.outcome in (Outcome.COMPLETED, Outcome.PARTIAL) and done.output is not None:
-            return done.output
-        raise RunError(f"a run below this one ended as {done.outcome.value} ({done.reason})")
-
-    broker = SubCalls(
-        ask,
-        depth=ctx.depth,
-        limits=ctx.limits,
-        purse=deps.purse,
-        policy=given.nested,
-        nested=nested,
-        params=given.params,
-    )
+    deps.purse.announce = announce
     if given.mode == "tools":
         deps.source = _tools_source(given, run, broker)
         yield
@@ -150,6 +145,31 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
         yield
     finally:
         await asyncio.shield(repl.close())
+
+
+def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
+    """Return who answers the questions of a run's code or tools."""
+
+    async def ask(request: Request) -> Response:
+        return await asked(run, given.sub_llm, request)
+
+    async def nested(question: str, depth: int, purse: Purse) -> str:
+        done = await nested_run(run, question, depth, purse, given.below())
+        if done.outcome in (Outcome.COMPLETED, Outcome.PARTIAL) and done.output is not None:
+            return done.output
+        raise RunError(f"a run below this one ended as {done.outcome.value} ({done.reason})")
+
+    return SubCalls(
+        ask,
+        depth=run.ctx.depth,
+        limits=run.ctx.limits,
+        purse=run.deps.purse,
+        policy=given.nested,
+        nested=nested,
+        params=given.params,
+        bound=lambda request: bound(run, request),
+        admit=lambda: question_allowed(run, given.models[1]),
+    )
 
 
 def _repl(given: Equipment, run: ModeRun, broker: SubCalls) -> Repl:
@@ -176,23 +196,9 @@ def _tools_source(given: Equipment, run: ModeRun, broker: SubCalls) -> ToolsMode
         key = f"{run.run_id}:{run.ctx.iteration + 1}:{position}"
         return ToolContext(run.run_id, key, None, run.expires_at, clock=given.clock)
 
-    def told(result: ToolResult) -> None:
-        spec = tools.find(result.call.name)
-        run.emit(
-            ToolCalled(
-                run.graph.name,
-                run.run_id,
-                run.ctx.iteration + 1,
-                result.position,
-                spec.name if spec else "_unregistered",
-                result.outcome,
-                result.seconds,
-                result.queued,
-                len(result.content),
-                result.cut,
-                result.at,
-            )
-        )
+    async def before(call: ToolCall) -> ToolResult | None:
+        host = run.deps.hosted.host
+        return None if host is None else await host.before_tool_execution(run, call)
 
     return ToolsModeSource(
         OwnModel(run),
@@ -202,5 +208,25 @@ def _tools_source(given: Equipment, run: ModeRun, broker: SubCalls) -> ToolsMode
         params=given.params,
         instructions=words if given.instructions is None else given.instructions,
         context_for=context_for,
-        told=told,
+        before=before,
+        told=lambda result: _told(run, tools, result),
+    )
+
+
+def _told(run: ModeRun, tools: ToolSet, result: ToolResult) -> None:
+    spec = tools.find(result.call.name)
+    run.emit(
+        ToolCalled(
+            run.graph.name,
+            run.run_id,
+            run.ctx.iteration + 1,
+            result.position,
+            spec.name if spec else "_unregistered",
+            result.outcome,
+            result.seconds,
+            result.queued,
+            len(result.content),
+            result.cut,
+            result.at,
+        )
     )

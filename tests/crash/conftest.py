@@ -12,11 +12,11 @@ from typing import NoReturn
 
 import pytest
 
+from tests.crash.life import ROOT, begun_by
 from tests.crash.lives import Lives
 from tests.crash.nursery import Nursery
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 
 
 @pytest.fixture(scope="session")
@@ -58,18 +58,8 @@ def nursery(
 @pytest.fixture(scope="session")
 def begin(environment: dict[str, str]) -> Iterator[Callable[[Path], Lives]]:
     """`begin(folder)` is a run of the loop that processes drive, one after the other."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.loop_worker"],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        yield lambda folder: Lives(process, folder)
-        assert process.stdin is not None
-        process.stdin.close()
+    with begun_by("tests.crash.loop_worker", environment, Lives) as begin:
+        yield begin
 
 
 @pytest.fixture

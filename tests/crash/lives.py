@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-from pathlib import Path
-from typing import Any
 
 from orchestrator.errors import AnswerRefused, RunUnknown
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.llm_loop import Orchestrator
 from tests.crash.invariants import Ran, check_run
-from tests.crash.loop_worker import RUN
+from tests.crash.life import Life
+from tests.crash.mortal import RUN
 from tests.crash.outside import CALLS, SCRIPT, Line, Outside, agent, happened, said_by
 from tests.crash.place import journal_of, left
 
@@ -21,21 +18,8 @@ MOST_LIVES = 12
 """A run that needs more than this is not getting on."""
 
 
-class Lives:
-    """A run in `folder`, and the nursery that forks the processes which drive it."""
-
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process = process
-        self.folder = folder
-        folder.mkdir()
-
-    def live(self, do: str = "resume", **order: Any) -> int:
-        """Let one process drive the run; its exit status."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"folder": str(self.folder), "do": do, **order}) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+class Lives(Life):
+    """A run of the loop."""
 
     @property
     def lines(self) -> list[Line]:
@@ -46,9 +30,6 @@ class Lives:
 
     def said(self, what: str) -> list[Line]:
         return [line for line in self.lines if line["what"] == what]
-
-    def errors(self) -> str:
-        return (self.folder / "errors").read_text(errors="replace")
 
     def prove(self, *, answer: bool = True) -> Ran | None:
         """Check every invariant, and answer as a person what is asked. None where the run was never begun."""

@@ -25,32 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import JournalError, RunUnknown, Suspended
-from orchestrator.journal.crashing import WRITES, CrashingJournal, kill
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Fact, RunParked
 from orchestrator.runtime.result import Result
+from tests.crash.mortal import RUN, Fate, child, crashing
 from tests.crash.outside import Outside, Tap, agent
 from tests.crash.place import journal_of
 from tests.crash.worker import forked, started
 
-RUN = "r"
 WAITING = ("approval", "unknown_effect", "undo_failed")
-
-
-class Fate:
-    """Counts the boundaries of effects; at one of them the process gets a signal."""
-
-    def __init__(self, at: int, fatal: signal.Signals) -> None:
-        self._at = at
-        self._signal = fatal
-        self.passed = 0
-
-    async def point(self, name: str) -> None:
-        self.passed += 1
-        if self.passed == self._at:
-            os.kill(os.getpid(), self._signal)
-        await asyncio.sleep(0)
 
 
 class Child:
@@ -100,20 +83,6 @@ class Child:
         self._outside.say("result", RUN, **ended, events=[one.event for one in result.transitions])
 
 
-def crashing(inner: Journal, when: str, at: int) -> CrashingJournal:
-    """Return the journal that kills us, or only counts."""
-    if when == "before":
-        return CrashingJournal(inner, at=at, when="before", on=WRITES, crash=kill)
-    return CrashingJournal(inner, at=at if when == "after" else 0, when="after", on=WRITES, crash=kill)
-
-
-def child(order: dict[str, Any]) -> None:
-    folder = Path(order.pop("folder"))
-    errors = os.open(folder / "errors", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-    os.dup2(errors, 2)
-    asyncio.run(Child(folder, **order).live())
-
-
 def warmed() -> None:
     """Do once, in memory, what would take each child a while the first time."""
 
@@ -137,19 +106,23 @@ def nursery() -> None:
         print(forked(lambda order=order, times=times: several(order, times)), flush=True)  # type: ignore[misc]  # noqa: T201
 
 
+async def live(folder: Path, **order: Any) -> None:
+    await Child(folder, **order).live()
+
+
 def several(order: dict[str, Any], times: int) -> None:
     """Be the child, or the parent of so many of them; die as one of them did."""
     if times == 1:
-        child(order)
+        child(order, live)
         return
-    children = [started(lambda: child({**order})) for _ in range(times)]
+    children = [started(lambda: child({**order}, live)) for _ in range(times)]
     statuses = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in children]
     assert not any(statuses), statuses
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        child(json.loads(sys.argv[1]))
+        child(json.loads(sys.argv[1]), live)
     else:
         warmed()
         nursery()

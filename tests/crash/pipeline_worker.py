@@ -14,12 +14,8 @@ What happens outside stands in `folder/world`, a line each: a stage began or end
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
 
 from orchestrator.journal.memory import MemoryJournal
@@ -41,10 +37,9 @@ from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.pipeline import Pipeline
 from orchestrator.runtime.pipeline_result import PipelineResult
 from orchestrator.runtime.prompt_stage import PromptStage
-from tests.crash.loop_worker import Fate, crashing
-from tests.crash.worker import forked
+from tests.crash import mortal
+from tests.crash.mortal import RUN, Fate, crashing, nursery
 
-RUN = "r"
 LIMITS = PipelineLimits(max_iterations=4)
 
 # What each stage gives, by (plans before it, refinements before it): two plans are not valid, one implementation is
@@ -60,35 +55,26 @@ MADE: dict[State, Callable[[StageRequest], Any]] = {
 }
 
 
-class World:
-    """What happened outside, and where the process dies there."""
-
-    def __init__(self, folder: Path | None, fate: Fate) -> None:
-        flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY
-        self._file = None if folder is None else os.open(folder / "world", flags, 0o600)
-        self._fate = fate
-
-    def say(self, what: str, **more: Any) -> None:
-        if self._file is not None:
-            os.write(self._file, (json.dumps({"what": what, **more}) + "\n").encode())
+class World(mortal.World):
+    """The stages, and where the process dies in them."""
 
     async def stage(self, request: StageRequest) -> Any:
         """Be any of the four, with its three places to die."""
-        await self._fate.point("before")
+        await self.fate.point("before")
         self.say("began", key=request.key)
-        await self._fate.point("within")
+        await self.fate.point("within")
         self.say("ended", key=request.key)
         made = MADE[request.stage](request)
-        await self._fate.point("after")
+        await self.fate.point("after")
         return made
 
     async def model(self, request: Request) -> Response:
         """Be the model that plans."""
-        await self._fate.point("before")
+        await self.fate.point("before")
         prompt = str(request.messages[-1].content)
         number = int(prompt)
         self.say("asked", number=number)
-        await self._fate.point("within")
+        await self.fate.point("within")
         return Response(f"plan {number}", (), "stop", Usage(60, 40))
 
     def pipeline(self, journal: Journal, *, model: bool) -> Pipeline:
@@ -115,7 +101,7 @@ def told(result: PipelineResult) -> dict[str, Any]:
 
 
 async def live(folder: Path, *, do: str, kill: str = "", at: int = 0, model: bool = False) -> None:
-    fate = Fate(at if kill == "stage" else 0, SIGKILL)
+    fate = Fate(at if kill == "stage" else 0)
     world = World(folder, fate)
     inner = SqliteJournal(folder / "journal.db")
     journal = crashing(inner, kill if kill in {"before", "after"} else "", at)
@@ -126,26 +112,13 @@ async def live(folder: Path, *, do: str, kill: str = "", at: int = 0, model: boo
     await inner.close()
 
 
-def child(order: dict[str, Any]) -> None:
-    folder = Path(order.pop("folder"))
-    errors = os.open(folder / "errors", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-    os.dup2(errors, 2)
-    asyncio.run(live(folder, **order))
-
-
 def warmed() -> None:
     """Do once, in memory, what would take each child a while the first time."""
-    pipeline = World(None, Fate(0, SIGKILL)).pipeline(MemoryJournal(), model=True)
+    pipeline = World(None, Fate(0)).pipeline(MemoryJournal(), model=True)
     pipeline.run_sync("warm", run_id="warm")
     asyncio.run(pipeline.resume("warm"))
 
 
-def nursery() -> None:
-    for line in sys.stdin:
-        order = json.loads(line)
-        print(forked(lambda order=order: child(order)), flush=True)  # type: ignore[misc]  # noqa: T201
-
-
 if __name__ == "__main__":
     warmed()
-    nursery()
+    nursery(live)

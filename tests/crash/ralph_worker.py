@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,10 +30,9 @@ from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime import ralph
 from orchestrator.runtime.ralph import RalphOrchestrator
 from orchestrator.runtime.ralph_result import RalphResult
-from tests.crash.loop_worker import Fate, crashing
-from tests.crash.worker import forked
+from tests.crash import mortal
+from tests.crash.mortal import RUN, Fate, crashing, nursery
 
-RUN = "r"
 TASKS = "# Tasks\n\n## Implementation Tasks\n\n- task-1: the parser\n- task-2: the printer\n"
 CYCLE = (
     "### Cycle {0}\n\n#### Generated Questions\n\n1. **[High Priority]** Which width?\n"
@@ -61,33 +59,28 @@ CHANGES = (
 )
 
 
-class World:
+class World(mortal.World):
     """The agents, and where the process dies in their work."""
 
     def __init__(self, folder: Path, fate: Fate, state: str = "") -> None:
-        flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY
-        self._file = os.open(folder / "world", flags, 0o600)
-        self._fate = fate
+        super().__init__(folder, fate)
         self._state = state
-
-    def say(self, what: str, **more: Any) -> None:
-        os.write(self._file, (json.dumps({"what": what, **more}) + "\n").encode())
 
     async def agent(self, request: AgentRequest) -> Any:
         """Be any of the five, with its three places to die."""
         counted = self._state in {"", STATE_OF[request.role]}
         if counted:
-            await self._fate.point("before")
+            await self.fate.point("before")
         self.say("began", role=request.role.value, key=request.key)
         path = Path(request.input["SESSION_PATH"])
         work = _WORK[request.role](path, request.input)
         next(work)
         if counted:
-            await self._fate.point("within")
+            await self.fate.point("within")
         said = next(work)
         self.say("ended", role=request.role.value, key=request.key)
         if counted:
-            await self._fate.point("after")
+            await self.fate.point("after")
         return said
 
 
@@ -194,7 +187,7 @@ def told(result: RalphResult) -> dict[str, Any]:
 
 
 async def live(folder: Path, *, do: str, kill: str = "", at: int = 0, state: str = "") -> None:
-    fate = Fate(at if kill == "agent" else 0, SIGKILL)
+    fate = Fate(at if kill == "agent" else 0)
     world = World(folder, fate, state)
     inner = SqliteJournal(folder / "journal.db")
     journal = crashing(inner, kill if kill in {"before", "after"} else "", at)
@@ -209,25 +202,12 @@ async def live(folder: Path, *, do: str, kill: str = "", at: int = 0, state: str
     await inner.close()
 
 
-def child(order: dict[str, Any]) -> None:
-    folder = Path(order.pop("folder"))
-    errors = os.open(folder / "errors", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-    os.dup2(errors, 2)
-    asyncio.run(live(folder, **order))
-
-
 def warmed() -> None:
     """Do once, where it is thrown away, what would take each child a while the first time."""
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(live(Path(folder), do="run"))
 
 
-def nursery() -> None:
-    for line in sys.stdin:
-        order = json.loads(line)
-        print(forked(lambda order=order: child(order)), flush=True)  # type: ignore[misc]  # noqa: T201
-
-
 if __name__ == "__main__":
     warmed()
-    nursery()
+    nursery(live)

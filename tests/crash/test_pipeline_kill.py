@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.errors import RunUnknown
-from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
-from tests.crash.pipeline_worker import RUN
-
-ROOT = Path(__file__).resolve().parents[2]
-KILLED = -signal.SIGKILL
-Line = dict[str, Any]
+from tests.crash import life
+from tests.crash.life import KILLED, Line, begun_by, whole
 
 
-class Life:
-    """A run in `folder`, and the nursery that forks the processes which drive it."""
-
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process = process
-        self.folder = folder
-        folder.mkdir()
-
-    def live(self, do: str = "resume", **order: Any) -> int:
-        """Let one process drive the run; its exit status."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"folder": str(self.folder), "do": do, **order}) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def said(self, what: str) -> list[Line]:
-        world = self.folder / "world"
-        lines = map(json.loads, world.read_text().splitlines()) if world.exists() else ()
-        return [line for line in lines if line["what"] == what]
-
-    def errors(self) -> str:
-        return (self.folder / "errors").read_text(errors="replace")
-
-    def records(self) -> list[Record]:
-        """What the journal has of the run, its chain verified."""
-
-        async def inside() -> list[Record]:
-            async with SqliteJournal(self.folder / "journal.db") as journal:
-                try:
-                    return await journal.load(RUN)
-                except RunUnknown:
-                    return []
-
-        return asyncio.run(inside())
+class Life(life.Life):
+    """A run of the pipeline."""
 
     def to_the_end(self, **order: Any) -> Line:
         """Go on with it until it has ended, holding it to what its journal says each time; return how it ended."""
@@ -91,25 +48,8 @@ class Life:
 @pytest.fixture(scope="module")
 def begin(environment: dict[str, str]) -> Iterator[Callable[[Path], Life]]:
     """`begin(folder)` is a run of the pipeline that processes drive, one after the other."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.pipeline_worker"],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        yield lambda folder: Life(process, folder)
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-def whole(begin: Callable[[Path], Life], folder: Path, **order: Any) -> tuple[Line, Line]:
-    """How an undisturbed run ends, and how many writes and boundaries it has."""
-    life = begin(folder)
-    assert life.live("run", **order) == 0, life.errors()
-    return life.said("result")[0], life.said("counted")[0]
+    with begun_by("tests.crash.pipeline_worker", environment, Life) as begin:
+        yield begin
 
 
 def test_undisturbed_it_fails_validation_twice_is_refined_replanned_and_approved(
@@ -129,14 +69,14 @@ def test_undisturbed_it_fails_validation_twice_is_refined_replanned_and_approved
 
 
 def test_a_kill_at_the_begin_in_the_middle_and_at_the_end_of_each_stage(
-    begin: Callable[[Path], Life], quick: Path
+    begin: Callable[[Path], Life], quick: Path, campaign: Callable[[int, int], int]
 ) -> None:
     expected, counted = whole(begin, quick / "whole")
 
-    for at in range(1, counted["points"] + 1):
+    for at in range(1, counted["points"] + 1, campaign(2, 1)):
         life = begin(quick / f"at-{at}")
         assert life.live("run", kill="stage", at=at) == KILLED, life.errors()
-        if at % 4 == 0:  # the second kill, in the recovery: at the end of the stage gone on with
+        if at % 5 == 0:  # the second kill, in the recovery: at the end of the stage gone on with
             before, began = life.records(), len(life.said("began"))
             assert life.live("resume", kill="stage", at=3) == KILLED
             life.hold(before, began)
@@ -144,24 +84,26 @@ def test_a_kill_at_the_begin_in_the_middle_and_at_the_end_of_each_stage(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_at_every_write_of_the_journal(when: str, begin: Callable[[Path], Life], quick: Path) -> None:
+def test_a_kill_at_every_write_of_the_journal(
+    when: str, begin: Callable[[Path], Life], quick: Path, campaign: Callable[[int, int], int]
+) -> None:
     expected, counted = whole(begin, quick / "whole")
     assert counted["writes"] == 32, (
         "create, two for each stage, one for the first move, one for the end, release"
     )
 
-    for at in range(1, counted["writes"] + 1):
+    for at in range(1, counted["writes"] + 1, campaign(3, 1)):
         life = begin(quick / f"at-{at}")
         assert life.live("run", kill=when, at=at) == KILLED, life.errors()
         assert life.to_the_end() == expected, at
 
 
 def test_a_kill_anywhere_in_a_stage_that_a_model_does_and_its_run_below(
-    begin: Callable[[Path], Life], quick: Path
+    begin: Callable[[Path], Life], quick: Path, campaign: Callable[[int, int], int]
 ) -> None:
     expected, counted = whole(begin, quick / "whole", model=True)
-    kills = [("stage", at) for at in range(1, counted["points"] + 1, 2)]
-    kills += [("after", at) for at in range(1, counted["writes"] + 1, 3)]
+    kills = [("stage", at) for at in range(1, counted["points"] + 1, campaign(5, 1))]
+    kills += [("after", at) for at in range(1, counted["writes"] + 1, campaign(5, 1))]
 
     for kill, at in kills:
         life = begin(quick / f"{kill}-{at}")

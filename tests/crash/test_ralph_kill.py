@@ -2,66 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.errors import RunUnknown
-from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
-from tests.crash.ralph_worker import RUN
+from tests.crash import life
+from tests.crash.life import KILLED, Line, begun_by, whole
+from tests.crash.mortal import RUN
 
 pytestmark = pytest.mark.timeout(900)  # at full size
 
-ROOT = Path(__file__).resolve().parents[2]
-KILLED = -signal.SIGKILL
-Line = dict[str, Any]
 Begin = Callable[[Path], "Life"]
 
 
-class Life:
-    """A run in `folder`, and the nursery that forks the processes which drive it."""
-
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process = process
-        self.folder = folder
-        folder.mkdir()
-
-    def live(self, do: str = "resume", **order: Any) -> int:
-        """Let one process drive the run; its exit status."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"folder": str(self.folder), "do": do, **order}) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def said(self, what: str) -> list[Line]:
-        world = self.folder / "world"
-        lines = map(json.loads, world.read_text().splitlines()) if world.exists() else ()
-        return [line for line in lines if line["what"] == what]
-
-    def errors(self) -> str:
-        return (self.folder / "errors").read_text(errors="replace")
-
-    def records(self) -> list[Record]:
-        """What the journal has of the run, its chain verified."""
-
-        async def inside() -> list[Record]:
-            async with SqliteJournal(self.folder / "journal.db") as journal:
-                try:
-                    return await journal.load(RUN)
-                except RunUnknown:
-                    return []
-
-        return asyncio.run(inside())
+class Life(life.Life):
+    """A run of the ralph loop."""
 
     def to_the_end(self) -> Line:
         """Go on with it until it has ended; return how it ended.
@@ -92,25 +51,8 @@ def answered(records: list[Record]) -> set[str]:
 @pytest.fixture(scope="module")
 def begin(environment: dict[str, str]) -> Iterator[Begin]:
     """`begin(folder)` is a run of the loop that processes drive, one after the other."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.ralph_worker"],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        yield lambda folder: Life(process, folder)
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-def whole(begin: Begin, folder: Path, **order: Any) -> tuple[Line, Line]:
-    """How an undisturbed run ends, and how many writes, changes and boundaries it has."""
-    life = begin(folder)
-    assert life.live("run", **order) == 0, life.errors()
-    return life.said("result")[0], life.said("counted")[0]
+    with begun_by("tests.crash.ralph_worker", environment, Life) as begin:
+        yield begin
 
 
 def test_undisturbed_it_asks_reworks_finds_a_task_fails_its_check_once_and_completes(

@@ -25,7 +25,7 @@ from orchestrator.runtime.result import Result
 from orchestrator.testing.clock import FakeClock
 from tests.crash.invariants import check_run
 from tests.crash.lives import Lives, answered, assert_exact, assert_whole
-from tests.crash.loop_worker import RUN
+from tests.crash.mortal import RUN
 from tests.crash.outside import CALLS, SCRIPT, Outside, agent, said_by
 
 ROOT = Path(__file__).resolve().parents[2]

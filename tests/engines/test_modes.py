@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.engines.handle import Phase
 from orchestrator.engines.local import LocalEngine
-from orchestrator.errors import ConfigError
+from orchestrator.engines.order import Order
+from orchestrator.errors import ConfigError, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.providers.scripted import ScriptedLLM
+from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.messages import Request
+from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.ralph import RalphOrchestrator
 from orchestrator.runtime.rlm import Rlm
+from orchestrator.toolspec import tool
+from tests.runtime.stage import until
 
 BLOCK = "```repl\nfound = context.split()[1]\n```\nFINAL_VAR(found)"
 
@@ -35,6 +43,108 @@ async def test_an_engine_takes_up_what_was_left_to_it_of_both_modes(mode: str) -
     async with LocalEngine(worker, recover="resume") as engine:
         result = await engine.recovered["r"]
     assert (result.outcome, result.output) == (Outcome.COMPLETED, "Santiago")
+
+
+ASKS = "```repl\nkept = 'kept'\nprint(llm_query_batched(['a', 'b']))\n```"
+
+
+class Models:
+    """The model of a run and that of its questions, and how often each was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answering: Callable[[], None] = lambda: None
+
+    def main(self, request: Request) -> Any:
+        self.asked.append("main")
+        self.answering()
+        turn = sum(message.role == "assistant" for message in request.messages)
+        return (ASKS, "```repl\nprint(kept)\n```", f"FINAL({request.messages[-1].text.split()[-1]})")[turn]
+
+    def sub(self, request: Request) -> Any:
+        self.asked.append("sub")
+        return "yes" if request.messages[0].role != "system" else "FINAL(below)"
+
+    def rlm(self, journal: MemoryJournal | None = None, **options: Any) -> Rlm:
+        llm, sub = FunctionLLM(self.main, model="big"), FunctionLLM(self.sub, model="small")
+        return Rlm(llm, sub_llm=sub, journal=journal or MemoryJournal(), observers=(), **options)
+
+
+async def test_a_run_waits_for_its_blocked_model_and_goes_on_in_the_same_repl() -> None:
+    models, journal = Models(), MemoryJournal()
+    async with LocalEngine(models.rlm(journal)) as engine:
+        with pytest.raises(ConfigError, match="has no model 'other'; it has: big, small"):
+            await engine.control("block_model", model="other", by="ann")
+        await engine.control("block_model", model="small", by="ann")
+        handle = await engine.submit(("Who?", "here"), run_id="r")
+        await until(lambda: handle.phase is Phase.WAITING)
+        assert models.asked == ["main"], "both questions wait"
+        await engine.control("block_model", model="big", by="ann", why="too dear")
+        await engine.control("unblock_model", model="small", by="ann")
+        await until(lambda: models.asked == ["main", "sub", "sub"] and handle.phase is Phase.WAITING)
+        parked = (await journal.load("r"))[-1].body
+        assert (parked["reason"], parked["model"], parked["why"]) == ("waiting", "big", "too dear")
+        held = await engine.submit(("Who?", "here"))
+        await until(lambda: held.phase is Phase.QUEUED)
+        await engine.control("unblock_model", model="big", by="ann")
+        result = await handle
+        assert (result.outcome, result.output) == (Outcome.COMPLETED, "kept")
+        assert (await held).output == "kept"
+    assert models.asked.count("sub") == 4
+
+
+async def test_a_run_below_waits_for_its_blocked_model() -> None:
+    models = Models()
+    async with LocalEngine(models.rlm(limits=RlmLimits(max_depth=2))) as engine:
+        handle = await engine.submit(("Who?", "here"))
+        await engine.control("block_model", model="small", by="ann")
+        await until(lambda: bool(engine._standing._waiting))
+        assert models.asked == ["main"]
+        await engine.control("unblock_model", model="small", by="ann")
+        assert (await handle).output == "kept"
+    assert models.asked == ["main", "sub", "sub", "main", "main"]
+
+
+async def test_a_run_that_may_not_wait_in_place_parks_before_its_work_and_its_code_reads_why() -> None:
+    models, journal = Models(), MemoryJournal()
+    rlm = models.rlm(journal)
+    rlm.parks = True
+    async with LocalEngine(rlm) as engine:
+        await engine.control("block_model", model="small", by="ann", why="too dear")
+        done = await (await engine.submit(("Who?", "here")))
+        assert "the model small is blocked by ann: too dear" in "".join(one.text for one in done.messages)
+        assert "sub" not in models.asked
+        models.answering = lambda: engine._standing.take(Order("block_model", "ann", about="big"))
+        with pytest.raises(Suspended):
+            await (await engine.submit(("Who?", "here"), run_id="r"))
+    records = await journal.load("r")
+    assert records[-1].body["reason"] == "waiting"
+    assert [one.body["dest"] for one in records if one.kind == "transition"] == ["PROMPTING", "EXECUTING"]
+    assert sum(one.kind == "reserved" for one in records) == 1, "no code ran, nothing was asked"
+
+
+async def test_calls_of_a_disabled_tool_are_answered_in_tools_mode() -> None:
+    ran: list[str] = []
+
+    @tool(effect="pure")
+    def look(at: int) -> str:
+        """Look."""
+        ran.append(str(at))
+        return "seen"
+
+    def model(request: Request) -> Any:
+        last = request.messages[-1]
+        return last.text if last.role == "tool" else call("look", at=1)
+
+    rlm = Rlm(FunctionLLM(model), mode="tools", tools=[look], observers=())
+    async with LocalEngine(rlm) as engine:
+        await engine.control("disable_tool", tool="look", by="ann", why="it bites")
+        result = await (await engine.submit("Look!"))
+        assert "switched off by ann: it bites" in (result.output or "")
+        assert not ran
+        await engine.control("enable_tool", tool="look", by="ann")
+        assert (await (await engine.submit("Look!"))).output == "seen"
+    assert ran == ["1"]
 
 
 def test_what_is_bound_to_a_directory_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -96,6 +96,18 @@ async def test_in_code_mode_too() -> None:
     assert notes.turns == [(1, "7")]
 
 
+@pytest.mark.parametrize("mode", ["code", "tools"])
+async def test_at_the_limit_of_turns_the_policy_comes_first_and_no_answer_is_asked_for(mode: Any) -> None:
+    """L6: the limit would ask the model once more."""
+    said = "```repl\nprint(7)\n```" if mode == "code" else call("add", one=3, other=4)
+    llm, notes = ScriptedLLM([said, "not asked"]), Notes(stop_at=1)
+    tools = [add] if mode == "tools" else []
+    one = Rlm(llm, mode=mode, tools=tools, stopping=notes, limits=RlmLimits(max_iterations=1), observers=())
+    done = await one.completion("p")
+    assert (done.reason, done.finish_reason, len(llm.requests)) == ("policy_stop", "policy_stop", 1)
+    assert notes.turns == [(1, "7")]
+
+
 async def test_in_the_llm_loop_too() -> None:
     notes = Notes()
     agent = Orchestrator(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,17 @@ async def broken_off(at: int, when: Any) -> RlmResult | None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_journal_that_breaks_at_any_write_loses_nothing_that_was_durable(when: str) -> None:
+def test_a_journal_that_breaks_at_any_write_loses_nothing_that_was_durable(
+    when: str, campaign: Callable[[int, int], int]
+) -> None:
     expected = rlm(None).completion_sync("What is the needle?", TEXT)
     assert (expected.outcome, expected.output) == (Outcome.COMPLETED, "42")
-    broken = 0
-    while (result := asyncio.run(broken_off(broken + 1, when))) is not None:
-        broken += 1
-        assert told(result) == told(expected), broken
-    assert broken == 8 + 1, "each transition, and the end"
+    step = campaign(3, 1)
+    at = 1
+    while (result := asyncio.run(broken_off(at, when))) is not None:
+        assert told(result) == told(expected), at
+        at += step
+    assert at - step == 4 + 8 + 1, "each request to the model, each transition, and the end"
 
 
 async def left(journal: Any, at: int = 2, **options: Any) -> list[Request]:
@@ -157,15 +161,64 @@ def test_another_process_goes_on_with_a_run_of_a_file(tmp_path: Path) -> None:
     assert (told(again), again.messages, again.usage) == (told(done), done.messages, done.usage), "only told"
 
 
-async def test_what_was_used_before_counts_after() -> None:
+async def test_what_was_used_before_and_what_was_asked_for_when_it_stopped_counts_after() -> None:
     journal = MemoryJournal()
-    await left(journal, at=3)
+    await left(journal, at=3, params={"max_tokens": 1})
     done = await rlm(journal).resume("r", limits=RlmLimits(max_output_tokens=3))
     assert (done.outcome, done.reason, done.usage.output_tokens) == (
         Outcome.BUDGET_EXCEEDED,
         "output_tokens",
         3,
     )
+
+
+def asks_itself(request: Request) -> str:
+    """A model whose code asks two questions at once."""
+    if request.messages[0].role != "system":
+        return "yes"
+    turn = sum(message.role == "assistant" for message in request.messages)
+    return block("print(llm_query_batched(['a' * 10, 'b' * 20]))") if not turn else "FINAL(done)"
+
+
+@pytest.mark.parametrize(
+    ("at", "lost", "nested"),
+    [(2, 2, False), (4, 1, False), (2, 2, True)],
+    ids=["questions of the code", "its own", "runs below"],
+)
+async def test_every_answer_that_was_lost_is_charged_at_its_bound(
+    at: int, lost: int, *, nested: bool
+) -> None:
+    journal = MemoryJournal()
+    limits = RlmLimits(max_depth=2 if nested else 1)
+    await left(journal, at=at, model=asks_itself, limits=limits, params={"max_tokens": 50})
+    before = (await journal.load("r"))[-2:]
+    assert [record.kind for record in before] == ["reserved", "parked"]
+    done = await rlm(journal, asks_itself, limits=limits, params={"max_tokens": 50}).resume("r")
+    assert (done.outcome, done.output) == (Outcome.COMPLETED, "done")
+    answered = at - 1  # of the first life
+    again = 2 * 4 + 1 if nested else 3  # a run below is a turn, its two questions, its answer
+    assert done.usage.output_tokens == lost * 50 + answered + again
+    assert done.sub_calls == 2 + (2 * 3 if nested else 2), "asked again, and counted again"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "out of time"])
+async def test_a_question_that_is_cut_off_for_good_counts_as_if_it_had_been_answered(how: str) -> None:
+    asked = asyncio.Event()
+
+    async def hangs(_request: Request) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    limits = RlmLimits(max_seconds=0.05 if how == "out of time" else 0)
+    one = rlm(MemoryJournal(), hangs, params={"max_tokens": 50}, limits=limits)
+    running = asyncio.create_task(one.completion("p", run_id="r"))
+    await asked.wait()
+    if how == "cancelled":
+        one.cancel("r")
+    done = await running
+    assert done.outcome in (Outcome.CANCELLED, Outcome.BUDGET_EXCEEDED)
+    assert done.usage.output_tokens == 50
 
 
 async def test_other_limits_count_from_the_resume_on() -> None:

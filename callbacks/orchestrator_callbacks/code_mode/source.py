@@ -118,10 +118,10 @@ class CodeModeSource:
             return FinalAnswerFound(answer)
         told = [*([ctx.notice] if ctx.notice else []), *_told(ctx, done), *_remarks(reply, done)]
         await self._talk.complete_turn(ctx, "\n".join(result.told(_chars(ctx)) for result in done))
+        if await self._talk.should_stop(ctx):  # before the limit, which asks once more (L6)
+            return PolicyStop()
         if at_last_turn(ctx):
             return await self._ask_last(ctx, told)
-        if await self._talk.should_stop(ctx):
-            return PolicyStop()
         response = await self._talk.ask(ctx, [Message("user", "\n\n".join(told))])
         return CodeExecuted(tuple(told), text_of(response))
 

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed_error import UnhandledEventError
 from orchestrator.kernel.typed_table import TypedMachine
 from orchestrator.machines.rlm.model import ModeContext
+from orchestrator.messages import ToolCall
 from orchestrator.ports import LLM, Clock, Price
 from orchestrator.retry import RetryPolicy
+from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.rlm.purse import Purse
 
 Source: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 """(state, context) -> the next event."""
+
+
+class Host(Protocol):
+    """Who runs the runs, and what may be ordered about them."""
+
+    async def may_ask(self, run: Run[Any, Any], model: str, /) -> None:
+        """Return when a model may be asked, by its configured name."""
+        ...
+
+    async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall, /) -> ToolResult | None:
+        """Return the result of a call that may not run, or None."""
+        ...
+
+
+@dataclass(slots=True)
+class Hosted:
+    """Who is asked by all runs of an Rlm and those below them, now."""
+
+    host: Host | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,9 +55,20 @@ class ModeDeps:
     params: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = None
     """Asked for the event that leaves each state."""
+    hosted: Hosted = field(default_factory=Hosted)
+    turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of several questions at once one asks the host; a run is parked once."""
 
 
 ModeRun: TypeAlias = Run[ModeContext, ModeDeps]
+
+
+async def allowed(run: ModeRun, model: str) -> None:
+    """Return when a model may be asked; the run is parked until then."""
+    host = run.deps.hosted.host
+    if host is not None:
+        async with run.deps.turnstile:
+            await host.may_ask(run, model)
 
 
 async def next_event(run: ModeRun) -> Any:
@@ -46,6 +79,8 @@ async def next_event(run: ModeRun) -> Any:
     machine, deps = cast("TypedMachine", run.machine), run.deps
     if deps.source is None:
         raise RuntimeError("a run of a mode needs an event source")
+    if not run.stays and run.cursor != "PROMPTING":  # it could not wait later without doing its work again
+        await allowed(run, deps.model)
     try:
         event = await deps.source(machine.objects[run.cursor], run.ctx)
     finally:

@@ -8,12 +8,12 @@ from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
 from orchestrator.kernel.record import Attempt, LLMCall
-from orchestrator.messages import NO_USAGE, Request, Response, Route
+from orchestrator.messages import NO_USAGE, Request, Response, Route, Usage, input_bound, output_bound
 from orchestrator.ports import LLM
 from orchestrator.retry import Tried
 from orchestrator_callbacks.llm_loop.bill import cost_of, note_unpriced, priced
 from orchestrator_callbacks.llm_loop.turn import malformed
-from orchestrator_callbacks.rlm.deps import ModeRun
+from orchestrator_callbacks.rlm.deps import ModeRun, allowed
 from orchestrator_callbacks.rlm.purse import estimated
 
 
@@ -26,10 +26,18 @@ class OwnModel:
     async def complete(self, request: Request) -> Response:
         """Answer one request."""
         run = self._run
-        async with run.deps.purse.request(estimated(request.messages)) as bill:
+        await allowed(run, run.deps.model)
+        async with run.deps.purse.request(estimated(request.messages), bound(run, request)) as bill:
             response = await asked(run, run.deps.llm, request)
             bill.usage = response.usage
         return response
+
+
+def bound(run: ModeRun, request: Request) -> Usage:
+    """Return the most that an answer may use, as far as it is known: what is charged where it never comes."""
+    usage = Usage(input_bound(request.messages, request.tools), output_bound(request.params))
+    whole: Any = run
+    return replace(usage, cost=cost_of(whole, usage, None))
 
 
 async def asked(run: ModeRun, llm: LLM, request: Request) -> Response:

@@ -40,6 +40,10 @@ LOST = (
     "functions are there again. Define again what you need."
 )
 
+AGAIN = (
+    "Your last code had begun before that; it ran again from its beginning, and asked its questions again."
+)
+
 
 def begin(ctx: ModeContext, instructions: str) -> None:
     """Put instructions and prompt into the history, after what it has from earlier turns; once a run."""

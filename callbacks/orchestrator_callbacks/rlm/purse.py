@@ -3,8 +3,9 @@
 Each run of a tree has a purse. What is spent below counts in every purse above; a request goes out when it fits, by an
 estimate, into all of them once everything in flight has cost what was reserved for it. Where it does not fit it waits
 for some of that to be settled; with nothing in flight it goes out while anything is left. So a limit is exceeded by no
-more than one request, however many are asked at once. (`llm_loop` lends the same way, in `allowance.py`, bound to its
-own runs and their journal.)
+more than one request, however many are asked at once. Before it goes out, what all will have used if everything in
+flight costs its upper bound is made known outside (`announce`): a crash takes the answers away, and the bill stays.
+(`llm_loop` lends the same way, in `allowance.py`, bound to its own runs and their journal.)
 """
 
 # ruff: noqa: SLF001 - purses of one tree look into each other
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.errors import LimitReached
@@ -23,6 +24,14 @@ from orchestrator.messages import NO_USAGE, Message, Usage
 from orchestrator_guards import Verdict, cost, first_refusal, input_tokens, output_tokens, sub_calls
 
 _CHARS_A_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight:
+    """A request in flight: what it is likely to use, and what at most."""
+
+    need: Usage
+    most: Usage
 
 
 @dataclass(slots=True)
@@ -40,12 +49,19 @@ class Purse:
     ) -> None:
         self._limits = limits
         self._lender = lender
-        self._flying: list[Usage] = []
+        self._flying: list[_Flight] = []
         self._settled: asyncio.Event = asyncio.Event() if lender is None else lender._settled
         self.usage = usage
         """Of the run and all below it."""
         self.calls = calls
         """Questions that were asked below it."""
+        self.announce: Callable[[], Awaitable[None]] | None = None
+        """Of the outermost one: makes `committed` known, before each request here or below goes out."""
+
+    @property
+    def committed(self) -> Usage:
+        """What will have been used if everything in flight costs its bound."""
+        return sum((flight.most for flight in self._flying), self.usage)
 
     def add(self, usage: Usage) -> None:
         """Count what was used here, here and in every purse above."""
@@ -67,18 +83,27 @@ class Purse:
             purse.calls += 1
 
     @contextlib.asynccontextmanager
-    async def request(self, need: Usage) -> AsyncIterator[Bill]:
+    async def request(self, need: Usage, most: Usage | None = None) -> AsyncIterator[Bill]:
         """Wait until a request fits that uses about `need`, and count what its bill says afterwards.
 
-        Raises LimitReached where a limit is used up.
+        One that is cut off counts as `most`, its upper bound: nobody hears what it cost. Raises LimitReached where a
+        limit is used up, and what `announce` raises.
         """
-        await self._reserve(need)
+        flight = _Flight(need, need if most is None else most)
+        await self._reserve(flight)
         bill = Bill()
         try:
-            yield bill
+            *_, outermost = self._all()
+            if outermost.announce is not None:
+                await outermost.announce()
+            try:
+                yield bill
+            except asyncio.CancelledError:
+                bill.usage = flight.most
+                raise
         finally:
             for purse in self._all():
-                purse._flying.remove(need)
+                purse._flying.remove(flight)
             self.add(bill.usage)
 
     # ---- inside ----
@@ -95,23 +120,24 @@ class Purse:
         yield output_tokens(used.output_tokens, limits.max_output_tokens)
         yield cost(used.cost or 0.0, limits.max_cost)
 
-    async def _reserve(self, need: Usage) -> None:
+    async def _reserve(self, flight: _Flight) -> None:
         while True:
             refusal = self.refusal()
             if refusal is not None:
                 raise LimitReached(refusal)
-            if all(not purse._flying or purse._fits(need) for purse in self._all()):
+            if all(not purse._flying or purse._fits(flight.need) for purse in self._all()):
                 for purse in self._all():
-                    purse._flying.append(need)
+                    purse._flying.append(flight)
                 return
             self._settled.clear()
             await self._settled.wait()
 
     def _fits(self, need: Usage) -> bool:
         """Tell whether a request fits beside those in flight. Where no price is known, one goes at a time."""
-        used = sum(self._flying, self.usage + need)
+        flying = [flight.need for flight in self._flying]
+        used = sum(flying, self.usage + need)
         limits = self._limits
-        unpriced = limits.max_cost and any(one.cost is None for one in (need, *self._flying))
+        unpriced = limits.max_cost and any(one.cost is None for one in (need, *flying))
         spent = math.inf if unpriced else used.cost or 0.0
         pairs = (
             (used.input_tokens, limits.max_input_tokens),

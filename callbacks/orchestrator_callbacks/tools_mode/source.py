@@ -22,7 +22,7 @@ from orchestrator.machines.tools_mode.model import (
 from orchestrator.messages import Message, ToolCall
 from orchestrator.ports import LLM
 from orchestrator.toolresult import ToolResult
-from orchestrator.toolset import ToolSet
+from orchestrator.toolset import Before, ToolSet
 from orchestrator.toolspec import ToolContext, ToolSpec
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.blocking import BlockingSource
@@ -36,7 +36,8 @@ def _context(call: ToolCall, position: int) -> ToolContext:
 class ToolsModeSource:
     """`await source(state, context)` for the machine of tools mode; `blocking()` is the same for its sync `run`.
 
-    `context_for` makes the ToolContext of a call; `told` hears of each result. The rest is as for CodeModeSource.
+    `context_for` makes the ToolContext of a call; `before` may answer one in place of its tool; `told` hears of each
+    result. The rest is as for CodeModeSource.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class ToolsModeSource:
         params: Mapping[str, Any] | None = None,
         instructions: str | None = None,
         context_for: Callable[[ToolCall, int], ToolContext] = _context,
+        before: Before | None = None,
         told: Callable[[ToolResult], None] = lambda _: None,
     ) -> None:
         self._tools = tools if isinstance(tools, ToolSet) else ToolSet(tools)
         self._instructions = prompt.TOOLS if instructions is None else instructions
         self._context_for = context_for
+        self._before = before
         self._hear = told
         offers = self._tools.offers
         self._talk = Talk(llm, "tools", stopping=stopping, compressor=compressor, params=params, tools=offers)
@@ -86,10 +89,10 @@ class ToolsModeSource:
         """Run the calls, tell the model, and let it say what comes next."""
         results = [result.message() for result in await self._run(ctx)]
         await self._talk.complete_turn(ctx, "\n".join(result.text for result in results))
+        if await self._talk.should_stop(ctx):  # before the limit, which asks once more (L6)
+            return PolicyStop()
         if at_last_turn(ctx):
             return await self._ask_last(ctx, results)
-        if await self._talk.should_stop(ctx):
-            return PolicyStop()
         notice = [Message("user", ctx.notice)] if ctx.notice else []
         response = await self._talk.ask(ctx, [*results, *notice])
         return ToolsExecuted((*results, *notice), text_of(response), response.tool_calls)
@@ -100,7 +103,7 @@ class ToolsModeSource:
 
         most = ctx.limits.max_concurrent_tools
         return await self._tools.execute_all(
-            ctx.calls, self._context_for, max_concurrent=most, after=finished
+            ctx.calls, self._context_for, max_concurrent=most, before=self._before, after=finished
         )
 
     async def _ask_last(self, ctx: ToolsModeContext, results: list[Message]) -> MaxIterationsReached:

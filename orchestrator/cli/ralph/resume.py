@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.address import Address
+from orchestrator.cli.launch import at_home
 from orchestrator.cli.load import params_from
 from orchestrator.cli.output import shown
-from orchestrator.cli.pipeline.resume import at_home
 from orchestrator.cli.ralph.agents import Agents
 from orchestrator.cli.ralph.find import run_named
 from orchestrator.cli.ralph.people import Desk, read_answers
@@ -56,7 +56,7 @@ def resume_run(wanted: Wanted) -> int:
         json=wanted.json,
     )
     options: dict[str, Any] = {"limits": limits if changes else None, "by": who(wanted.by)}
-    with at_home(launch):
+    with at_home(launch.get("cwd")):
         staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=launch)
         return conducted(view, staff, lambda ralph: ralph.resume(run_id, **options))
 

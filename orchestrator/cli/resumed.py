@@ -1,0 +1,71 @@
+"""What the commands that go on with a run of one graph have in common: their options, and how they find the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.address import Address
+from orchestrator.cli.output import shown
+from orchestrator.cli.pipeline.run import check_output
+from orchestrator.cli.runs.request import Wanted as Request
+from orchestrator.cli.runs.request import post
+from orchestrator.cli.runs.store import Store
+from orchestrator.errors import ConfigError
+from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import RunHead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line of `resume`, without what only one graph has."""
+
+    run: str
+    limits: tuple[str, ...] = ()
+    again: bool = False
+    by: str | None = None
+    output: Path | None = None
+    log: Path | None = None
+    json: bool = False
+    journal: Address | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """Return what a View of the run takes of it, from wherever it is looked at. Raises ConfigError."""
+        output = _absolute(self.output)
+        check_output(output)
+        journal = self.journal.absolute() if isinstance(self.journal, Path) else self.journal
+        return {"journal": journal, "log": _absolute(self.log), "json": self.json, "output": output}
+
+    def left_to_owner(self, head: RunHead, *, changed: bool) -> int:
+        """Let a run that another process holds go on there, if somebody paused it; return the exit code.
+
+        Raises ConfigError otherwise, and where it is to be `changed`, or have other limits, which cannot be done there.
+        """
+        if (head.status, head.reason) != ("parked", "paused") or self.limits or changed:
+            raise ConfigError(f"run {head.run_id} is held by {shown(str(head.owner))}: it goes on there")
+        return post(
+            Request(
+                kind="resume", run=head.run_id, by=self.by, why=None, json=self.json, journal=self.journal
+            )
+        )
+
+
+async def found(
+    store: Store, name: str, graphs: Mapping[str, str | None]
+) -> tuple[RunHead, Mapping[str, Any], Mapping[str, Any]]:
+    """Return a run, its first record and its limits. Raises ConfigError for one of another graph.
+
+    `graphs` has None for the graphs that are meant, and for others what goes on with their runs where it is no command.
+    """
+    head = await store.run(name)
+    if head.graph not in graphs or graphs[head.graph] is not None:
+        there = graphs.get(head.graph) or f"`{store.command('resume', head.run_id)}`"
+        raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}: {there}")
+    stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
+    return head, stored.created, stored.context.get("limits") or {}
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()
