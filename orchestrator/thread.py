@@ -50,27 +50,17 @@ async def called(port: Callable[[Any], Any], request: object, name: str) -> Any:
     """
     own = getattr(type(port), "__call__", None)  # noqa: B004 - the method itself
     if inspect.iscoroutinefunction(port) or inspect.iscoroutinefunction(own):
-        return await _apart(port(request), name)
+        return await _waited(port(request), name)
     said, error = await in_thread(functools.partial(port, request), name)
     if error is not None:
         if isinstance(error, Exception):
             raise error
         raise RunError(f"{name} raised {type(error).__name__}") from error
-    return await _apart(said, name) if inspect.isawaitable(said) else said
+    return await _waited(said, name) if inspect.isawaitable(said) else said
 
 
-async def _apart(work: Awaitable[Any], name: str) -> Any:
-    """Wait for work in a task of its own, which a cancellation of ours reaches.
-
-    What it does to its task stays there: on 3.11 an asyncio.TaskGroup that fails marks the task it is used in as
-    cancelled, so that here its failure would be taken for a cancellation of the run.
-    """
-
-    async def waited() -> Any:
-        try:
-            return await work
-        except SystemExit as error:  # the function's, not the host's
-            raise RunError(f"{name} raised SystemExit") from error
-
-    task = asyncio.create_task(waited(), name=name)
-    return await task
+async def _waited(work: Awaitable[Any], name: str) -> Any:
+    try:
+        return await work
+    except SystemExit as error:  # the function's, not the host's
+        raise RunError(f"{name} raised SystemExit") from error

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from orchestrator.errors import ConfigError, RunError
+from orchestrator.kernel.gate import asked_to_cancel
 from orchestrator.messages import ToolCall
 from orchestrator.ports import Clock, SystemClock
 from orchestrator.thread import in_thread
@@ -179,6 +180,7 @@ class ToolSet:
     async def _limited(self, work: Callable[[], Awaitable[object]], seconds: float) -> object:
         """Return what `work` returns within `seconds`, else raise _OutOfTimeError."""
         # asyncio.timeout does the cancelling, our clock the timing: tests own the time of tools as well.
+        asked_to_cancel()  # 3.11's would stumble over a request that the tool before this one left behind
         limit = asyncio.timeout(None)
         try:
             async with limit:
@@ -290,19 +292,10 @@ async def _in_thread(function: Callable[[], object], name: str) -> object:
     raise RuntimeError(f"the tool raised {told_of(error)}") from error
 
 
-def _cancels() -> int:
-    """Return how many cancellations of the running task are pending or on their way through it."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
 def _cancellations() -> Callable[[], bool]:
     """Return what tells whether the running task was cancelled since, even where somebody swallowed that."""
-    task = asyncio.current_task()
-    if task is None:
-        return lambda: False
-    before, now = task.cancelling(), task.cancelling
-    return lambda: now() > before
+    before = asked_to_cancel()
+    return lambda: asked_to_cancel() > before
 
 
 def _is_the_tools_own(error: BaseException) -> bool:
@@ -310,7 +303,7 @@ def _is_the_tools_own(error: BaseException) -> bool:
     if isinstance(error, Exception):
         return True
     is_exit = isinstance(error, BaseExceptionGroup) and error.subgroup((KeyboardInterrupt, SystemExit))
-    return not (is_exit or _cancels())
+    return not (is_exit or asked_to_cancel())
 
 
 def _fault(error: BaseException) -> tuple[ToolOutcome, str]:

@@ -234,8 +234,7 @@ class Driver:
         gate = Gate(run)
         while True:
             self._stepper.arm(run)
-            async with gate:
-                await self._advance(run, gate, park=park)
+            await gate.let(self._advance(run, gate, park=park))
             if run.ended or not run.halted:
                 return
             self._stopped(run)

@@ -1,60 +1,91 @@
-"""Tells two cancellations of one task apart: the one that stops a run, and the one that stops its caller."""
+"""Tells the cancellations of a driven run apart: the one that stops it, the one that stops its caller, and no one's."""
 
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Coroutine
+from typing import Any
 
 from orchestrator.kernel.run import Run
 
+_INSIDE: dict[asyncio.Task[Any], Gate] = {}
+"""Tasks that work behind a gate."""
+
 
 class Gate:
-    """While it is entered, `run.stop()` cancels the task inside it, and only up to here. Made in that task.
+    """Lets a run's work be stopped by `run.stop()`, and only the work. Made in the task of who drives the run.
 
-    What asyncio.timeout does, without a time. Not built on it, because 3.11's gives up in a task that had
-    been asked to cancel before (a clean-up that goes on with a run): it compares the count of requests with
-    0.
+    The work goes on in a task of its own. What hooks, tools and models do to the task they run in stays there: on 3.11
+    and 3.12 an asyncio.TaskGroup that fails asks its task to cancel and does not take that back, so in the caller's own
+    task its error, even one that a hook handled, could not be told from a caller who gave up. The caller's task runs
+    nobody's code but ours, so its count of requests is the truth. (asyncio.timeout on 3.11 compares the count with 0.)
     """
 
-    __slots__ = ("_before", "_fired", "_handle", "_loop", "_run", "_task")
+    __slots__ = ("_before", "_caller", "_fired", "_handle", "_loop", "_run", "_work")
 
     def __init__(self, run: Run[Any, Any]) -> None:
-        task = asyncio.current_task()
-        if task is None:
+        caller = asyncio.current_task()
+        if caller is None:
             raise RuntimeError("a run is driven inside a task")
         self._run = run
-        self._task = task
+        self._caller = caller
         self._loop = asyncio.get_running_loop()
-        self._before = task.cancelling()
+        self._before = caller.cancelling()
         self._handle: asyncio.Handle | None = None
+        self._work: asyncio.Task[None] | None = None
         self._fired = False
 
-    async def __aenter__(self) -> Self:
+    async def let(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for work, or until `run.stop()` has ended it. Raises what it raises, CancelledError for the caller's."""
         self._run.interrupt = self._interrupt
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self._run.interrupt = None
-        fired, self._fired = self._fired, False
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        if fired:
-            self._task.uncancel()
-        return fired and kind is asyncio.CancelledError and not self.cancelled()
+        self._fired = False
+        task = self._work = self._loop.create_task(work, name=self._run.run_id)
+        _INSIDE[task] = self
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not self._fired or self.cancelled():
+                raise
+        finally:
+            self._run.interrupt = self._work = None
+            del _INSIDE[task]
+            if self._handle is not None:
+                self._handle.cancel()
+                self._handle = None
 
     def cancelled(self) -> bool:
-        """Tell whether somebody else has cancelled the task, even if a hook swallowed the CancelledError."""
-        return self._task.cancelling() - self._fired > self._before
+        """Tell whether the caller was cancelled since, even if a hook swallowed the CancelledError.
+
+        If nobody wants the work to stop, requests that its task was left with are taken back.
+        """
+        if self._caller.cancelling() > self._before:
+            return True
+        while not self._fired and self._work is not None and self._work.cancelling():
+            self._work.uncancel()
+        return False
+
+    def asked(self) -> bool:
+        """Tell whether somebody wants the work to stop: the caller is cancelled, or the run is stopped."""
+        return self.cancelled() or self._fired
 
     def _interrupt(self) -> None:
-        # Not at once: a task that cancels itself and then awaits nothing would carry that out of here.
+        # Not at once: a hook that stops its own run is interrupted at its next await, not at its end.
         if self._handle is None:
             self._handle = self._loop.call_soon(self._fire)
 
     def _fire(self) -> None:
-        self._fired = True
-        self._task.cancel()
+        if self._work is not None:
+            self._fired = True
+            self._work.cancel()
+
+
+def asked_to_cancel() -> int:
+    """Return how many cancellations of the running task are pending, or on their way through it.
+
+    In a task that works behind a gate those that no one asked for do not count.
+    """
+    task = asyncio.current_task()
+    if task is None:
+        return 0
+    gate = _INSIDE.get(task)
+    return task.cancelling() if gate is None or gate.asked() else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -244,25 +245,40 @@ def rig(
 
 
 async def suspended_at(number: int, inner: Coroutine[Any, Any, T], act: Callable[[], object]) -> T:
-    """Await `inner` and call `act` while it is suspended for the `number`-th time."""
-    return await _suspended_at(number, inner, act)  # from 3.12 on a task must be a native coroutine
+    """Await `inner` and call `act` when it, or a task that it made, is suspended for the `number`-th time."""
+    counted = itertools.count(1)
+
+    def suspended() -> None:
+        if next(counted) == number:
+            act()
+
+    async def watched(work: Coroutine[Any, Any, Any]) -> Any:
+        return await _watched(work, suspended)  # from 3.12 on a task must be a native coroutine
+
+    def task(loop: asyncio.AbstractEventLoop, work: Any, **named: Any) -> asyncio.Task[Any]:
+        made = asyncio.Task(watched(work), loop=loop, **named)
+        made.add_done_callback(lambda _: work.close())  # one cancelled before its first step never began
+        return made
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(task)
+    try:
+        done: T = await watched(inner)
+        return done
+    finally:
+        loop.set_task_factory(None)
 
 
 @types.coroutine
-def _suspended_at(
-    number: int, inner: Coroutine[Any, Any, T], act: Callable[[], object]
-) -> Generator[Any, Any, T]:
+def _watched(inner: Coroutine[Any, Any, T], suspended: Callable[[], None]) -> Generator[Any, Any, T]:
     error: BaseException | None = None
-    count = 0
     while True:
         try:
             waiting = inner.send(None) if error is None else inner.throw(error)
         except StopIteration as stop:
             done: T = stop.value
             return done
-        count += 1
-        if count == number:
-            act()
+        suspended()
         error = None
         try:
             yield waiting

@@ -14,7 +14,7 @@ from tests.runtime.stage import agent
 TURNS = 2_000
 
 
-async def test_two_thousand_turns_run_in_one_task_and_one_depth() -> None:
+async def test_two_thousand_turns_run_in_one_task_beside_the_callers_and_in_one_depth() -> None:
     tasks: set[int] = set()
     depths: set[int] = set()
     asked = 0
@@ -37,6 +37,6 @@ async def test_two_thousand_turns_run_in_one_task_and_one_depth() -> None:
     assert result.outcome is Outcome.COMPLETED
     assert asked == TURNS + 1
     assert len(result.messages) == 2 * TURNS + 2
-    assert tasks == {1}
+    assert tasks == {2}
     assert len(depths) == 1
     assert asyncio.all_tasks() == {asyncio.current_task()}

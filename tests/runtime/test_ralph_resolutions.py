@@ -121,6 +121,7 @@ STANDINGS = [
     # tasks of the session, what the first state after Initializing is, which task is in hand
     ([("task-1", "P"), ("task-2", " ")], "Reviewing", "task-1"),
     ([("task-1", "x"), ("task-2", "P"), ("plan-1", " ")], "Reviewing", "task-2"),
+    ([("plan-1", "P"), ("task-1", "P")], "Reviewing", "task-1"),
     ([("task-1", "x"), ("task-2", "/")], "Executing", None),
     ([("task-1", "x"), ("task-2", " ")], "Executing", None),
     ([("task-1", " "), ("plan-1", " ")], "Planning", None),
@@ -148,6 +149,54 @@ async def test_r5_a_session_goes_on_where_its_files_say(
         assert world.of(Role.REVIEWER)[0].input["TASK_ID"] == hand
     if not tasks:
         assert world.called[0] == "planner INITIALIZE"
+
+
+@pytest.mark.parametrize(("left", "attempt"), [(b"", 2), (None, 1)], ids=["empty", "missing"])
+async def test_r5_what_waits_for_a_review_without_a_report_is_executed_again(
+    left: bytes | None, attempt: int, tmp_path: Path
+) -> None:
+    path = session(tmp_path, ("task-1", "P"), ("task-2", " "))
+    if left is not None:
+        (path / report_name("task-1", 1)).write_bytes(left)
+    world = World(tmp_path)
+    result = await world.ralph().run_async(session=path)
+
+    assert moves_of(path)[0] == ("Initializing", "session_resolved", "Executing")
+    assert world.called[:2] == [f"executor task-1 {attempt}", "reviewer task-1"]
+    assert (result.outcome, markers(path)) == (Outcome.COMPLETED, {"task-1": "x", "task-2": "x"})
+
+
+async def test_r5_a_report_that_is_lost_while_it_waits_is_written_again(tmp_path: Path) -> None:
+    path = session(tmp_path, ("task-1", "P"))
+    reported(path, "task-1", 1)
+    lost = path / report_name("task-1", 1)
+
+    class Host:
+        async def leave_initializing(self, run: Any) -> None:
+            lost.rename(tmp_path / "elsewhere.md")
+
+    world = World(tmp_path)
+    failed = await world.ralph(hooks=[Host()]).run_async(session=path)
+    assert str(failed.error).endswith("is gone; a report is only ever added to")
+    assert world.called == []
+
+    result = await world.ralph().run_async(session=path)
+    assert world.called[:2] == ["executor task-1 1", "reviewer task-1"]
+    assert result.outcome is Outcome.COMPLETED
+
+
+async def test_r12_what_is_marked_for_review_meanwhile_without_a_report_is_executed(tmp_path: Path) -> None:
+    def also_marks(request: AgentRequest) -> Any:
+        path = Path(request.input["SESSION_PATH"])
+        (path / "tasks.md").write_text(tasks_md("task-1: one"))
+        progress = path / "progress.md"
+        progress.write_text(progress.read_text() + "\n- [P] task-1: one\n")
+        return {"status": "completed"}
+
+    world = World(tmp_path, {Role.PLANNER: [also_marks]})
+    result = await world.ralph().run_async("x")
+    assert world.called[:3] == ["planner INITIALIZE", "executor task-1 1", "reviewer task-1"]
+    assert (result.outcome, markers(result.session_path)) == (Outcome.COMPLETED, {"task-1": "x"})
 
 
 def test_r5_the_inference_in_all_its_orders() -> None:

@@ -18,6 +18,7 @@ from orchestrator.machines.ralph.contract import (
 )
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.model import Event, RalphContext, Task, next_task, standing
+from orchestrator.machines.ralph.ports import Session
 from orchestrator_callbacks.ralph import planning, signals
 from orchestrator_callbacks.ralph.agent import Stay
 from orchestrator_callbacks.ralph.deps import RalphRun
@@ -26,12 +27,9 @@ from orchestrator_callbacks.ralph.deps import RalphRun
 async def enter_initializing(run: RalphRun) -> Event:
     """See where the session stands. What had failed is tried again: somebody asks for another run of it (R13)."""
     await signals.poll(run)
-    ctx, session = run.ctx, run.deps.session
-    tasks = await _read(run)
-    for task in tasks:
-        if task.marker is Marker.FAILED:
-            await asyncio.to_thread(session.mark, task.id, Marker.OPEN)
-    tasks = await asyncio.to_thread(session.tasks)
+    ctx = run.ctx
+    await _read(run)
+    tasks = await asyncio.to_thread(_reopened, run.deps.session, failed=True)
     ctx.is_new = ctx.is_new or not tasks  # nothing was planned yet, so planning begins anew
     event = step.resolved(ctx, standing(tasks))
     if event is Event.REVIEW_RESUMED:
@@ -48,10 +46,10 @@ async def enter_planning(run: RalphRun) -> Event:
 async def enter_executing(run: RalphRun) -> Event:
     """Select a task, or execute the one that was selected."""
     await signals.poll(run)
-    tasks = await _read(run)
+    await _read(run)
     if run.ctx.selected:
         return await _execute(run)
-    return Event.NEW_REQUIREMENTS if run.ctx.requirements else await _select(run, tasks)
+    return Event.NEW_REQUIREMENTS if run.ctx.requirements else await _select(run)
 
 
 async def enter_reviewing(run: RalphRun) -> Event:
@@ -99,9 +97,20 @@ async def _read(run: RalphRun) -> tuple[Task, ...]:
     return await asyncio.to_thread(run.deps.session.tasks)
 
 
-async def _select(run: RalphRun, tasks: tuple[Task, ...]) -> Event:
+def _reopened(session: Session, *, failed: bool = False) -> tuple[Task, ...]:
+    """Open again what waits for a review and has no report to look at, with `failed` also what had failed."""
+    for task in session.tasks():
+        waits = task.marker is Marker.REVIEW and not task.planning
+        bare = waits and session.report(task.id, max(1, session.attempts(task.id))) is None
+        if bare or (failed and task.marker is Marker.FAILED):
+            session.mark(task.id, Marker.OPEN)
+    return session.tasks()
+
+
+async def _select(run: RalphRun) -> Event:
     """Choose the current task again after rework, else the next one. Durable with the event, before it is begun."""
     ctx, session = run.ctx, run.deps.session
+    tasks = await asyncio.to_thread(_reopened, session)
     kept = next((task for task in tasks if task.id == ctx.current_task_id), None)
     again = kept is not None and kept.marker in {Marker.OPEN, Marker.ACTIVE}
     task = kept if again else next_task(tasks)
@@ -125,7 +134,7 @@ def _waits(task: Task) -> str:
 
 async def _review_first(run: RalphRun, tasks: tuple[Task, ...]) -> None:
     """Make the first task that waits for a review the current one."""
-    task = next(task for task in tasks if task.marker is Marker.REVIEW)
+    task = next(task for task in tasks if task.marker is Marker.REVIEW and not task.planning)
     run.ctx.current_task_id = task.id
     run.ctx.attempt = max(1, await asyncio.to_thread(run.deps.session.attempts, task.id))
 
