@@ -65,7 +65,7 @@ class ProjectHands:
             clock,
         )
         self._planner = None if planner is None else _InTime(planner, self._pace, limits.ai_seconds)
-        self._ground = Ground(root, limits.caps)
+        self._ground = Ground(root, limits.caps, limits.file_seconds)
         self._work: tuple[str, StepWork] | None = None
         """The work on the plan of that digest, by the lease of the run."""
 
@@ -203,6 +203,7 @@ class ProjectHands:
             hook=self._hook,
             clock=self._clock,
             caps=self._limits.caps,
+            seconds=self._limits.file_seconds,
         )
 
     async def left(self, run: ApprovalRun) -> tuple[Step, ...]:

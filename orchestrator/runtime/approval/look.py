@@ -85,6 +85,7 @@ _CODES = {
     errno.ENOTDIR: ("SEC-011", "is below something that is no folder any more"),
     errno.ELOOP: ("SEC-011", "goes through a link that was not there before"),
     errno.ENAMETOOLONG: ("FS-011", "is too long a name"),
+    errno.ETIMEDOUT: ("FS-012", "is on a file system that does not answer"),
     errno.ENOSPC: ("RES-001", "has no room on the disk"),
     errno.EDQUOT: ("RES-001", "has no room on the disk"),
     errno.ENOMEM: ("RES-003", "needs more memory than there is now"),

@@ -121,8 +121,9 @@ class _Commands:
 class StepWork:
     """Does and undoes the steps of a plan, for the owner of a run.
 
-    `records` are all records of the run so far. Raises Faulted with nothing half done, and what the journal raises:
-    after that it is of no more use. Whoever cancels meanwhile, a step and an undo go to their end first.
+    `records` are all records of the run so far; `seconds` bounds each operation on a file (0: nothing does). Raises
+    Faulted with nothing half done, and what the journal raises: after that it is of no more use. Whoever cancels
+    meanwhile, a step and an undo go to their end first.
     """
 
     def __init__(
@@ -136,17 +137,19 @@ class StepWork:
         hook: Hook = silent,
         clock: Clock | None = None,
         caps: PlanCaps | None = None,
+        seconds: float = 0.0,
     ) -> None:
         records = tuple(records)
         self._journal, self._lease, self._plan, self._hook = journal, lease, plan, hook
         self._clock = clock or SystemClock()
-        self._ground = Ground(root, caps)
+        self._ground = Ground(root, caps, seconds)
         self._stack = RollbackStack.recover(
             records,
             journal,
             lease,
             self._ground.root,
             hook=hook,
+            seconds=seconds,
             steps=lambda one: one.startswith(plan.label),
         )
         told = standing(records, plan)
@@ -228,7 +231,7 @@ class StepWork:
 
     async def _change(self, step: Step, file: FileChange) -> Fingerprint:
         path, label = file.path, self._plan.step_label(step)
-        found = await asyncio.to_thread(self._ground.look, path)
+        found = await self._ground.found(path)
         expected = self._plan.expected(self._done)[path]
         if found.fingerprint != expected:
             raise Faulted(Fault("FS-006", f"{path!r} is not as it was when the plan was made", path=path))
@@ -277,12 +280,20 @@ class StepWork:
         newest = list(dict.fromkeys(change.step for change in reversed(self._stack.changes)))
         for label in newest:
             if label in labels and not _hidden(self._stack.changes, label, conflicts):
-                part = await self._stack.undo(step=label)
+                part = await self._put_back(label)
                 changes += part.changes
                 conflicts += part.conflicts
                 if not part.conflicts:
                     self._forget(label.removeprefix(self._plan.label))
         return Undone(tuple(changes), tuple(conflicts))
+
+    async def _put_back(self, label: str) -> Undone:
+        try:
+            return await self._stack.undo(step=label)
+        except OSError as error:
+            path = next(change.path for change in reversed(self._stack.changes) if change.step == label)
+            fault = fault_of(error, path).at(label.removeprefix(self._plan.label))
+            raise Faulted(fault) from error
 
     def _forget(self, step_id: str) -> None:
         if step_id in self._done:
