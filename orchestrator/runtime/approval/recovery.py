@@ -10,7 +10,7 @@ Nothing is resumed by itself: what was being executed is Paused, and a person re
     Planning           Idle; the intent is kept, and can be confirmed
     AwaitingApproval   stays while the plan's targets are as they were and it has not expired, else Idle
     Failed, Idle       stay
-    anything else      Failed: a projection that is not what the journal says
+    anything else      Failed: a projection that is not what the journal says, or a command of a person that is missing
 
 Every recovery may itself be cut short: the next one does the same again.
 """
@@ -22,6 +22,7 @@ from typing import Any
 
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.model import Event, PlanStatus, State
+from orchestrator.runtime.approval.listener import CommandLost
 from orchestrator.runtime.approval.session import Session
 from orchestrator.runtime.approval.status import Recovered
 from orchestrator_callbacks.approval import before
@@ -57,7 +58,8 @@ async def recover(session: Session) -> Recovered | None:
 async def _corrupt(session: Session, run: ApprovalRun) -> Recovered:
     """Trust nothing: no step is undone or gone on with before a person has looked."""
     why = str(session.damage)
-    run.ctx.fault, run.ctx.shown = Fault("ST-002", why).plain(), False
+    code = "IPC-007" if isinstance(session.damage, CommandLost) else "ST-002"
+    run.ctx.fault, run.ctx.shown = Fault(code, why).plain(), False
     found = Recovered("corrupt", State.FAILED.value, why, session.clock.time(), options=MANUAL)
     session.journal.projection.forget()
     await _jumped(session, run, State.FAILED, found, corrupt=True)

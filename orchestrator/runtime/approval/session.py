@@ -123,6 +123,7 @@ class Session:
             self.journal.projection.begin(head.run_id)
             for one in records:
                 self.journal.projection.take(one.kind, one.body)
+            self.damage = await listener.lost(run, self.journal)
             self.run = run
             store.tidy(self.folder)
             self.up_to_date = projection.verify(self.folder, self._project_id, head.run_id, records)
@@ -130,7 +131,7 @@ class Session:
             if self.run is None:
                 await self.journal.release(lease)
                 raise
-            self.damage = damage  # of a projection only: the journal can still tell what was
+            self.damage = damage  # of a projection or a command only: the journal can still tell what was
         except BaseException:
             await self.journal.release(lease)
             raise

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
+import apsw
 import pytest
 
 from orchestrator.errors import Held
@@ -111,6 +113,33 @@ async def test_a_wish_that_nobody_read_is_refused_by_the_next_process_and_stops_
         records = await approval._session.journal.load("approval-0001")
     (control,) = [one.body for one in records if one.kind == "control"]
     assert control["refused"] == "not possible in AwaitingApproval"
+
+
+async def test_a_command_that_is_missing_is_told_and_the_project_can_be_gone_on_with(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    before = tree(root)
+    async with project(root) as approval:
+        await waiting(approval)
+        for each in ("first", "second", "third"):
+            posted = Posted(each, "cancel", {"why": each}, "bob")
+            await approval._session.journal.post("approval-0001", posted)
+    with contextlib.closing(apsw.Connection(str(root / ".orchestrator/journal.db"))) as store:
+        store.execute("DELETE FROM request WHERE id='second'")
+    async with project(root) as approval:
+        status = await approval.status()
+        assert approval.recovered.found == "corrupt"
+        assert (status.state, status.error["code"]) == ("Failed", "IPC-007")
+        assert "not all are there" in status.error["message"]
+    async with project(root) as approval:
+        assert approval.recovered is None
+        records = await approval._session.journal.load("approval-0001")
+        controls = [one.body for one in records if one.kind == "control"]
+        assert [(one["kind"], one["number"]) for one in controls] == [("lost", 2), ("cancel", 3)]
+        assert all(one["refused"] for one in controls)
+        await approval.shown()
+        await approval.acknowledge()
+        assert (await waiting(approval)).state == "AwaitingApproval"
+    assert tree(root) == before
 
 
 async def test_looking_writes_nothing_not_even_a_folder(tmp_path: Path) -> None:
