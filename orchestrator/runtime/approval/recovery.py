@@ -2,7 +2,7 @@
 
 Nothing is resumed by itself: what was being executed is Paused, and a person resumes or cancels (seed 001, B9, B10).
 
-    Executing          Paused, the open step undone, the completed ones kept
+    Executing          Paused, the open step undone, the completed ones kept, a command that still runs ended
     Paused             Paused
     Cancelling         goes on
     Completed          goes on to Idle
@@ -70,12 +70,12 @@ async def _corrupt(session: Session, run: ApprovalRun) -> Recovered:
 async def _executing(session: Session, run: ApprovalRun) -> Recovered:
     """Undo the open step and wait for a person."""
     undone = await session.hands.undo_open(run)
-    work = await session.hands.work(run)
+    work, why = await session.hands.work(run), await _crashed(session, run)
     unknown = [f"resume --again, if the command of step {one} may run again" for one in work.unknown]
     found = Recovered(
         run.cursor,
         State.PAUSED.value,
-        CRASHED,
+        why,
         session.clock.time(),
         kept=await session.hands.done(run),
         undone=tuple(change.path for change in undone.changes),
@@ -87,6 +87,12 @@ async def _executing(session: Session, run: ApprovalRun) -> Recovered:
     return found
 
 
+async def _crashed(session: Session, run: ApprovalRun) -> str:
+    """Say what happened, and which commands went on after it."""
+    ended = (await session.hands.work(run)).ended
+    return f"{CRASHED}; the command of step {', '.join(ended)} still ran and was ended" if ended else CRASHED
+
+
 async def _going_on(session: Session, run: ApprovalRun) -> Recovered:
     """Go on with what needs nobody's word."""
     state = run.cursor
@@ -95,7 +101,7 @@ async def _going_on(session: Session, run: ApprovalRun) -> Recovered:
     found = Recovered(
         state,
         run.cursor,
-        CRASHED,
+        await _crashed(session, run),
         session.clock.time(),
         undone=tuple(run.ctx.undone),
         conflicts=tuple(run.ctx.conflicts),
