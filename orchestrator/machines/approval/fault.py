@@ -155,6 +155,7 @@ _ROWS = (
     Rule("SEC-010", "a name has letters that hide what it is", _E, _MODIFY),
     Rule("SEC-011", "a path was swapped between check and use", _E, _REPORT),
     Rule("SEC-012", "a command is a shell, or starts other programs", _E, _MODIFY),
+    Rule("SEC-013", "a file runs with the rights of its owner or group", _E, _MODIFY),
     # ---- settings ----
     Rule("CFG-001", "no provider is configured", _E, _CONFIGURE),
     Rule("CFG-002", "a setting is out of range", _E, _CONFIGURE),
