@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import Corrupt, JournalError, OtherGraph, TooNew
+from orchestrator.errors import Corrupt, JournalError, OtherGraph, RunExists, TooNew
 from orchestrator.journal.files import Hook, silent
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored import StoredRun
@@ -105,10 +105,13 @@ class Session:
             raise
 
     async def _take_up(self) -> None:
+        begun = (
+            self.folder / projection.STATE
+        ).exists()  # before the journal is read: it is written after that
         head = await record.newest(self.journal)
         if head is not None:
             await self._claim(head)
-        elif (self.folder / projection.STATE).exists():
+        elif begun:
             raise Corrupt(store.EMPTY)
 
     async def _claim(self, head: RunHead) -> None:
@@ -148,11 +151,26 @@ class Session:
     # ---- moving ----
 
     async def begin(self, ctx: ApprovalContext, launch: Mapping[str, Any]) -> None:
-        """End the request before, and begin another one; what is not to be kept any longer is removed."""
+        """End the request before, and begin another one; what is not to be kept any longer is removed.
+
+        The one before is let go when there is another: there is always one that nobody else can take up. Only where
+        there was none another process can be quicker. Raises GateRefused then.
+        """
+        before = self.run
         await self._end()
         self.launch = dict(launch)
-        self.run = Run(self.machine, record.run_id(ctx.number), ctx, self.deps)
-        await self.driver.start(self.run)
+        run = self.run = Run(self.machine, record.run_id(ctx.number), ctx, self.deps)
+        try:
+            await self.driver.start(run)
+        except RunExists:
+            self.run = None
+            reason = "another process began to work on this project just now"
+            raise GateRefused(
+                Blocked("state", reason, ("status",), retryable_now=True, code="FS-005")
+            ) from None
+        finally:
+            if before is not None:
+                await self.driver.release(before)
         await self._forget(ctx.number - self.limits.keep_plans)
 
     async def _forget(self, last: int) -> None:
@@ -176,8 +194,6 @@ class Session:
         self.driver.tell(
             RunCompleted(name, run.run_id, run.cursor, outcome.value, reason, now, seconds, *facts)
         )
-        await self.driver.release(run)
-        self.run = None
 
     async def drive(self, run: ApprovalRun, event: Event | None = None) -> None:
         """Fire an event and carry the run on until it waits for a person. Raises why the event was refused."""
