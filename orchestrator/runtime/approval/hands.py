@@ -212,12 +212,15 @@ class ProjectHands:
         done = await self.done(run)
         return tuple(step for step in plan.steps if step.id not in done)
 
-    async def perform(self, run: ApprovalRun, step: Step) -> StepReport:
-        """Carry out one step."""
+    async def turn(self, step: Step) -> None:
+        """Wait until a step is no more than is allowed in a minute."""
         if step.kind is StepKind.RUN:
             await self._pace.turn("builds")
         else:
             await self._pace.turn("writes", len(step.files))
+
+    async def perform(self, run: ApprovalRun, step: Step) -> StepReport:
+        """Carry out one step."""
         work = await self.work(run)
         return await work.perform(step)
 

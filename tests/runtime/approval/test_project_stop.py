@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from orchestrator.machines.approval.fault import Fault
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.runtime.approval.status import StepFact
+from orchestrator.testing.clock import FakeClock
 from tests.runtime.approval.stand import (
     DONE,
     DRAFT,
@@ -169,3 +171,26 @@ async def test_a_pause_that_comes_after_the_last_step_began_changes_nothing(tmp_
         approval._session.hands._planner._planner = Script([short])
         await waiting(approval)
         assert (await approval.approve()).plan_status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("wish", "ends"), [("cancel", ("Idle", "cancelled")), ("pause", ("Paused", "approved"))]
+)
+async def test_a_step_that_only_waits_for_its_turn_is_not_begun_after_a_cancel_or_a_pause(
+    tmp_path: Path, wish: str, ends: tuple[str, str]
+) -> None:
+    root = planted(tmp_path)
+    before = tree(root)
+    hands = FakeClock()
+    async with project(root, clock=hands, limits=ApprovalLimits(writes_per_minute=1)) as approval:
+        await waiting(approval)
+        task = asyncio.create_task(approval.approve())
+        async with asyncio.timeout(20):
+            while not hands.slept:  # noqa: ASYNC110 - the second write of the minute waits by this clock
+                await asyncio.sleep(0.01)
+            getattr(approval, f"ask_{wish}")()
+            status = await task
+        assert (status.state, status.plan_status) == ends
+        records = await approval._session.journal.load("approval-0001")
+        assert {one.body["step"] for one in records if one.kind in ("step", "intent")} == {"plan-1.1/1"}
+    assert (tree(root) == before) is (wish == "cancel")
