@@ -148,7 +148,7 @@ async def _awaiting(session: Session, run: ApprovalRun) -> Recovered | None:
 async def _stale(session: Session, run: ApprovalRun) -> str:
     shut = before.expired(run)
     if shut is not None:
-        return "it waited for too long"
+        return "it waited for too long" if shut.reason == before.EXPIRED else shut.reason
     try:
         blocked = await session.hands.standing(run)
     except Faulted as error:

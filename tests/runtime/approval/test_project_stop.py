@@ -51,6 +51,36 @@ async def test_just_before_its_time_it_may_still_be_carried_out(tmp_path: Path) 
         assert (await approval.approve()).plan_status == "completed"
 
 
+@pytest.mark.parametrize(("back", "holds"), [(59.0, True), (61.0, False), (7 * 86_400.0, False)])
+async def test_a_plan_does_not_live_longer_because_the_clock_was_set_back(
+    tmp_path: Path, back: float, holds: bool
+) -> None:
+    root = planted(tmp_path)
+    before = tree(root)
+    async with project(root, clock=FakeClock(2_000_000_000.0, auto=True)) as approval:
+        await waiting(approval)
+        await approval.approve(start=False)
+    async with project(root, clock=FakeClock(2_000_000_000.0 - back, auto=True)) as approval:
+        if holds:
+            assert (await approval.execute()).plan_status == "completed"
+        else:
+            assert "the clock was set back since the plan was made" in approval.recovered.why
+            assert ((await approval.status()).state, (await approval.status()).plan_status) == (
+                "Idle",
+                "expired",
+            )
+            assert tree(root) == before
+
+
+async def test_a_clock_that_is_set_back_meanwhile_is_told_to_who_approves(tmp_path: Path) -> None:
+    hands = FakeClock(2_000_000_000.0, auto=True)
+    async with project(planted(tmp_path), clock=hands) as approval:
+        await waiting(approval)
+        hands._start -= 3600.0  # the time of day only; what has passed has passed
+        error = await refused(approval.approve(), "plan", "ST-004")
+        assert "the clock was set back" in error.reason
+
+
 async def test_a_plan_whose_target_changed_since_expires_and_names_the_file(tmp_path: Path) -> None:
     root = planted(tmp_path)
     async with project(root) as approval:
