@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Collection
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -105,14 +106,15 @@ class ProjectHands:
         def told(tried: Tried) -> None:
             """Write down code, attempt and delay: what the log of retries has to say."""
             code = str(getattr(tried.error, "code", ""))
-            self._diary.write(
-                "Retry",
-                run_id=run.run_id,
-                code=code,
-                attempt=tried.number,
-                delay=tried.delay,
-                outcome=tried.outcome,
-            )
+            with suppress(OSError):  # a gate says so before the plan is begun
+                self._diary.write(
+                    "Retry",
+                    run_id=run.run_id,
+                    code=code,
+                    attempt=tried.number,
+                    delay=tried.delay,
+                    outcome=tried.outcome,
+                )
 
         return told
 
