@@ -12,6 +12,7 @@ from typing import TypeVar
 from orchestrator.journal.change import Change, Conflict, Undone
 from orchestrator.journal.files import Hook, silent
 from orchestrator.kernel.journal import Journal, Lease
+from orchestrator.machines.approval import rules
 from orchestrator.machines.approval.drift import DriftReport
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.intent import Extraction
@@ -156,11 +157,12 @@ class ProjectHands:
         return Blocked("token_budget", fault.message, ("reject", "acknowledge"), code=fault.code)
 
     def _configured(self, plan: Plan) -> Blocked | None:
-        if plan.caps_digest == digest_of(asdict(self._limits.caps)):
-            return None
-        return Blocked(
-            "plan", "the settings changed since the plan was made", ("changes", "cancel"), code="CFG-004"
-        )
+        if plan.caps_digest != digest_of(asdict(self._limits.caps)):
+            reason = "the settings changed since the plan was made"
+            return Blocked("plan", reason, ("changes", "cancel"), code="CFG-004")
+        # A plan that is stored was within the rules; one that came with somebody's folder need not be.
+        found = rules.faults(plan, self._limits.caps)
+        return Blocked("plan", str(found[0]), ("cancel",), code=found[0].code) if found else None
 
     async def _drifted(self, run: ApprovalRun) -> Blocked | None:
         found = await self.drifted(run)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Corrupt, JournalError, OtherGraph, RunExists, TooNew
+from orchestrator.journal.change import Change
 from orchestrator.journal.files import Hook, silent
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored import StoredRun
@@ -21,6 +22,7 @@ from orchestrator.machines.approval.ending import ending
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.model import ApprovalContext, Event, State
+from orchestrator.machines.approval.path import is_never_allowed
 from orchestrator.machines.approval.ports import Planner
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.ports import Clock
@@ -126,6 +128,7 @@ class Session:
             self.journal.projection.begin(head.run_id)
             for one in records:
                 self.journal.projection.take(one.kind, one.body)
+            _refuse_strange(self.journal.projection.changes)
             self.damage = await listener.lost(run, self.journal)
             self.run = run
             store.tidy(self.folder)
@@ -253,6 +256,16 @@ class Session:
 
     def _active(self, run: ApprovalRun) -> float:
         return micros(run.elapsed(self.clock.monotonic()))
+
+
+def _refuse_strange(changes: Iterable[Change]) -> None:
+    """Raise Corrupt for a change that no plan could have made: a project from elsewhere may have a store in it.
+
+    What is undone at a start is written without asking anybody; it must reach nothing that a plan could not.
+    """
+    for change in changes:
+        if is_never_allowed(change.path):
+            raise Corrupt(f"the journal tells of a change to {change.path!r}, which no plan may touch")
 
 
 def _of_this_graph(stored: StoredRun) -> StoredRun:
