@@ -3,14 +3,19 @@
 Every replacement and removal asks the store for the run's epoch and looks at the target, both right before it
 renames. An owner frozen in between fails at its rename: the next one sweeps first, which takes away what that
 rename needs, and looks at the target after that.
+
+A thread that hangs on a disk that does not answer cannot be stopped. Whoever waits for one is told after a time; what
+the thread would still do is as harmless as what that frozen owner would, and what it prepared it takes away itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import errno
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
 from orchestrator.errors import Fenced
 from orchestrator.journal import files
@@ -19,15 +24,60 @@ from orchestrator.journal.files import Hook, Snapshot, Staged
 from orchestrator.journal.place import make_folder, remove_folder
 from orchestrator.kernel.journal import Journal, Lease
 
+T = TypeVar("T")
+
+
+def _forgotten(_: Any) -> None:
+    """Let be what came too late."""
+
+
+async def within(seconds: float, work: Callable[[], T], late: Callable[[T], None] = _forgotten) -> T:
+    """Do blocking work in a thread, and wait so long for it; 0: for ever. Raises TimeoutError (ETIMEDOUT).
+
+    `late` gets, in that thread, what the work brings when nobody waits for it any more.
+    """
+    if not seconds:
+        return await asyncio.to_thread(work)
+    given_up = False
+
+    def done() -> T:
+        made = work()
+        if given_up:
+            late(made)
+        return made
+
+    task = asyncio.ensure_future(asyncio.to_thread(done))
+    try:
+        await asyncio.wait((task,), timeout=seconds)
+    finally:
+        if not task.done():
+            given_up = True
+            task.add_done_callback(_heard)
+    if given_up:
+        raise TimeoutError(errno.ETIMEDOUT, f"the file system did not answer within {seconds:g} s")
+    return task.result()
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Take the error of what nobody waits for: else asyncio tells of it."""
+    if not task.cancelled():
+        task.exception()
+
 
 class OwnedFiles:
-    """What `files` does, in threads. Paths are relative to `root`, which may itself be a symlink."""
+    """What `files` does, in threads. Paths are relative to `root`, which may itself be a symlink.
 
-    def __init__(self, journal: Journal, lease: Lease, root: Path | str, hook: Hook) -> None:
+    No operation takes longer than `seconds`; 0: as long as it takes. Raises TimeoutError.
+    """
+
+    def __init__(
+        self, journal: Journal, lease: Lease, root: Path | str, hook: Hook, seconds: float = 0.0
+    ) -> None:
         self._journal = journal
         self._lease = lease
         self._root = Path(root).resolve(strict=True)
         self._hook = hook
+        self._seconds = seconds
 
     async def check(self) -> None:
         """Raise Fenced where the run has another owner by now."""
@@ -38,16 +88,16 @@ class OwnedFiles:
 
     async def digest(self, path: str) -> str | None:
         """Return a digest, None, or one of `place.ODD`."""
-        return await asyncio.to_thread(files.read_digest, path, root=self._root)
+        return await self._within(files.read_digest, path, root=self._root)
 
     async def read(self, path: str) -> Snapshot:
         """Return what is at a path."""
-        return await asyncio.to_thread(files.read_file, path, root=self._root)
+        return await self._within(files.read_file, path, root=self._root)
 
     async def sweep(self, path: str) -> None:
         """Remove what earlier owners left of writes to this path."""
         pure = PurePosixPath(path)
-        await asyncio.to_thread(files.sweep, str(pure.parent), name=pure.name, root=self._root)
+        await self._within(files.sweep, str(pure.parent), name=pure.name, root=self._root)
         self._hook("swept")
 
     async def put(self, path: str, content: bytes | None, *, expected: str | None, mode: int | None) -> None:
@@ -59,10 +109,12 @@ class OwnedFiles:
             work = partial(files.stage_delete, path, root=self._root)
         else:
             work = partial(files.stage, path, content, mode=mode, root=self._root, hook=self._hook)
-        staged = await asyncio.to_thread(work)
+        staged = await within(self._seconds, work, Staged.discard)
         try:
             await self.check()
-            await asyncio.to_thread(self._last_look, staged, path, expected)
+            await self._within(self._last_look, staged, path, expected)
+        except TimeoutError:
+            raise  # to discard it would wait for the same disk; whoever undoes the change sweeps first
         except BaseException:
             staged.discard()
             raise
@@ -76,7 +128,7 @@ class OwnedFiles:
         """Make folders; return those that were not there."""
         made = []
         for folder in folders:
-            if await asyncio.to_thread(make_folder, folder, root=self._root):
+            if await self._within(make_folder, folder, root=self._root):
                 made.append(folder)
             self._hook("folder made")
         return made
@@ -84,8 +136,11 @@ class OwnedFiles:
     async def remove_folders(self, folders: Iterable[str]) -> None:
         """Remove those that are empty."""
         for folder in folders:
-            await asyncio.to_thread(remove_folder, folder, root=self._root)
+            await self._within(remove_folder, folder, root=self._root)
             self._hook("folder removed")
+
+    async def _within(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
+        return await within(self._seconds, partial(work, *args, **named))
 
     def _last_look(self, staged: Staged, path: str, expected: str | None) -> None:
         found = files.read_digest(path, root=self._root)

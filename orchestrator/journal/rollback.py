@@ -57,13 +57,16 @@ class RollbackStack:
         await stack.edit("src/a.py", content, expected=digest, step="4")
 
     Raises FileRefused (ExternalEdit) with nothing touched, OSError with the change taken back, and what the
-    journal raises: after Fenced or StoreDown the stack is of no more use.
+    journal raises: after Fenced or StoreDown the stack is of no more use. No single operation on a file is waited for
+    longer than `seconds` (0: for ever). Where the disk does not let a change be taken back either, it stays in doubt.
     """
 
-    def __init__(self, journal: Journal, lease: Lease, root: Path | str, *, hook: Hook = silent) -> None:
+    def __init__(
+        self, journal: Journal, lease: Lease, root: Path | str, *, hook: Hook = silent, seconds: float = 0.0
+    ) -> None:
         self._journal = journal
         self._lease = lease
-        self._files = OwnedFiles(journal, lease, root, hook)
+        self._files = OwnedFiles(journal, lease, root, hook, seconds)
         self._hook = hook
         self._stack: dict[str, Change] = {}
         self._keys = 0
@@ -78,6 +81,7 @@ class RollbackStack:
         root: Path | str,
         *,
         hook: Hook = silent,
+        seconds: float = 0.0,
         steps: Callable[[str], bool] = _every,
     ) -> RollbackStack:
         """Return the stack that the records of a run tell of. Touches nothing.
@@ -85,7 +89,7 @@ class RollbackStack:
         Only changes of `steps` are on it: where one run does one piece of work after the other, what an earlier one
         left is no longer its concern.
         """
-        stack = cls(journal, lease, root, hook=hook)
+        stack = cls(journal, lease, root, hook=hook, seconds=seconds)
         for record in records:
             stack._keys += fold(stack._stack, record.kind, record.body)
         for key in [key for key, change in stack._stack.items() if not steps(change.step)]:

@@ -31,6 +31,15 @@ KILLS = (
 )
 """Another one: at its first time it ends the process that started it."""
 
+LIVES_ON = (
+    "import os, subprocess, sys, time; "
+    "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True, "
+    "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
+    "open('../pids', 'w').write(f'{os.getpid()} {other.pid}'); os.kill(os.getppid(), 9)\n"
+    "for _ in range(6000): open('late', 'a').write('x'); time.sleep(0.01)"
+)
+"""One that ends its owner and goes on writing into the project."""
+
 
 def draft(code: str) -> PlanDraft:
     return PlanDraft(
@@ -127,6 +136,21 @@ def unknown(folder: Path, code: str, kill_on: str, ran: int) -> None:
     assert world.ran == ran
 
 
+def outlived(folder: Path) -> None:
+    """The command, and what it started in a session of its own, go on after their owner: the next one ends both."""
+    world, before = begun(folder, LIVES_ON, "")
+    assert world.said["recovered"]["why"].endswith("the command of step 2 still ran and was ended")
+    for pid in (folder / "pids").read_text().split():
+        stat = Path(f"/proc/{pid}/stat")
+        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    late = tree(world.root)
+    assert late["late"][1] == b"x" * len(late["late"][1])
+    status = world.live(cancel)
+    assert status is not None
+    assert (status.state, status.plan_status) == ("Idle", "cancelled"), world.said
+    assert {name: what for name, what in tree(world.root).items() if name != "late"} == before
+
+
 def durable_end(folder: Path, stride: int) -> int:
     """Kill an execution at every boundary: where step 2 counts as done it has run once, and is never run again."""
     number = 1
@@ -176,6 +200,13 @@ def test_a_command_that_was_killed_is_run_again_only_on_a_persons_word(tmp_path:
     driven(tmp_path, case)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose process it is")
+def test_a_command_that_goes_on_after_its_owner_is_ended_before_anything_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    driven(tmp_path, "lives on")
+
+
 def test_a_command_whose_end_is_durable_is_never_run_again(
     tmp_path: Path, campaign: Callable[[int, int], int]
 ) -> None:
@@ -187,5 +218,7 @@ if __name__ == "__main__":
     case, folder = sys.argv[1], Path(sys.argv[2])
     if case == "durable end":
         sys.stdout.write(str(durable_end(folder, int(sys.argv[3]))))
+    elif case == "lives on":
+        outlived(folder / "world")
     else:
         unknown(folder, *CASES[case])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from orchestrator.machines.approval.model import PlanStatus
+from orchestrator.machines.approval.model import ApprovalContext, PlanStatus
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_callbacks.approval.trouble import fault_of
 from orchestrator_guards import Blocked
+
+EXPIRED = "the plan has expired"
+SET_BACK = 60.0
+"""Seconds that a clock may go back: it is put right by less than that all the time."""
 
 # ---- a person's decisions ----
 
@@ -109,11 +113,19 @@ async def before_rollback_failed(run: ApprovalRun) -> None:
 
 
 def expired(run: ApprovalRun) -> Blocked | None:
-    """Say that the plan has waited for too long, or None."""
-    ctx = run.ctx
-    if not ctx.expires_at or run.deps.clock.time() < ctx.expires_at:
+    """Say that the plan has waited for too long, or that nobody can know, or None."""
+    ctx, now = run.ctx, run.deps.clock.time()
+    if not ctx.expires_at:
         return None
-    return Blocked("plan", "the plan has expired", ("submit",), code="ST-004")
+    if now < _made_at(ctx) - SET_BACK:
+        reason = "the clock was set back since the plan was made: nobody knows how long it has waited"
+        return Blocked("plan", reason, ("submit",), code="ST-004")
+    return Blocked("plan", EXPIRED, ("submit",), code="ST-004") if now >= ctx.expires_at else None
+
+
+def _made_at(ctx: ApprovalContext) -> float:
+    """Return when the newest version of the plan was made, epoch seconds."""
+    return float(ctx.versions[-1].get("at", 0.0)) if ctx.versions else 0.0
 
 
 def _refuse(run: ApprovalRun, blocked: Blocked | None) -> None:

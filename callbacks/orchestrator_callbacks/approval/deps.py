@@ -62,6 +62,10 @@ class Hands(Protocol):
         """Return the steps that are still to be done, in their order."""
         ...
 
+    async def turn(self, step: Step) -> None:
+        """Return once a step may be begun: no more is done in a minute than is allowed."""
+        ...
+
     async def perform(self, run: ApprovalRun, step: Step) -> StepReport:
         """Carry out one step, wholly or not at all. Raises Faulted."""
         ...

@@ -17,11 +17,12 @@ async def carried_out(run: ApprovalRun) -> Event:
     """Carry out the steps that are left, one by one.
 
     It pauses between steps only. A cancel is heard at once, also while a step is in flight: the state moves on, and
-    Cancelling waits for the step (B2).
+    Cancelling waits for the step (B2). A step that waits for its turn is not in flight.
     """
     steps = await run.deps.hands.left(run)
     total = len(Plan.read(run.ctx.plan or {}).steps)
     for number, step in enumerate(steps, total - len(steps) + 1):
+        await _turn(run, step)
         match wish.taken(run, "pause", "cancel"):
             case "pause":
                 return Event.PAUSE
@@ -31,6 +32,20 @@ async def carried_out(run: ApprovalRun) -> Event:
             wish.taken(run, "cancel")
             return Event.CANCEL
     return Event.CANCEL if wish.taken(run, "cancel") else Event.STEPS_COMPLETED
+
+
+async def _turn(run: ApprovalRun, step: Step) -> None:
+    """Wait until a step may be begun, or somebody does not want it any more."""
+    turn = asyncio.create_task(run.deps.hands.turn(step))
+    heard = asyncio.create_task(run.mailbox.until(lambda: wish.is_there(run, "pause", "cancel")))
+    try:
+        await asyncio.wait((turn, heard), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        turn.cancel()
+        heard.cancel()
+        await asyncio.wait((turn, heard))
+    if not turn.cancelled():
+        turn.result()
 
 
 async def _step(run: ApprovalRun, step: Step, number: int, total: int) -> bool:

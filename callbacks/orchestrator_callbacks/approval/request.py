@@ -68,7 +68,7 @@ def present(ctx: ApprovalContext, plan: Plan, now: float, seconds: float) -> Non
     if plan.version == 1:
         ctx.plan_number += 1
     ctx.plan, ctx.plan_status = plan.plain(), PlanStatus.PENDING.value
-    ctx.versions = [*ctx.versions, _version(plan)]
+    ctx.versions = [*ctx.versions, {**_version(plan), "at": now}]
     ctx.expires_at = now + seconds if seconds else 0.0
     ctx.config = plan.caps_digest
     ctx.previewed, ctx.consent, ctx.changes = "", None, ""

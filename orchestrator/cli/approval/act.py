@@ -140,8 +140,12 @@ def _names(steps: str) -> tuple[str, ...]:
 
 
 def _text(text: str | None) -> str:
-    """Return what was said; `-` is standard input. Raises ConfigError for nothing."""
-    said = sys.stdin.read() if text == "-" else text or ""
+    """Return what was said; `-` is standard input. Raises ConfigError for nothing, and for what is no text."""
+    try:
+        said = sys.stdin.read() if text == "-" else text or ""
+        said.encode()
+    except UnicodeError:
+        raise ConfigError("what is said is no text in UTF-8") from None
     if not said.strip():
         raise ConfigError("nothing is said: give TEXT, or - for standard input")
     return said

@@ -61,7 +61,8 @@ async def planner_of(
         raise ConfigError("--plan and --model both make the plan: give one of them")
     if named.plan is not None:
         if not named.plan.is_file():
-            raise ConfigError(f"--plan {named.plan}: there is no such file")
+            what = "is no regular file" if named.plan.exists() else "there is no such file"
+            raise ConfigError(f"--plan {named.plan}: {what}")
         yield _from_file(named.plan.absolute())
     elif not named.said and kept.get("plan"):
         yield _from_file(Path(kept["plan"]))

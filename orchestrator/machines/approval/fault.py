@@ -113,6 +113,7 @@ _ROWS = (
     Rule("FS-009", "a folder is where a file should be", _E, _MODIFY),
     Rule("FS-010", "the system could not read or write", _E, _REPORT),
     Rule("FS-011", "a name is too long for the file system", _E, _MODIFY),
+    Rule("FS-012", "the file system does not answer", _E, _REPORT),
     # ---- the provider ----
     Rule("AI-001", "the provider refuses the key", _E, _CONFIGURE, kind="auth"),
     Rule("AI-002", "the provider does not answer", _E, _RETRY, 3, 1.0, 30.0, "timeout"),
@@ -154,6 +155,7 @@ _ROWS = (
     Rule("SEC-010", "a name has letters that hide what it is", _E, _MODIFY),
     Rule("SEC-011", "a path was swapped between check and use", _E, _REPORT),
     Rule("SEC-012", "a command is a shell, or starts other programs", _E, _MODIFY),
+    Rule("SEC-013", "a file runs with the rights of its owner or group", _E, _MODIFY),
     # ---- settings ----
     Rule("CFG-001", "no provider is configured", _E, _CONFIGURE),
     Rule("CFG-002", "a setting is out of range", _E, _CONFIGURE),

@@ -7,10 +7,22 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.plan import digest_of, read_as
 
 LONGEST_REQUEST = 20_000
 """Characters of a request."""
+
+
+def spoken(text: str, what: str) -> str:
+    """Return what a person said, if it can be written down. Raises Faulted VAL-001."""
+    try:
+        text.encode()
+    except (
+        UnicodeEncodeError
+    ):  # bytes on a command line that are no UTF-8, or half a character of another program
+        raise Faulted(Fault("VAL-001", f"{what} is no text in UTF-8")) from None
+    return text
 
 
 class IntentKind(StrEnum):

@@ -30,6 +30,8 @@ class ApprovalLimits:
     The knowledge base lets a plan expire with the session too; here each command is a process, so time has to do."""
     ai_seconds: float = 120.0
     """How long one answer of the planner may take; 0: for ever."""
+    file_seconds: float = 30.0
+    """How long one operation on a file may take; 0: for ever."""
     keep_plans: int = 10
     """Requests whose plans, prior contents and records are kept: from 1 to 100."""
     ai_per_minute: int = 60

@@ -102,7 +102,7 @@ class ApprovalContext:
     """The present plan in its present version."""
     plan_status: str = ""
     versions: list[dict[str, Any]] = field(default_factory=list)
-    """Every version of every plan of this run, as it was: id, version, digest, status, plan."""
+    """Every version of every plan of this run, as it was: id, version, digest, plan, and `at` (epoch seconds)."""
     completed: list[str] = field(default_factory=list)
     """Labels of the plans that were carried out to their end: no later rollback takes them back."""
     plan_number: int = 0

@@ -23,10 +23,17 @@ _DEVICES = frozenset(
     ("con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)))
 )
 
+_NEVER = frozenset(("SEC-001", "SEC-002", "SEC-004"))
+
 
 def folded(path: str) -> str:
     """Return what all spellings have in common that some file system takes for one name."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())
+
+
+def is_never_allowed(path: str) -> bool:
+    """Tell whether no plan may touch a path, whatever its caps: it leaves the project, or is hidden in it."""
+    return any(fault.code in _NEVER for fault in path_faults(path, PlanCaps()))
 
 
 def path_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:

@@ -3,7 +3,7 @@
 The program is looked up on the PATH and never taken from the project itself. Nothing of the caller's environment is
 handed on but what programs need to find each other and to speak a language: keys stay here. When the time is up the
 whole group is asked to end, and then ended. A program that leaves its group on purpose is beyond that: what is approved
-is a program of the person's own machine.
+is a program of the person's own machine. What we leave running when we are killed is found by its mark (`orphan`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.rules import starts_others
 from orchestrator.runtime.approval.look import fault_of
+from orchestrator.runtime.approval.orphan import MARK
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """Variables that a command finds."""
@@ -71,15 +72,18 @@ def _is_writable_by_plans(file: Path, root: Path) -> bool:
     )
 
 
-async def run(argv: tuple[str, ...], *, root: Path, seconds: float) -> Ran:
-    """Run a command in the project and wait for its end. Raises Faulted (family BLD): then it was not started."""
+async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = "") -> Ran:
+    """Run a command in the project and wait for its end. Raises Faulted (family BLD): then it was not started.
+
+    `mark` says whose it is to whoever looks for what was left running.
+    """
     executable, fault = program(argv[0], root)
     if fault is not None:
         raise Faulted(fault)
     # A pipe of our own: with one of asyncio's, waiting for the program means waiting for all that it left behind.
     reading, writing = os.pipe()
     try:
-        process = await _started(argv, executable, root, writing)
+        process = await _started(argv, executable, root, writing, {MARK: mark} if mark else {})
     except BaseException:
         os.close(reading)
         raise
@@ -98,14 +102,14 @@ async def run(argv: tuple[str, ...], *, root: Path, seconds: float) -> Ran:
 
 
 async def _started(
-    argv: tuple[str, ...], executable: str, root: Path, writing: int
+    argv: tuple[str, ...], executable: str, root: Path, writing: int, marked: Mapping[str, str]
 ) -> asyncio.subprocess.Process:
     try:
         return await asyncio.create_subprocess_exec(
             *argv,
             executable=executable,
             cwd=root,
-            env=environment(),
+            env={**environment(), **marked},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writing,
             stderr=writing,

@@ -7,10 +7,13 @@ a person approves what will be written byte for byte, and a step that would give
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from orchestrator.journal.owned import within
 from orchestrator.machines.approval import patch, rules
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.drift import DriftEntry, DriftReport
@@ -28,15 +31,18 @@ from orchestrator.machines.approval.plan import (
 )
 from orchestrator.runtime.approval import listing
 from orchestrator.runtime.approval.command import program
-from orchestrator.runtime.approval.look import Found, encoded, fingerprint, look
+from orchestrator.runtime.approval.look import Found, encoded, fault_of, fingerprint, look
 from orchestrator.runtime.approval.syntax import syntax_fault
+
+T = TypeVar("T")
 
 
 class Ground:
-    """A project folder. Raises Faulted CFG-003 where it is none."""
+    """A project folder. Raises Faulted CFG-003 where it is none, FS-012 where a file takes longer than `seconds`."""
 
-    def __init__(self, root: Path | str, caps: PlanCaps | None = None) -> None:
+    def __init__(self, root: Path | str, caps: PlanCaps | None = None, seconds: float = 0.0) -> None:
         self.caps = caps or PlanCaps()
+        self._seconds = seconds
         try:
             self.root = Path(root).resolve(strict=True)
         except (OSError, RuntimeError, ValueError):
@@ -56,7 +62,8 @@ class Ground:
         """Return the plan that a draft is here and now. Raises Faulted VAL-004 (-003, -005), with all that is wrong."""
         if found := rules.faults(draft, self.caps):
             raise Faulted(found, code="VAL-004")
-        targets, outcomes = await asyncio.to_thread(self._rehearsed, draft)
+        files = sum(len(step.paths) for step in draft.steps)
+        targets, outcomes = await self._in_time(partial(self._rehearsed, draft), files)
         return Plan(
             goal=draft.goal,
             steps=draft.steps,
@@ -81,7 +88,11 @@ class Ground:
 
     async def drift(self, plan: Plan, done: Collection[str] = ()) -> DriftReport:
         """Compare every file of a plan with what it must be, now that the steps `done` are."""
-        return await asyncio.to_thread(self._drift, plan, frozenset(done))
+        return await self._in_time(partial(self._drift, plan, frozenset(done)), len(plan.targets))
+
+    async def found(self, path: str) -> Found:
+        """Return what is at a path. Raises Faulted."""
+        return await self._in_time(partial(self.look, path), 1, path)
 
     async def tree(self) -> tuple[Fingerprint, ...]:
         """Return the files of the project, in order of their paths; see `listing` for what is left out."""
@@ -90,6 +101,13 @@ class Ground:
     def look(self, path: str) -> Found:
         """Return what is at a path. Blocks. Raises Faulted."""
         return look(self.root, path, self.caps.file_bytes)
+
+    async def _in_time(self, work: Callable[[], T], files: int, path: str = "") -> T:
+        """Do what looks at so many files, in a thread. Whoever gives up on it has lost nothing: it writes nothing."""
+        try:
+            return await within(self._seconds * max(files, 1), work)
+        except TimeoutError as error:
+            raise Faulted(fault_of(error, path or str(self.root))) from None
 
     # ---- inside: blocks ----
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Collection
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +12,7 @@ from typing import TypeVar
 from orchestrator.journal.change import Change, Conflict, Undone
 from orchestrator.journal.files import Hook, silent
 from orchestrator.kernel.journal import Journal, Lease
+from orchestrator.machines.approval import rules
 from orchestrator.machines.approval.drift import DriftReport
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.intent import Extraction
@@ -65,7 +67,7 @@ class ProjectHands:
             clock,
         )
         self._planner = None if planner is None else _InTime(planner, self._pace, limits.ai_seconds)
-        self._ground = Ground(root, limits.caps)
+        self._ground = Ground(root, limits.caps, limits.file_seconds)
         self._work: tuple[str, StepWork] | None = None
         """The work on the plan of that digest, by the lease of the run."""
 
@@ -105,14 +107,15 @@ class ProjectHands:
         def told(tried: Tried) -> None:
             """Write down code, attempt and delay: what the log of retries has to say."""
             code = str(getattr(tried.error, "code", ""))
-            self._diary.write(
-                "Retry",
-                run_id=run.run_id,
-                code=code,
-                attempt=tried.number,
-                delay=tried.delay,
-                outcome=tried.outcome,
-            )
+            with suppress(OSError):  # a gate says so before the plan is begun
+                self._diary.write(
+                    "Retry",
+                    run_id=run.run_id,
+                    code=code,
+                    attempt=tried.number,
+                    delay=tried.delay,
+                    outcome=tried.outcome,
+                )
 
         return told
 
@@ -154,11 +157,12 @@ class ProjectHands:
         return Blocked("token_budget", fault.message, ("reject", "acknowledge"), code=fault.code)
 
     def _configured(self, plan: Plan) -> Blocked | None:
-        if plan.caps_digest == digest_of(asdict(self._limits.caps)):
-            return None
-        return Blocked(
-            "plan", "the settings changed since the plan was made", ("changes", "cancel"), code="CFG-004"
-        )
+        if plan.caps_digest != digest_of(asdict(self._limits.caps)):
+            reason = "the settings changed since the plan was made"
+            return Blocked("plan", reason, ("changes", "cancel"), code="CFG-004")
+        # A plan that is stored was within the rules; one that came with somebody's folder need not be.
+        found = rules.faults(plan, self._limits.caps)
+        return Blocked("plan", str(found[0]), ("cancel",), code=found[0].code) if found else None
 
     async def _drifted(self, run: ApprovalRun) -> Blocked | None:
         found = await self.drifted(run)
@@ -203,6 +207,7 @@ class ProjectHands:
             hook=self._hook,
             clock=self._clock,
             caps=self._limits.caps,
+            seconds=self._limits.file_seconds,
         )
 
     async def left(self, run: ApprovalRun) -> tuple[Step, ...]:
@@ -211,12 +216,15 @@ class ProjectHands:
         done = await self.done(run)
         return tuple(step for step in plan.steps if step.id not in done)
 
-    async def perform(self, run: ApprovalRun, step: Step) -> StepReport:
-        """Carry out one step."""
+    async def turn(self, step: Step) -> None:
+        """Wait until a step is no more than is allowed in a minute."""
         if step.kind is StepKind.RUN:
             await self._pace.turn("builds")
         else:
             await self._pace.turn("writes", len(step.files))
+
+    async def perform(self, run: ApprovalRun, step: Step) -> StepReport:
+        """Carry out one step."""
         work = await self.work(run)
         return await work.perform(step)
 

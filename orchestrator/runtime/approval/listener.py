@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from orchestrator.errors import JournalError
+from orchestrator.errors import Corrupt, JournalError
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.run import Signal
 from orchestrator_callbacks.approval.deps import ApprovalRun
@@ -14,6 +14,13 @@ from orchestrator_callbacks.approval.wish import WISHES
 
 POLL = 0.1
 """Seconds between two looks at what other processes have posted."""
+
+_MOST = 1_000
+"""Commands that are passed over in the search for one that is there."""
+
+
+class CommandLost(Corrupt):
+    """What somebody asked for is not there any more, or not as it was left; nobody knows what it was."""
 
 
 @contextlib.asynccontextmanager
@@ -26,6 +33,29 @@ async def listening(run: ApprovalRun, journal: Journal) -> AsyncIterator[None]:
         if task is not None:
             task.cancel()
             await asyncio.wait((task,))
+
+
+async def lost(run: ApprovalRun, journal: Journal) -> CommandLost | None:
+    """Tell whether a command is missing among those that nobody has read; the run then goes on behind it.
+
+    Raises Corrupt where nothing of what was posted can be read.
+    """
+    damage: CommandLost | None = None
+    for number in range(run.inbox, run.inbox + _MOST):
+        try:
+            await journal.inbox(run.run_id, number)
+        except Corrupt as error:
+            damage = CommandLost(f"a command that somebody left is missing: {error}")
+        else:
+            break
+    else:
+        raise damage or Corrupt(f"run {run.run_id!r}: what was posted cannot be read")
+    if damage is not None:
+        run.inbox = number
+        run.note(
+            "control", {"id": f"lost-{number}", "kind": "lost", "number": number, "refused": str(damage)}
+        )
+    return damage
 
 
 async def deliver(run: ApprovalRun, journal: Journal) -> None:

@@ -85,6 +85,7 @@ _CODES = {
     errno.ENOTDIR: ("SEC-011", "is below something that is no folder any more"),
     errno.ELOOP: ("SEC-011", "goes through a link that was not there before"),
     errno.ENAMETOOLONG: ("FS-011", "is too long a name"),
+    errno.ETIMEDOUT: ("FS-012", "is on a file system that does not answer"),
     errno.ENOSPC: ("RES-001", "has no room on the disk"),
     errno.EDQUOT: ("RES-001", "has no room on the disk"),
     errno.ENOMEM: ("RES-003", "needs more memory than there is now"),
@@ -158,6 +159,11 @@ def _file(folder: int, path: str, most_bytes: int) -> Found:
         if opened.st_nlink > 1:
             said = f"{path!r} has {opened.st_nlink} names (hard links); only a file with one may be changed"
             raise Faulted(Fault("SEC-008", said, path=path))
+        if opened.st_mode & (
+            stat.S_ISUID | stat.S_ISGID
+        ):  # no diff shows whose rights the new content would have
+            said = f"{path!r} runs with the rights of its owner or group (set-id bits); no plan may change it"
+            raise Faulted(Fault("SEC-013", said, path=path))
         return _read(fd, path, opened.st_size, most_bytes)
     finally:
         os.close(fd)

@@ -85,7 +85,7 @@ async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
     if state is State.CANCELLING:
         reason = "it is being cancelled already; nothing stops that"
         raise GateRefused(Blocked("not_cancelling", reason, ("status",), code="IPC-002"))
-    posted = await journal.inbox(head.run_id)
+    posted = await journal.inbox(head.run_id, stored.inbox)
     if any(one.kind == wish and one.id not in stored.handled for one in posted[-_FEW:]):
         reason = f"it was asked to {wish} already, and will as soon as it can"
         raise GateRefused(Blocked("state", reason, ("status",), code="IPC-006"))

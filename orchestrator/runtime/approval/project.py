@@ -19,6 +19,7 @@ from orchestrator.kernel.record import Observer
 from orchestrator.kernel.run import Signal
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.graph import is_approved
+from orchestrator.machines.approval.intent import spoken
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.model import ApprovalContext, Consent, Event, PlanStatus, State
 from orchestrator.machines.approval.plan import Plan, Step, selection
@@ -75,7 +76,7 @@ class Approval:
             raise ConfigError(f"limits is a {type(limits).__name__}; give ApprovalLimits(keep_plans=10)")
         self._clock = clock or SystemClock()
         self._limits = limits or ApprovalLimits()
-        self._by = by or somebody()
+        self._by = spoken(by, "the name of who asks") or somebody()
         self._launch = dict(launch or {})
         self._on_step = on_step
         self._session = Session(
@@ -123,8 +124,9 @@ class Approval:
             await self._session.remember(run)
         found = self._status(version)
         if found.plan is None:
-            known = sorted({number for _, number in found.versions})
-            raise self._refusal("plan", f"there is no such version of a plan; known: {known or 'none'}")
+            known = ", ".join(map(str, sorted({number for _, number in found.versions})))
+            reason = f"there is no such version of the plan; known: {known}" if known else "there is no plan"
+            raise self._refusal("plan", reason, *self._status().actions)
         return found
 
     async def shown(self) -> Status:
@@ -143,7 +145,8 @@ class Approval:
     @staticmethod
     async def ask(project: Path | str, wish: str, *, by: str = "", why: str = "") -> None:
         """Ask the process that works on a project to `pause` or `cancel`. Raises GateRefused where none does."""
-        await outside.ask(project, wish, by or somebody(), why)
+        by = spoken(by, "the name of who asks") or somebody()
+        await outside.ask(project, wish, by, spoken(why, "the reason"))
 
     # ---- from a request to a plan ----
 
@@ -152,7 +155,7 @@ class Approval:
         if confirm and not text.strip():
             return await self.confirm()
         self._allow("submit", State.IDLE)
-        if not text.strip():
+        if not spoken(text, "the request").strip():
             raise Faulted(Fault("VAL-001", "the request is empty; say what is wanted"))
         before = self._session.run
         number = 1 if before is None else before.ctx.number + 1
@@ -216,7 +219,7 @@ class Approval:
     async def changes(self, text: str) -> Status:
         """Have another version made of the plan, with the changes that the person wants."""
         run = self._allow("changes", State.AWAITING_APPROVAL)
-        if not text.strip():
+        if not spoken(text, "what is to be otherwise").strip():
             raise Faulted(Fault("VAL-001", "no changes were asked for; say what is to be otherwise"))
         run.ctx.changes = text
         return await self._go(Event.REQUEST_CHANGES)
@@ -327,7 +330,7 @@ class Approval:
 
     async def _go(self, event: Event, why: str = "") -> Status:
         run = self._run(event.value)
-        run.ctx.why = why
+        run.ctx.why = spoken(why, "the reason")
         await self._session.drive(run, event)
         return self._status()
 

@@ -46,6 +46,11 @@ class Projection:
         fold(self._stack, kind, body)
         self._at = float(body.get("at", self._at) or self._at)
 
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The changes to files that an undo would take back, oldest first."""
+        return tuple(self._stack.values())
+
     def changed(self, seq: int) -> dict[str, bytes]:
         """Return the files that are to be written, `state.json` last; they count as written."""
         files = self.files(seq)

@@ -2,7 +2,7 @@
 
 Nothing is resumed by itself: what was being executed is Paused, and a person resumes or cancels (seed 001, B9, B10).
 
-    Executing          Paused, the open step undone, the completed ones kept
+    Executing          Paused, the open step undone, the completed ones kept, a command that still runs ended
     Paused             Paused
     Cancelling         goes on
     Completed          goes on to Idle
@@ -10,7 +10,7 @@ Nothing is resumed by itself: what was being executed is Paused, and a person re
     Planning           Idle; the intent is kept, and can be confirmed
     AwaitingApproval   stays while the plan's targets are as they were and it has not expired, else Idle
     Failed, Idle       stay
-    anything else      Failed: a projection that is not what the journal says
+    anything else      Failed: a projection that is not what the journal says, or a command of a person that is missing
 
 Every recovery may itself be cut short: the next one does the same again.
 """
@@ -22,6 +22,7 @@ from typing import Any
 
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.model import Event, PlanStatus, State
+from orchestrator.runtime.approval.listener import CommandLost
 from orchestrator.runtime.approval.session import Session
 from orchestrator.runtime.approval.status import Recovered
 from orchestrator_callbacks.approval import before
@@ -57,7 +58,8 @@ async def recover(session: Session) -> Recovered | None:
 async def _corrupt(session: Session, run: ApprovalRun) -> Recovered:
     """Trust nothing: no step is undone or gone on with before a person has looked."""
     why = str(session.damage)
-    run.ctx.fault, run.ctx.shown = Fault("ST-002", why).plain(), False
+    code = "IPC-007" if isinstance(session.damage, CommandLost) else "ST-002"
+    run.ctx.fault, run.ctx.shown = Fault(code, why).plain(), False
     found = Recovered("corrupt", State.FAILED.value, why, session.clock.time(), options=MANUAL)
     session.journal.projection.forget()
     await _jumped(session, run, State.FAILED, found, corrupt=True)
@@ -68,12 +70,12 @@ async def _corrupt(session: Session, run: ApprovalRun) -> Recovered:
 async def _executing(session: Session, run: ApprovalRun) -> Recovered:
     """Undo the open step and wait for a person."""
     undone = await session.hands.undo_open(run)
-    work = await session.hands.work(run)
+    work, why = await session.hands.work(run), await _crashed(session, run)
     unknown = [f"resume --again, if the command of step {one} may run again" for one in work.unknown]
     found = Recovered(
         run.cursor,
         State.PAUSED.value,
-        CRASHED,
+        why,
         session.clock.time(),
         kept=await session.hands.done(run),
         undone=tuple(change.path for change in undone.changes),
@@ -85,6 +87,12 @@ async def _executing(session: Session, run: ApprovalRun) -> Recovered:
     return found
 
 
+async def _crashed(session: Session, run: ApprovalRun) -> str:
+    """Say what happened, and which commands went on after it."""
+    ended = (await session.hands.work(run)).ended
+    return f"{CRASHED}; the command of step {', '.join(ended)} still ran and was ended" if ended else CRASHED
+
+
 async def _going_on(session: Session, run: ApprovalRun) -> Recovered:
     """Go on with what needs nobody's word."""
     state = run.cursor
@@ -93,7 +101,7 @@ async def _going_on(session: Session, run: ApprovalRun) -> Recovered:
     found = Recovered(
         state,
         run.cursor,
-        CRASHED,
+        await _crashed(session, run),
         session.clock.time(),
         undone=tuple(run.ctx.undone),
         conflicts=tuple(run.ctx.conflicts),
@@ -140,7 +148,7 @@ async def _awaiting(session: Session, run: ApprovalRun) -> Recovered | None:
 async def _stale(session: Session, run: ApprovalRun) -> str:
     shut = before.expired(run)
     if shut is not None:
-        return "it waited for too long"
+        return "it waited for too long" if shut.reason == before.EXPIRED else shut.reason
     try:
         blocked = await session.hands.standing(run)
     except Faulted as error:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import Corrupt, JournalError, OtherGraph, TooNew
+from orchestrator.errors import Corrupt, JournalError, OtherGraph, RunExists, TooNew
+from orchestrator.journal.change import Change
 from orchestrator.journal.files import Hook, silent
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored import StoredRun
@@ -21,6 +22,7 @@ from orchestrator.machines.approval.ending import ending
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.model import ApprovalContext, Event, State
+from orchestrator.machines.approval.path import is_never_allowed
 from orchestrator.machines.approval.ports import Planner
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.ports import Clock
@@ -105,10 +107,13 @@ class Session:
             raise
 
     async def _take_up(self) -> None:
+        begun = (
+            self.folder / projection.STATE
+        ).exists()  # before the journal is read: it is written after that
         head = await record.newest(self.journal)
         if head is not None:
             await self._claim(head)
-        elif (self.folder / projection.STATE).exists():
+        elif begun:
             raise Corrupt(store.EMPTY)
 
     async def _claim(self, head: RunHead) -> None:
@@ -123,6 +128,8 @@ class Session:
             self.journal.projection.begin(head.run_id)
             for one in records:
                 self.journal.projection.take(one.kind, one.body)
+            _refuse_strange(self.journal.projection.changes)
+            self.damage = await listener.lost(run, self.journal)
             self.run = run
             store.tidy(self.folder)
             self.up_to_date = projection.verify(self.folder, self._project_id, head.run_id, records)
@@ -130,7 +137,7 @@ class Session:
             if self.run is None:
                 await self.journal.release(lease)
                 raise
-            self.damage = damage  # of a projection only: the journal can still tell what was
+            self.damage = damage  # of a projection or a command only: the journal can still tell what was
         except BaseException:
             await self.journal.release(lease)
             raise
@@ -147,11 +154,26 @@ class Session:
     # ---- moving ----
 
     async def begin(self, ctx: ApprovalContext, launch: Mapping[str, Any]) -> None:
-        """End the request before, and begin another one; what is not to be kept any longer is removed."""
+        """End the request before, and begin another one; what is not to be kept any longer is removed.
+
+        The one before is let go when there is another: there is always one that nobody else can take up. Only where
+        there was none another process can be quicker. Raises GateRefused then.
+        """
+        before = self.run
         await self._end()
         self.launch = dict(launch)
-        self.run = Run(self.machine, record.run_id(ctx.number), ctx, self.deps)
-        await self.driver.start(self.run)
+        run = self.run = Run(self.machine, record.run_id(ctx.number), ctx, self.deps)
+        try:
+            await self.driver.start(run)
+        except RunExists:
+            self.run = None
+            reason = "another process began to work on this project just now"
+            raise GateRefused(
+                Blocked("state", reason, ("status",), retryable_now=True, code="FS-005")
+            ) from None
+        finally:
+            if before is not None:
+                await self.driver.release(before)
         await self._forget(ctx.number - self.limits.keep_plans)
 
     async def _forget(self, last: int) -> None:
@@ -175,8 +197,6 @@ class Session:
         self.driver.tell(
             RunCompleted(name, run.run_id, run.cursor, outcome.value, reason, now, seconds, *facts)
         )
-        await self.driver.release(run)
-        self.run = None
 
     async def drive(self, run: ApprovalRun, event: Event | None = None) -> None:
         """Fire an event and carry the run on until it waits for a person. Raises why the event was refused."""
@@ -236,6 +256,16 @@ class Session:
 
     def _active(self, run: ApprovalRun) -> float:
         return micros(run.elapsed(self.clock.monotonic()))
+
+
+def _refuse_strange(changes: Iterable[Change]) -> None:
+    """Raise Corrupt for a change that no plan could have made: a project from elsewhere may have a store in it.
+
+    What is undone at a start is written without asking anybody; it must reach nothing that a plan could not.
+    """
+    for change in changes:
+        if is_never_allowed(change.path):
+            raise Corrupt(f"the journal tells of a change to {change.path!r}, which no plan may touch")
 
 
 def _of_this_graph(stored: StoredRun) -> StoredRun:

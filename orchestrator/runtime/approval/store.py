@@ -14,11 +14,13 @@ up to date. Anything else that differs is (`projection.verify`).
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import secrets
 import stat
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,8 @@ def prepare(folder: Path) -> str:
             each.mkdir(mode=0o700, exist_ok=True)
             if stat.S_ISLNK(os.lstat(each).st_mode):
                 raise Faulted(Fault("CFG-003", f"{each.name!r} in {FOLDER!r} is a symlink; remove it"))
-        return project_id(folder) or _new_id(folder)
+        with _alone(folder):  # of two processes that come first at once, one makes the id
+            return project_id(folder) or _new_id(folder)
     except OSError as error:
         raise Faulted(Fault("CFG-003", f"{FOLDER!r} cannot be used: {error.strerror}")) from None
 
@@ -92,6 +95,16 @@ def project_id(folder: Path) -> str:
     except (ValueError, KeyError, TypeError):
         message = f"config.json in {FOLDER!r} cannot be read; remove it to give the project a new id"
         raise Faulted(Fault("ST-002", message)) from None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _new_id(folder: Path) -> str:

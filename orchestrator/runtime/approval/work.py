@@ -30,7 +30,7 @@ from orchestrator.machines.approval.drift import DriftReport
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, Step, StepKind
 from orchestrator.ports import Clock, SystemClock
-from orchestrator.runtime.approval import command
+from orchestrator.runtime.approval import command, orphan
 from orchestrator.runtime.approval.ground import Ground, changed
 from orchestrator.runtime.approval.look import encoded, fault_of, fingerprint
 from orchestrator.runtime.approval.retrying import RETRIES
@@ -62,6 +62,8 @@ class Standing:
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Steps that are not complete though their command was begun and did not end well, as far as anybody knows: id ->
     key of the last try. Nobody runs such a command again without being told to."""
+    cut_short: Mapping[str, str] = field(default_factory=dict)
+    """Steps whose command was begun and did not end as far as anybody knows: id -> key."""
     begun: int = 0
     """Commands of all plans of the run."""
 
@@ -91,11 +93,11 @@ def standing(records: Iterable[AnyRecord], plan: Plan) -> Standing:
         elif kind == "intent":
             changes[key] = label
     unknown = {label: key for label, key in commands.unsettled.items() if label not in steps}
-    ids = plan.ids(unknown)
     return Standing(
         plan.ids(steps),
         plan.ids(commands.ended),
-        dict(zip(ids, unknown.values(), strict=True)),
+        dict(zip(plan.ids(unknown), unknown.values(), strict=True)),
+        dict(zip(plan.ids(commands.open), commands.open.values(), strict=True)),
         commands.begun,
     )
 
@@ -106,13 +108,17 @@ class _Commands:
 
     unsettled: dict[str, str] = field(default_factory=dict)
     """Keys of those that were begun and did not end well."""
+    open: dict[str, str] = field(default_factory=dict)
+    """Keys of those of which nobody knows that they ended."""
     ended: dict[str, None] = field(default_factory=dict)
     begun: int = 0
 
     def fold(self, kind: str, key: str, label: str, exit_code: int | None) -> None:
         if kind == "intent":
-            self.unsettled[label] = key
-        elif kind == "done":
+            self.unsettled[label] = self.open[label] = key
+            return
+        self.open.pop(label, None)
+        if kind == "done":
             self.ended[label] = None
         if kind == "rolled_back" or (kind == "done" and exit_code == 0):
             self.unsettled.pop(label, None)
@@ -121,8 +127,9 @@ class _Commands:
 class StepWork:
     """Does and undoes the steps of a plan, for the owner of a run.
 
-    `records` are all records of the run so far. Raises Faulted with nothing half done, and what the journal raises:
-    after that it is of no more use. Whoever cancels meanwhile, a step and an undo go to their end first.
+    `records` are all records of the run so far; `seconds` bounds each operation on a file (0: nothing does). Raises
+    Faulted with nothing half done, and what the journal raises: after that it is of no more use. Whoever cancels
+    meanwhile, a step and an undo go to their end first.
     """
 
     def __init__(
@@ -136,17 +143,19 @@ class StepWork:
         hook: Hook = silent,
         clock: Clock | None = None,
         caps: PlanCaps | None = None,
+        seconds: float = 0.0,
     ) -> None:
         records = tuple(records)
         self._journal, self._lease, self._plan, self._hook = journal, lease, plan, hook
         self._clock = clock or SystemClock()
-        self._ground = Ground(root, caps)
+        self._ground = Ground(root, caps, seconds)
         self._stack = RollbackStack.recover(
             records,
             journal,
             lease,
             self._ground.root,
             hook=hook,
+            seconds=seconds,
             steps=lambda one: one.startswith(plan.label),
         )
         told = standing(records, plan)
@@ -155,6 +164,9 @@ class StepWork:
         self._begun = told.begun
         self.unknown = dict(told.unknown)
         """Steps whose command may have run: id -> key of the last try. To do such a step runs it once more."""
+        self._cut_short = dict(told.cut_short)
+        self.ended: tuple[str, ...] = ()
+        """Steps whose command still ran though nobody waited for it any more: it was ended before an undo."""
 
     @property
     def done(self) -> tuple[str, ...]:
@@ -172,11 +184,11 @@ class StepWork:
 
     async def undo_open(self) -> Undone:
         """Take back what a crash left of a step that is not complete."""
-        return await _to_its_end(self._undone(self._open))
+        return await _to_its_end(self._undone_alone(self._open))
 
     async def undo_plan(self) -> Undone:
         """Take back every step of the plan, newest first. What was changed outside stays, and is told."""
-        return await _to_its_end(self._undone({change.step for change in self._stack.changes}))
+        return await _to_its_end(self._undone_alone({change.step for change in self._stack.changes}))
 
     async def drift(self) -> DriftReport:
         """Compare every file of the plan with what it must be now."""
@@ -228,7 +240,7 @@ class StepWork:
 
     async def _change(self, step: Step, file: FileChange) -> Fingerprint:
         path, label = file.path, self._plan.step_label(step)
-        found = await asyncio.to_thread(self._ground.look, path)
+        found = await self._ground.found(path)
         expected = self._plan.expected(self._done)[path]
         if found.fingerprint != expected:
             raise Faulted(Fault("FS-006", f"{path!r} is not as it was when the plan was made", path=path))
@@ -254,7 +266,9 @@ class StepWork:
         self.unknown[step.id] = key
         self._hook("command begins")
         try:
-            ran = await command.run(step.argv, root=self._ground.root, seconds=step.timeout)
+            ran = await command.run(
+                step.argv, root=self._ground.root, seconds=step.timeout, mark=self._mark(key)
+            )
         except Faulted as fault:
             await self._append(Draft("rolled_back", {**about, "outcome": "not started"}))
             del self.unknown[step.id]
@@ -271,18 +285,38 @@ class StepWork:
 
     # ---- back ----
 
+    def _mark(self, key: str) -> str:
+        return orphan.mark_of(self._ground.root, self._lease.run_id, key)
+
+    async def _undone_alone(self, labels: set[str]) -> Undone:
+        """Undo steps, once nothing of ours that an owner before us left running can write any more."""
+        if self._cut_short:
+            steps = {self._mark(key): step for step, key in self._cut_short.items()}
+            found = await asyncio.to_thread(orphan.end, steps, command.GRACE)
+            self.ended = tuple(step for mark, step in steps.items() if mark in found)
+            self._cut_short.clear()
+        return await self._undone(labels)
+
     async def _undone(self, labels: set[str]) -> Undone:
         changes: list[Change] = []
         conflicts: list[Conflict] = []
         newest = list(dict.fromkeys(change.step for change in reversed(self._stack.changes)))
         for label in newest:
             if label in labels and not _hidden(self._stack.changes, label, conflicts):
-                part = await self._stack.undo(step=label)
+                part = await self._put_back(label)
                 changes += part.changes
                 conflicts += part.conflicts
                 if not part.conflicts:
                     self._forget(label.removeprefix(self._plan.label))
         return Undone(tuple(changes), tuple(conflicts))
+
+    async def _put_back(self, label: str) -> Undone:
+        try:
+            return await self._stack.undo(step=label)
+        except OSError as error:
+            path = next(change.path for change in reversed(self._stack.changes) if change.step == label)
+            fault = fault_of(error, path).at(label.removeprefix(self._plan.label))
+            raise Faulted(fault) from error
 
     def _forget(self, step_id: str) -> None:
         if step_id in self._done:

@@ -92,6 +92,11 @@ def fake_program(root: Path) -> None:
     (root / "tool").chmod(0o755)
 
 
+def set_id_program(root: Path) -> None:
+    fake_program(root)
+    (root / "tool").chmod(0o4755)
+
+
 def _paths(code: str, paths: Mapping[str, str]) -> Iterator[Hostile]:
     for name, path in paths.items():
         yield Hostile(name, code, (create(path),))
@@ -220,6 +225,13 @@ HOSTILE: tuple[Hostile, ...] = (
         (delete("h.txt"),),
         lambda root: (root / "h.txt").hardlink_to(root.parent / "outside" / "secret.txt"),
     ),
+    Hostile(
+        "edit of a set-id program",
+        "SEC-013",
+        (edit("tool", "@@ -1 +1 @@\n-#!/bin/sh\n+#!/bin/rm\n"),),
+        set_id_program,
+    ),
+    Hostile("delete a set-id program", "SEC-013", (delete("tool"),), set_id_program),
     Hostile("folder as a file", "FS-009", (edit("src"),)),
     Hostile("file as a folder", "FS-009", (create("a.py/x.py"),)),
     Hostile("binary file", "FS-007", (edit("bin.dat"),), written("bin.dat", b"\x00\x01\xff")),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.approval.fault import Faulted
-from orchestrator.runtime.approval import command
+from orchestrator.runtime.approval import command, orphan
 from orchestrator.runtime.approval.work import standing
 from tests.runtime.approval.work_stage import Crash, Stage, project, refused
 
@@ -48,7 +48,7 @@ async def test_a_command_runs_in_the_project_with_few_variables_and_in_a_group_o
     report = await work.perform(stage.plan.steps[0])
     where, variables, leads, heard = json.loads(report.output)
     assert (where, leads, heard, report.exit_code) == (str(root.resolve()), True, "", 0)
-    assert set(variables) <= {*command.KEPT, "LC_CTYPE"}
+    assert set(variables) <= {*command.KEPT, "LC_CTYPE", orphan.MARK}
     records = json.dumps(await stage.bodies())
     assert "sk-secret" not in records
     assert [kind for kind, _ in await stage.bodies()] == ["intent", "done", "done"]
@@ -220,3 +220,26 @@ async def test_a_program_that_a_signal_ended_says_which(root: Path) -> None:
     stage = Stage(root, python("import os; os.kill(os.getpid(), 9)"))
     error = await refused(await stage.begin(), stage.plan, "1")
     assert error.fault.message == f"'python3' was ended by signal {int(signal.SIGKILL)}"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose process it is")
+async def test_what_was_left_running_is_ended_by_its_mark_also_where_it_will_not_and_nothing_else_is(
+    root: Path,
+) -> None:
+    stays = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    marks = [orphan.mark_of(root, "run", f"command-{number}") for number in range(2)]
+    left = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", stays, env={orphan.MARK: mark}, stdout=asyncio.subprocess.PIPE
+        )
+        for mark in marks
+    ]
+    for each in left:
+        assert each.stdout is not None
+        await each.stdout.readline()
+    assert await asyncio.to_thread(orphan.end, marks[:1], 0.05) == {marks[0]}
+    assert await left[0].wait() == -signal.SIGKILL
+    assert left[1].returncode is None
+    left[1].kill()
+    await left[1].wait()
+    assert orphan.end(marks, 0.05) == frozenset()

@@ -288,6 +288,31 @@ async def test_without_a_planner_a_submission_fails_and_says_what_to_configure(t
         assert (status.state, status.error["code"]) == ("Failed", "CFG-001")
 
 
+async def test_what_cannot_be_written_down_is_refused_whoever_says_it_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    half = "half a \ud83d"
+    with pytest.raises(Faulted, match="VAL-001: the name of who asks is no text in UTF-8"):
+        Approval(tmp_path, by=half)
+    async with project(planted(tmp_path)) as approval:
+        with pytest.raises(Faulted, match="VAL-001: the request is no text"):
+            await approval.submit(half)
+        assert (await waiting(approval)).plan_status == "pending"
+        for refused_one in (approval.changes(half), approval.reject(half), approval.cancel(half)):
+            with pytest.raises(Faulted, match=r"VAL-001: .* is no text"):
+                await refused_one
+        with pytest.raises(Faulted, match="VAL-001: the reason is no text"):
+            await Approval.ask(tmp_path, "cancel", why=half)
+        assert (await approval.approve()).plan_status == "completed"
+
+
+async def test_where_there_is_no_plan_there_is_none_to_show(tmp_path: Path) -> None:
+    async with project(planted(tmp_path), Script(intents=((intent(0.1),),))) as approval:
+        await approval.submit("Hm.")
+        assert (await refused(approval.show(), "plan")).reason == "there is no plan"
+        assert (await refused(approval.show(2), "plan")).reason == "there is no plan"
+
+
 async def test_an_empty_request_and_a_command_out_of_place_change_nothing(tmp_path: Path) -> None:
     root = planted(tmp_path)
     async with project(root) as approval:

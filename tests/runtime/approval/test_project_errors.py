@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,28 @@ async def test_an_answer_that_is_none_fails_the_request(tmp_path: Path, said: An
     async with project(planted(tmp_path), Odd()) as approval:
         status = await approval.submit("Please tidy up.")
         assert (status.state, status.error["code"] in RULES) == ("Failed", True)
+
+
+async def test_a_log_that_cannot_be_written_fails_no_request_but_keeps_a_plan_from_being_begun(
+    tmp_path: Path,
+) -> None:
+    class Forgetful(Script):
+        """Is away the first time; meanwhile somebody takes the folder of the logs away."""
+
+        async def extract(self, text: str) -> Any:
+            logs = tmp_path / ".orchestrator/logs"
+            if logs.is_dir():
+                shutil.rmtree(logs)
+                logs.write_text("in its place")
+                raise Faulted(Fault("AI-002", "away"))
+            return await super().extract(text)
+
+    async with project(planted(tmp_path), Forgetful()) as approval:
+        status = await waiting(approval)
+        assert status.error is None
+        with pytest.raises(GateRefused, match="the log cannot be written"):
+            await approval.approve()
+    assert contents(tmp_path) == FILES
 
 
 class Slow(Script):

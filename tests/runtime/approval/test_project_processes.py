@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from orchestrator.errors import Held
 from orchestrator.journal.files import stage
+from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Posted
+from orchestrator.kernel.journal import Lease, Posted
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.ports import SystemClock
+from orchestrator.runtime.approval import store
 from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.approval.status import StepFact
-from tests.runtime.approval.stand import DONE, Script, clock, contents, planted, project, tree, waiting
+from tests.runtime.approval.stand import (
+    DONE,
+    Script,
+    clock,
+    contents,
+    planted,
+    project,
+    refused,
+    tree,
+    waiting,
+)
 
 
 class AtWork:
@@ -113,6 +132,33 @@ async def test_a_wish_that_nobody_read_is_refused_by_the_next_process_and_stops_
     assert control["refused"] == "not possible in AwaitingApproval"
 
 
+async def test_a_command_that_is_missing_is_told_and_the_project_can_be_gone_on_with(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    before = tree(root)
+    async with project(root) as approval:
+        await waiting(approval)
+        for each in ("first", "second", "third"):
+            posted = Posted(each, "cancel", {"why": each}, "bob")
+            await approval._session.journal.post("approval-0001", posted)
+    with contextlib.closing(apsw.Connection(str(root / ".orchestrator/journal.db"))) as store:
+        store.execute("DELETE FROM request WHERE id='second'")
+    async with project(root) as approval:
+        status = await approval.status()
+        assert approval.recovered.found == "corrupt"
+        assert (status.state, status.error["code"]) == ("Failed", "IPC-007")
+        assert "not all are there" in status.error["message"]
+    async with project(root) as approval:
+        assert approval.recovered is None
+        records = await approval._session.journal.load("approval-0001")
+        controls = [one.body for one in records if one.kind == "control"]
+        assert [(one["kind"], one["number"]) for one in controls] == [("lost", 2), ("cancel", 3)]
+        assert all(one["refused"] for one in controls)
+        await approval.shown()
+        await approval.acknowledge()
+        assert (await waiting(approval)).state == "AwaitingApproval"
+    assert tree(root) == before
+
+
 async def test_looking_writes_nothing_not_even_a_folder(tmp_path: Path) -> None:
     root = planted(tmp_path)
     assert (await Approval.look(root)).state == "Idle"
@@ -158,3 +204,57 @@ async def test_a_process_that_comes_while_another_writes_disturbs_no_write(tmp_p
     staged.commit()
     work.go.set()
     assert await task == "Idle completed"
+
+
+def test_of_two_processes_that_come_first_at_once_one_gives_the_project_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, drawn = threading.Barrier(2), secrets.token_hex
+
+    def drawing(size: int) -> str:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # for another one that draws, too
+        return drawn(size)
+
+    monkeypatch.setattr(secrets, "token_hex", drawing)
+    folder = tmp_path / ".orchestrator"
+    with ThreadPoolExecutor(2) as threads:
+        ids = [made.result() for made in [threads.submit(store.prepare, folder) for _ in range(2)]]
+    assert ids == [store.project_id(folder)] * 2
+
+
+async def test_of_two_processes_that_submit_first_at_once_one_is_told_to_look_again(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    async with project(root) as quick, project(root) as slow:
+        await waiting(quick)
+        refusal = await refused(slow.submit("Me too."), "state", "FS-005")
+        assert (refusal.reason, refusal.retryable_now) == (
+            "another process began to work on this project just now",
+            True,
+        )
+        assert (await quick.approve()).plan_status == "completed"
+    async with project(root) as approval:
+        assert approval.recovered is None
+        assert (await approval.status()).plan_status == "completed"
+    assert contents(root) == DONE
+
+
+class Watched(MemoryJournal):
+    """Tells who held the request before when the next one began."""
+
+    held: str | None = None
+
+    async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
+        if run_id != "approval-0001":
+            self.held = (await self.head("approval-0001")).owner
+        return await super().create(run_id, owner, body)
+
+
+async def test_between_two_requests_nobody_else_can_take_up_the_first(tmp_path: Path) -> None:
+    journal = Watched()
+    async with project(planted(tmp_path), journal=journal) as approval:
+        await waiting(approval)
+        await approval.reject()
+        await waiting(approval, "Something else.")
+        assert journal.held is not None
+        assert (await journal.head("approval-0001")).owner is None

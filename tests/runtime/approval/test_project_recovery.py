@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,21 @@ from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
 from orchestrator.kernel.record import Observer, RunRecovered
+from orchestrator.machines.approval.plan import FileChange, Plan, Step, StepKind, StepOutcome
+from orchestrator.runtime.approval.look import fingerprint
 from orchestrator.telemetry.metrics import Metrics
-from tests.runtime.approval.stand import DONE, FILES, Script, clock, contents, planted, project, tree, waiting
+from tests.runtime.approval.stand import (
+    DONE,
+    FILES,
+    Script,
+    clock,
+    contents,
+    planted,
+    project,
+    refused,
+    tree,
+    waiting,
+)
 
 
 class Until(CrashingJournal):
@@ -164,3 +178,54 @@ async def test_a_host_may_pass_observers_that_count(tmp_path: Path) -> None:
         assert registry.get_sample_value("orchestrator_transitions_total", labels) == 0
         await waiting(approval)
         assert registry.get_sample_value("orchestrator_transitions_total", labels) == 1
+
+
+@pytest.mark.parametrize("path", [".git/hooks/pre-commit", "src/../.git/config", ".ORCHESTRATOR/journal.db"])
+async def test_a_store_that_tells_of_a_change_that_no_plan_could_make_puts_nothing_back(
+    tmp_path: Path, path: str
+) -> None:
+    root = planted(tmp_path / "cloned")
+    (root / ".git/hooks").mkdir(parents=True)
+    await crashed_in(root, "Executing")
+    before = tree(root)
+    content = b"#!/bin/sh\nowned\n"
+    digest = hashlib.sha256(content).hexdigest()
+    forged = {"effect": "file", "key": "file-99", "step": "plan-1.1/1", "change": "delete", "path": path}
+    forged |= {"before": digest, "after": None, "mode": 0o755, "folders": []}
+    async with SqliteJournal(root / ".orchestrator/journal.db") as journal:
+        lease = await journal.claim("approval-0001", "somebody")
+        await journal.append(lease, [Draft("intent", forged)], {digest: content})
+        await journal.release(lease)
+    async with project(root) as approval:
+        status = await approval.status()
+        assert (status.state, status.error["code"]) == ("Failed", "ST-002")
+        assert "no plan" in status.error["message"]
+        assert status.actions == ("acknowledge --discard",)
+        assert tree(root) == before
+        assert (await approval.acknowledge(discard=True)).state == "Idle"
+    assert tree(root) == before
+
+
+async def test_a_stored_plan_that_breaks_the_rules_is_not_begun_whoever_has_approved_it(
+    tmp_path: Path,
+) -> None:
+    root = planted(tmp_path)
+    before = tree(root)
+    hidden = Step(id="1", kind=StepKind.CREATE, files=(FileChange(path=".git/hooks/x", content="x\n"),))
+    async with project(root) as approval:
+        await waiting(approval)
+        run = approval._session.run
+        plan = Plan.read(run.ctx.plan)
+        made = fingerprint(".git/hooks/x", b"x\n")
+        forged = plan.model_copy(
+            update={
+                "steps": (hidden,),
+                "targets": (fingerprint(".git/hooks/x", None),),
+                "outcomes": (StepOutcome(step="1", files=(made,)),),
+            }
+        )
+        run.ctx.plan, run.ctx.previewed = forged.plain(), forged.digest
+        refusal = await refused(approval.approve(), "plan", "SEC-004")
+        assert ".git/hooks/x" in refusal.reason
+        assert (await approval.status()).plan_status == "expired"
+    assert tree(root) == before

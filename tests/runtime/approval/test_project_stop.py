@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from orchestrator.machines.approval.fault import Fault
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.runtime.approval.status import StepFact
+from orchestrator.testing.clock import FakeClock
 from tests.runtime.approval.stand import (
     DONE,
     DRAFT,
@@ -47,6 +49,36 @@ async def test_just_before_its_time_it_may_still_be_carried_out(tmp_path: Path) 
         await waiting(approval)
         await hands.advance(1799.0)
         assert (await approval.approve()).plan_status == "completed"
+
+
+@pytest.mark.parametrize(("back", "holds"), [(59.0, True), (61.0, False), (7 * 86_400.0, False)])
+async def test_a_plan_does_not_live_longer_because_the_clock_was_set_back(
+    tmp_path: Path, back: float, holds: bool
+) -> None:
+    root = planted(tmp_path)
+    before = tree(root)
+    async with project(root, clock=FakeClock(2_000_000_000.0, auto=True)) as approval:
+        await waiting(approval)
+        await approval.approve(start=False)
+    async with project(root, clock=FakeClock(2_000_000_000.0 - back, auto=True)) as approval:
+        if holds:
+            assert (await approval.execute()).plan_status == "completed"
+        else:
+            assert "the clock was set back since the plan was made" in approval.recovered.why
+            assert ((await approval.status()).state, (await approval.status()).plan_status) == (
+                "Idle",
+                "expired",
+            )
+            assert tree(root) == before
+
+
+async def test_a_clock_that_is_set_back_meanwhile_is_told_to_who_approves(tmp_path: Path) -> None:
+    hands = FakeClock(2_000_000_000.0, auto=True)
+    async with project(planted(tmp_path), clock=hands) as approval:
+        await waiting(approval)
+        hands._start -= 3600.0  # the time of day only; what has passed has passed
+        error = await refused(approval.approve(), "plan", "ST-004")
+        assert "the clock was set back" in error.reason
 
 
 async def test_a_plan_whose_target_changed_since_expires_and_names_the_file(tmp_path: Path) -> None:
@@ -169,3 +201,26 @@ async def test_a_pause_that_comes_after_the_last_step_began_changes_nothing(tmp_
         approval._session.hands._planner._planner = Script([short])
         await waiting(approval)
         assert (await approval.approve()).plan_status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("wish", "ends"), [("cancel", ("Idle", "cancelled")), ("pause", ("Paused", "approved"))]
+)
+async def test_a_step_that_only_waits_for_its_turn_is_not_begun_after_a_cancel_or_a_pause(
+    tmp_path: Path, wish: str, ends: tuple[str, str]
+) -> None:
+    root = planted(tmp_path)
+    before = tree(root)
+    hands = FakeClock()
+    async with project(root, clock=hands, limits=ApprovalLimits(writes_per_minute=1)) as approval:
+        await waiting(approval)
+        task = asyncio.create_task(approval.approve())
+        async with asyncio.timeout(20):
+            while not hands.slept:  # noqa: ASYNC110 - the second write of the minute waits by this clock
+                await asyncio.sleep(0.01)
+            getattr(approval, f"ask_{wish}")()
+            status = await task
+        assert (status.state, status.plan_status) == ends
+        records = await approval._session.journal.load("approval-0001")
+        assert {one.body["step"] for one in records if one.kind in ("step", "intent")} == {"plan-1.1/1"}
+    assert (tree(root) == before) is (wish == "cancel")

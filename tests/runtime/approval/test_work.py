@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.runtime.approval.ground import Ground
@@ -56,6 +57,77 @@ async def test_line_ends_and_byte_order_mark_of_a_file_stay(root: Path, ending: 
     stage = Stage(root, {"id": "1", "kind": "edit", "files": [{"path": "w.txt", "diff": diff}]})
     await all_done(await stage.begin(), stage.plan)
     assert (root / "w.txt").read_bytes() == f"{mark}one{ending}three".encode()
+
+
+FILES = {
+    "script.sh": (b"#!/bin/sh\ntwo\n", 0o755),
+    "private": (b"two\n", 0o600),
+    "read-only": (b"two\n", 0o444),
+    "empty": (b"", 0o664),
+    "not ended": (b"one\ntwo", 0o644),
+    "windows": (b"one\r\ntwo\r\n", 0o644),
+    "sticky": (b"two\n", 0o1644),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["edit", "delete"])
+async def test_every_kind_of_file_comes_back_with_its_bytes_and_mode(
+    root: Path, name: str, kind: str
+) -> None:
+    content, mode = FILES[name]
+    (root / "src" / name).write_bytes(content)
+    (root / "src" / name).chmod(mode)
+    before = tree(root)
+    file = {"path": f"src/{name}"}
+    if kind == "edit":
+        file["diff"] = patch.make(f"src/{name}", content.decode(), content.decode() + "more\n")
+    stage = Stage(root, {"id": "1", "kind": kind, "files": [file]})
+    work = await stage.begin()
+    await all_done(work, stage.plan)
+    if kind == "edit":
+        assert tree(root)[f"src/{name}"] == (before[f"src/{name}"][0], content + b"more\n")
+    else:
+        assert not (root / "src" / name).exists()
+    work = await stage.again()
+    assert (await work.undo_plan()).conflicts == ()
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("kind", ["edit", "delete"])
+@pytest.mark.parametrize("when", ["after the plan", "after the step"])
+async def test_a_mode_that_somebody_else_sets_is_no_drift_and_is_kept_like_any_edit(
+    root: Path, kind: str, when: str
+) -> None:
+    file = {"path": "a.py"} | ({"diff": EDIT} if kind == "edit" else {})
+    stage = Stage(root, {"id": "1", "kind": kind, "files": [file]})
+    work = await stage.begin()
+    before = (root / "a.py").read_bytes()
+    if when == "after the plan":
+        (root / "a.py").chmod(0o755)
+        assert not await work.drift()
+    await all_done(work, stage.plan)
+    if when == "after the step" and kind == "edit":
+        (root / "a.py").chmod(0o755)
+        assert not await work.drift()
+    assert (await work.undo_plan()).conflicts == ()
+    kept = when == "after the plan" or kind == "edit"
+    assert (root / "a.py").read_bytes() == before
+    assert stat.S_IMODE((root / "a.py").stat().st_mode) == (0o755 if kept else 0o640)
+
+
+@pytest.mark.parametrize("bits", [0o4755, 0o2755])
+async def test_a_file_with_the_rights_of_its_owner_is_changed_by_no_plan_and_by_no_step(
+    root: Path, bits: int
+) -> None:
+    stage = Stage(root, STEPS[1])
+    work = await stage.begin()
+    (root / "a.py").chmod(bits)
+    before = tree(root)
+    assert (await refused(work, stage.plan, "2")).code == "SEC-013"
+    with pytest.raises(Faulted, match="SEC-013"):
+        await Ground(root).validated(stage.draft, plan_id="plan-2", version=1)
+    assert tree(root) == before
 
 
 async def test_a_step_that_fails_at_its_second_file_takes_the_first_one_back(root: Path) -> None:

@@ -1,0 +1,126 @@
+"""A file system that does not answer: no operation on a file is waited for longer than its limit (systems.md 5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.limits import ApprovalLimits
+from orchestrator.runtime.approval.ground import Ground
+from tests.runtime.approval.stand import planted, waiting
+from tests.runtime.approval.stand import project as opened
+from tests.runtime.approval.work_stage import STEPS, Stage, project, refused, tree
+
+LIMIT = 0.5
+"""Seconds; more than anything takes that does not hang."""
+
+
+class Disk:
+    """Hangs the thread that comes to a boundary for the first time, until it is let go."""
+
+    def __init__(self, boundary: str) -> None:
+        self._boundary = boundary
+        self.answers = threading.Event()
+        self.went_on = threading.Event()
+        self.hung = False
+
+    def __call__(self, name: str) -> None:
+        if name == self._boundary and not self.hung:
+            self.hung = True
+            self.answers.wait(30)
+            self.went_on.set()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return project(tmp_path / "project")
+
+
+@pytest.fixture
+def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
+    made = Disk(request.param)
+    yield made
+    made.answers.set()
+
+
+async def tidy(root: Path) -> None:
+    """Wait until the thread that hung has taken away what it had prepared."""
+    async with asyncio.timeout(10):
+        while [path for path in root.rglob("*") if path.suffix == ".tmp"]:  # noqa: ASYNC110 - a file tells nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("step", ["1", "2"])
+@pytest.mark.parametrize("disk", ["written", "renamed"], indirect=True)
+async def test_a_write_that_hangs_fails_its_step_which_is_taken_back_and_stays_so(
+    root: Path, step: str, disk: Disk
+) -> None:
+    before = tree(root)
+    stage = Stage(root, STEPS[int(step) - 1])
+    work = await stage.begin(hook=disk, seconds=LIMIT)
+    error = await refused(work, stage.plan, step)
+    assert (error.code, error.retryable, work.done) == ("FS-012", False, ())
+    assert "does not answer" in str(error)
+    disk.answers.set()
+    assert await asyncio.to_thread(disk.went_on.wait, 10)
+    await tidy(root)
+    assert tree(root) == before
+    assert not await work.drift()
+
+
+@pytest.mark.parametrize("disk", ["written"], indirect=True)
+async def test_an_undo_that_hangs_says_so_and_can_be_asked_for_again(root: Path, disk: Disk) -> None:
+    before = tree(root)
+    stage = Stage(root, STEPS[1])
+    work = await stage.begin()
+    await work.perform(stage.plan.steps[0])
+    work = await stage.again(hook=disk, seconds=LIMIT)
+    with pytest.raises(Faulted, match="FS-012: step 2: 'a\\.py' is on a file system"):
+        await work.undo_plan()
+    disk.answers.set()
+    assert (await work.undo_plan()).conflicts == ()
+    await tidy(root)
+    assert tree(root) == before
+
+
+async def test_looking_at_a_project_that_does_not_answer_is_given_up(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(root, STEPS[1])
+    work = await stage.begin(seconds=LIMIT)
+    answers, opening = threading.Event(), os.open
+    monkeypatch.setattr(os, "open", lambda *args, **more: answers.wait(30) and opening(*args, **more))
+    try:
+        assert (await refused(work, stage.plan, "2")).code == "FS-012"
+        with pytest.raises(Faulted, match="FS-012"):
+            await Ground(root, seconds=LIMIT).validated(stage.draft, plan_id="plan-2", version=1)
+    finally:
+        answers.set()
+
+
+@pytest.mark.parametrize("disk", ["verified"], indirect=True)
+async def test_a_plan_on_such_a_disk_ends_in_failed_with_every_file_as_it_was(
+    tmp_path: Path, disk: Disk
+) -> None:
+    root = planted(tmp_path / "project")
+    before = tree(root)
+    options = {"journal": MemoryJournal(), "limits": ApprovalLimits(file_seconds=LIMIT)}
+    async with opened(root, hook=disk, **options) as approval:
+        await waiting(approval)
+        status = await approval.approve()
+        assert (status.state, status.error["code"], status.error["step"]) == ("Failed", "FS-012", "1")
+        disk.answers.set()
+        assert await asyncio.to_thread(disk.went_on.wait, 10)
+    await tidy(root)
+    assert {name: what for name, what in tree(root).items() if not name.startswith(".orchestrator")} == before
+
+
+def test_the_limit_is_that_of_the_knowledge_base() -> None:
+    assert ApprovalLimits().file_seconds == 30.0
