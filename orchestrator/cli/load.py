@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli.output import shown
 from orchestrator.errors import ConfigError, GraphError
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.settings import build
@@ -75,7 +76,7 @@ def params_from(pairs: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"param {pair!r} is not of the form name=value")
         try:
             params[name.strip()] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             params[name.strip()] = value
     return params
 
@@ -85,8 +86,8 @@ def _value(name: str, text: str) -> object:
         return text
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"limit {name}: {text!r} is not JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"limit {name}: {shown(text, 80)!r} is not JSON ({error})") from error
 
 
 def members_of(limits: Limits) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def schema_from(file: Path) -> Mapping[str, Any]:
     """Return the JSON schema in a file. Raises ConfigError when it is none, or OSError."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not JSON ({error})") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{file} holds no JSON schema: a schema is an object")

@@ -62,6 +62,14 @@ BAD = [
     (("replay", "two.jsonl", "--limit", "max_turns=1"), "limits.max_turns; known: "),
     (("replay", "two.jsonl", "--speed", "-1"), "speed is -1; it must be 0 (do not wait) or more"),
     (("replay", "two.jsonl", "--speed", "nan"), "speed is nan"),
+    (("replay", "two.jsonl", "--speed", "inf"), "speed is inf; it must be 0 (do not wait) or more"),
+    (("report", "deep.json"), "deep.json: no line of a transition"),
+    ((*ANSWERS, "--output-schema", "deep.json"), "deep.json is not JSON (maximum recursion depth"),
+    ((*ANSWERS, "--limit", "tool_caps=" + "[" * 100_000), "is not JSON (maximum recursion depth"),
+    ((*ANSWERS, "--limit", "max_cost=inf"), "max_cost is more than a journal can keep; it must be 0 (off)"),
+    ((*RUN, "replay:deep.json"), "deep.json: is nested too deeply"),
+    (("ralph", "tasks", "digits/prd.json"), "prd.json: cannot be read: Exceeds the limit (4300 digits)"),
+    (("pipeline", "run", "deep.toml"), "deep.toml is not TOML (maximum recursion depth"),
     (("replay", "two.jsonl", "--speed", "fast"), "Invalid value for '--speed'"),
     (("replay", "two.jsonl", "--json", "--live"), "give one of them"),
     (
@@ -78,7 +86,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), BAD, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+    ("arguments", "said"), BAD, ids=lambda value: " ".join(value)[:80] if isinstance(value, tuple) else ""
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
     cli: Cli, one_sentence: Callable[..., str], folder: Path, arguments: tuple[str, ...], said: str
@@ -89,6 +97,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     (folder / "needy.py").write_text("import what_it_needs\n")
     (folder / "malformed.jsonl").write_text('{"messages": [\n')
     (folder / "list.json").write_text("[]")
+    (folder / "deep.json").write_text("[" * 100_000)
+    (folder / "deep.toml").write_text("a = " + "[" * 100_000)
+    (folder / "digits").mkdir()
+    (folder / "digits" / "prd.json").write_text("9" * 5_000)
     (folder / "bad_schema.json").write_text('{"type": "moon"}')
     (folder / "two.jsonl").write_text(
         '{"id": "a", "messages": [{"role": "user", "content": "x"}]}\n'
