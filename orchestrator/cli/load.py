@@ -1,4 +1,4 @@
-"""What a command line names: things in modules, limits, files. Every fault is one ConfigError."""
+"""What a command line names: things in modules, limits, files, words. Every fault is one ConfigError."""
 
 from __future__ import annotations
 
@@ -15,6 +15,28 @@ from orchestrator.cli.output import shown
 from orchestrator.errors import ConfigError, GraphError
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.settings import build
+
+
+def heard(text: str, what: str) -> str:
+    """Return what a person says; `-` is standard input. Raises ConfigError for what is no text."""
+    try:
+        if text != "-":
+            text.encode()  # bytes that are no UTF-8 come from the shell as halves of characters
+            return text
+        raw = getattr(sys.stdin, "buffer", None)
+        return str(sys.stdin.read()) if raw is None else str(raw.read().decode())
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what} is no text: character {error.start + 1:,} is not UTF-8") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what} is no text: byte {error.start:,} is not UTF-8") from error
+
+
+def prompt_of(text: str) -> str:
+    """Return what is asked; `-` is standard input. Raises ConfigError for what is no text, or says nothing."""
+    prompt = heard(text, "the prompt")
+    if not prompt.strip():
+        raise ConfigError("the prompt is empty; give text, or - for standard input")
+    return prompt
 
 
 def imported(spec: str, what: str) -> Any:

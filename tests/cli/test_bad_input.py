@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import io
+import json
+import os
 import socket
 import subprocess
 import sys
@@ -180,3 +183,36 @@ def test_a_missing_extra_names_the_install_line(folder: Path, package: str) -> N
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     expected = f"orchestrator: {package} is not installed: pip install 'fsm-orchestrator[cli]'\n"
     assert (done.returncode, done.stderr) == (2, expected)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "given", "said"),
+    [
+        ("-", b"Hi \xff", "the prompt is no text: byte 3 is not UTF-8"),
+        ("-", b" \n", "the prompt is empty; give text, or - for standard input"),
+        ("", b"", "the prompt is empty"),
+        (os.fsdecode(b"Hi\xff"), b"", "the prompt is no text: character 3 is not UTF-8"),
+    ],
+)
+def test_a_prompt_that_is_no_text_is_one_sentence(
+    cli: Cli,
+    one_sentence: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    prompt: str,
+    given: bytes,
+    said: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    done = cli("run", prompt, "--model", "python:models:answers")
+    assert (done.code, said in one_sentence(done)) == (2, True)
+
+
+@pytest.mark.parametrize(("ends", "code"), [("<&- >&-", 0), (">/dev/full", 1)])
+def test_a_stream_that_is_closed_or_full_is_no_traceback_and_no_bad_input(
+    cli: Cli, folder: Path, ends: str, code: int
+) -> None:
+    run = f"exec {sys.executable} -W error -m orchestrator run hi --model python:models:answers {ends}"
+    done = subprocess.run(["sh", "-c", run], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    [found] = cli("runs", "list", "--json").out.splitlines()
+    assert json.loads(found)["outcome"] == "completed"  # what could not be shown was done all the same
