@@ -13,6 +13,7 @@ from orchestrator.cli.load import params_from
 from orchestrator.cli.output import shown
 from orchestrator.cli.pipeline.run import View, check_output, conducted
 from orchestrator.cli.pipeline.spec import Spec
+from orchestrator.cli.runs.carrier import refuse_other
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.store import Store, at_journal, journal_file
@@ -22,7 +23,6 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.runtime.orchestration import checkpoint
 from orchestrator.settings import build
 
 
@@ -71,10 +71,7 @@ def resume_run(wanted: Wanted) -> int:
 async def _found(store: Store, name: str) -> tuple[RunHead, Mapping[str, Any], Mapping[str, Any]]:
     """Return a run of the pipeline, its first record and its limits. Raises ConfigError for any other run."""
     head = await store.run(name)
-    if head.graph != PIPELINE.name:
-        loads = "`CheckpointManager.load_state_machine` goes on with it"
-        there = loads if head.graph == checkpoint.GRAPH else f"`{store.command('resume', head.run_id)}`"
-        raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}: {there}")
+    refuse_other(store, head, PIPELINE.name)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
     return head, stored.created, stored.context.get("limits") or {}
 

@@ -12,6 +12,7 @@ from orchestrator.cli.output import shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.made import Made
 from orchestrator.cli.rlm.run import View, conducted
+from orchestrator.cli.runs.carrier import refuse_other
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.store import Store, at_journal
@@ -68,9 +69,7 @@ def resume_run(wanted: Wanted) -> int:
 async def _found(store: Store, name: str) -> tuple[RunHead, Mapping[str, Any], Mapping[str, Any]]:
     """Return a run of a mode, its first record and its limits. Raises ConfigError for any other run."""
     head = await store.run(name)
-    if head.graph not in GRAPHS:
-        there = store.command("resume", head.run_id)
-        raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}: `{there}`")
+    refuse_other(store, head, *GRAPHS)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
     return head, stored.created, stored.context.get("limits") or {}
 
