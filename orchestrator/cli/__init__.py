@@ -5,12 +5,16 @@ Nothing is imported before it is needed: `--help` pays for typer only.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NoReturn
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Where something was begun that could not be written: no fault of the input."""
 
 
 @dataclass(slots=True)
@@ -29,6 +33,7 @@ def _status(arguments: Sequence[str]) -> int:
     from orchestrator.cli.exit import Exit
     from orchestrator.cli.output import complain
 
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):  # recorded text may hold what the terminal's encoding cannot show
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -45,6 +50,13 @@ def _status(arguments: Sequence[str]) -> int:
         return code
     finally:
         _flush()
+
+
+def _open_what_is_closed() -> None:
+    """Give a process that was started without a stream (`>&-`) an empty one, so that no file of ours becomes it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
 
 
 def _carried_out(arguments: Sequence[str], options: Options) -> int:
@@ -82,6 +94,7 @@ def explained(error: BaseException) -> tuple[int, str]:
         case errors.OrchestratorError() | errors.MissingExtra():
             sentence = str(error)
         case OSError():
+            code = Exit.FAILED if error.errno in _FULL else Exit.USAGE
             sentence = f"{error.filename or 'input or output'}: {error.strerror or error}"
         case _ if hasattr(error, "format_message"):  # typer's: their base has moved between its versions
             sentence = _usage(error)

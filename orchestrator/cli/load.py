@@ -1,4 +1,4 @@
-"""What a command line names: things in modules, limits, files. Every fault is one ConfigError."""
+"""What a command line names: things in modules, limits, files, words. Every fault is one ConfigError."""
 
 from __future__ import annotations
 
@@ -11,9 +11,32 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli.output import shown
 from orchestrator.errors import ConfigError, GraphError
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.settings import build
+
+
+def heard(text: str, what: str) -> str:
+    """Return what a person says; `-` is standard input. Raises ConfigError for what is no text."""
+    try:
+        if text != "-":
+            text.encode()  # bytes that are no UTF-8 come from the shell as halves of characters
+            return text
+        raw = getattr(sys.stdin, "buffer", None)
+        return str(sys.stdin.read()) if raw is None else str(raw.read().decode())
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what} is no text: character {error.start + 1:,} is not UTF-8") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what} is no text: byte {error.start:,} is not UTF-8") from error
+
+
+def prompt_of(text: str) -> str:
+    """Return what is asked; `-` is standard input. Raises ConfigError for what is no text, or says nothing."""
+    prompt = heard(text, "the prompt")
+    if not prompt.strip():
+        raise ConfigError("the prompt is empty; give text, or - for standard input")
+    return prompt
 
 
 def imported(spec: str, what: str) -> Any:
@@ -75,7 +98,7 @@ def params_from(pairs: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"param {pair!r} is not of the form name=value")
         try:
             params[name.strip()] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             params[name.strip()] = value
     return params
 
@@ -85,8 +108,8 @@ def _value(name: str, text: str) -> object:
         return text
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"limit {name}: {text!r} is not JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"limit {name}: {shown(text, 80)!r} is not JSON ({error})") from error
 
 
 def members_of(limits: Limits) -> dict[str, Any]:
@@ -98,7 +121,7 @@ def schema_from(file: Path) -> Mapping[str, Any]:
     """Return the JSON schema in a file. Raises ConfigError when it is none, or OSError."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not JSON ({error})") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{file} holds no JSON schema: a schema is an object")

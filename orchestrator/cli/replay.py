@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ def _checked(wanted: Wanted) -> list[Path]:
         raise ConfigError("nothing to replay: give a PATH, or --bundled")
     if wanted.json and wanted.live:
         raise ConfigError("--live is for watching and --json prints data; give one of them")
-    if wanted.speed is not None and not wanted.speed >= 0:
+    if wanted.speed is not None and not 0 <= wanted.speed < math.inf:
         raise ConfigError(f"speed is {wanted.speed:g}; it must be 0 (do not wait) or more")
     for path in paths:
         if not path.is_dir():

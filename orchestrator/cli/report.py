@@ -97,7 +97,13 @@ class Log:
             known = line.get("msg") in ("fsm.transition", "run.completed")
             if known and not self._added(line):
                 self.repeated += 1
-        except (ValueError, KeyError, TypeError, AttributeError):  # not JSON, or not a line of ours
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ):  # not JSON, or not a line of ours
             self.unreadable += 1
             self.first_unreadable = self.first_unreadable or where
 

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.address import Address
 from orchestrator.cli.output import shown
 from orchestrator.cli.pipeline.run import check_output
+from orchestrator.cli.runs.carrier import refuse_other
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.store import Store
@@ -53,16 +54,11 @@ class Wanted:
 
 
 async def found(
-    store: Store, name: str, graphs: Mapping[str, str | None]
+    store: Store, name: str, *graphs: str
 ) -> tuple[RunHead, Mapping[str, Any], Mapping[str, Any]]:
-    """Return a run, its first record and its limits. Raises ConfigError for one of another graph.
-
-    `graphs` has None for the graphs that are meant, and for others what goes on with their runs where it is no command.
-    """
+    """Return a run of one of these graphs, its first record and its limits. Raises ConfigError for one of another."""
     head = await store.run(name)
-    if head.graph not in graphs or graphs[head.graph] is not None:
-        there = graphs.get(head.graph) or f"`{store.command('resume', head.run_id)}`"
-        raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}: {there}")
+    refuse_other(store, head, *graphs)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
     return head, stored.created, stored.context.get("limits") or {}
 

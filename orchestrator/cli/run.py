@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from uuid import uuid4
 from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, Parts
-from orchestrator.cli.load import limits_from
+from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, Words, streamed
@@ -70,7 +69,7 @@ def run_prompt(asked: Asked) -> int:
     launch = Launch.here(settings, **asked.made)
     parts = Parts.of(launch)
     limits = limits_from(asked.limits, settings.limits)
-    prompt = sys.stdin.read() if asked.prompt == "-" else asked.prompt
+    prompt = prompt_of(asked.prompt)
     options: dict[str, Any] = {"run_id": run_id, "conversation_id": asked.conversation}
     if not asked.stream:
         view = View(run_id, asked.journal, asked.log, asked.json)

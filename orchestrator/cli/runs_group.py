@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import typer
@@ -96,7 +95,9 @@ def reject(run: given.RunId, *, end: given.End = False, which: given.Which, aski
 @spread
 def respond(run: given.RunId, text: given.Content, *, which: given.Which, asking: given.Asking) -> None:
     """Give the result of a call yourself; nothing is run."""
-    _post("respond", run, asking, **vars(which), content=sys.stdin.read() if text == "-" else text)
+    from orchestrator.cli.load import heard
+
+    _post("respond", run, asking, **vars(which), content=heard(text, "the result"))
 
 
 @group.command()

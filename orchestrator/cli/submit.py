@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.load import limits_from
+from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.rlm.made import context_from
 from orchestrator.cli.run import new_id
@@ -48,7 +47,7 @@ class Wanted:
 def submit_run(wanted: Wanted) -> int:
     """Put the run into the journal, tell the dispatcher, and return the exit code. Raises ConfigError, RunError."""
     address = database(wanted.journal, "`submit` leaves")
-    prompt = sys.stdin.read() if wanted.prompt == "-" else wanted.prompt
+    prompt = prompt_of(wanted.prompt)
     run_id = new_id(wanted.run_id)
     try:
         placer: Placer | None = dispatcher(wanted.dispatcher, address, wanted.caps)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +21,12 @@ from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.engines.agent import Agent, refuse_bound
 from orchestrator.engines.dispatcher import Caps, Dispatcher
+from orchestrator.engines.order import Order
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
+from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.settings import Settings
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.metrics import Metrics
@@ -68,13 +70,15 @@ def work(wanted: Wanted) -> int:
         raise ConfigError(
             f"{', '.join(useless)}: these are for an agent of --model, and --agent makes its own"
         )
+    _look(wanted)
+    limits = limits_from(wanted.limits, settings.limits)
     parts = Parts.of(launch) if own else None
     placing = dispatcher(wanted.dispatcher, address, wanted.caps)
     name = wanted.name or f"{socket.gethostname()}-{_few()}"
     with logging_to(wanted.log, settings.log_level) as logs:
         metrics = Metrics()
         return asyncio.run(
-            _work(wanted, _Making(launch, parts, [metrics, *logs]), placing, address, name, settings)
+            _work(wanted, _Making(launch, parts, limits, [metrics, *logs]), placing, address, name)
         )
 
 
@@ -84,30 +88,35 @@ class _Making:
 
     launch: Launch
     parts: Parts | None
+    limits: Limits
     observers: list[Observer]
 
 
-async def _work(  # noqa: PLR0917 - what one command line says
-    wanted: Wanted, making: _Making, placing: Dispatcher, address: Dsn, name: str, settings: Settings
-) -> int:
+def _look(wanted: Wanted) -> None:
+    """Raise ConfigError for what no worker can be made of, before anybody waits for a server."""
+    Order.of("slots", "", {"slots": wanted.slots})
+    Order.of("drain", "", {"grace": wanted.grace})
+    for spec in wanted.agents:
+        _maker(_place(spec)[1])
+
+
+async def _work(wanted: Wanted, making: _Making, placing: Dispatcher, address: Dsn, name: str) -> int:
     from orchestrator.journal.postgres import PostgresJournal
 
     journal = PostgresJournal(address, name=name)
     await _found(journal.open(), address)
-    async with journal:
-        limits = limits_from(wanted.limits, settings.limits)
-        async with _agents(wanted, making, journal, limits) as agents:
-            if not agents:
-                raise ConfigError("a worker needs an agent: --model SPEC, or --agent MODULE:FUNCTION")
-            worker = Worker(agents, placing, slots=wanted.slots, grace=wanted.grace, signals=SIGNALS)
-            async with worker, contextlib.AsyncExitStack() as stack:
-                served = ""
-                if wanted.metrics_port is not None:
-                    server = stack.enter_context(serve_metrics(port=wanted.metrics_port))
-                    served = f", metrics at {server.url}"
-                graphs = ", ".join(sorted({agent.hosting.graph for agent in agents.values()}))
-                say(f"worker {shown(name)} carries {graphs} of {address}, {wanted.slots} slots{served}")
-                drained = await worker.run_until_signal()
+    async with journal, _agents(wanted, making, journal) as agents:
+        if not agents:
+            raise ConfigError("a worker needs an agent: --model SPEC, or --agent MODULE:FUNCTION")
+        worker = Worker(agents, placing, slots=wanted.slots, grace=wanted.grace, signals=SIGNALS)
+        async with worker, contextlib.AsyncExitStack() as stack:
+            served = ""
+            if wanted.metrics_port is not None:
+                server = stack.enter_context(serve_metrics(port=wanted.metrics_port))
+                served = f", metrics at {server.url}"
+            graphs = ", ".join(sorted({agent.hosting.graph for agent in agents.values()}))
+            say(f"worker {shown(name)} carries {graphs} of {address}, {wanted.slots} slots{served}")
+            drained = await worker.run_until_signal()
     say(
         f"worker {shown(name)} has stopped: {len(drained.ended)} runs ended, "
         f"{len(drained.parked) + len(drained.interrupted)} left to others"
@@ -125,9 +134,7 @@ async def _found(opening: Coroutine[Any, Any, None], address: Dsn) -> None:
 
 
 @asynccontextmanager
-async def _agents(
-    wanted: Wanted, making: _Making, journal: Journal, limits: Any
-) -> AsyncIterator[dict[str, Agent]]:
+async def _agents(wanted: Wanted, making: _Making, journal: Journal) -> AsyncIterator[dict[str, Agent]]:
     """Make the agents of a worker: those named, and the one that the command line itself describes."""
     found: dict[str, Agent] = {}
     for spec in wanted.agents:
@@ -139,7 +146,7 @@ async def _agents(
         yield found
         return
     own = making.launch.agent(
-        making.parts, journal=journal, observers=making.observers, limits=limits, keep=False
+        making.parts, journal=journal, observers=making.observers, limits=making.limits, keep=False
     )
     async with own as agent:
         yield {**found, "llm_loop": agent}
@@ -147,19 +154,30 @@ async def _agents(
 
 def _named(spec: str, journal: Journal) -> tuple[str, Agent]:
     """Return an agent and what it is called. Raises ConfigError."""
-    name, equals, place = spec.partition("=")
-    if not equals:
-        name, place = spec.rpartition(":")[2], spec
+    name, place = _place(spec)
     return name, made(place, journal)
 
 
-def made(place: str, journal: Journal) -> Any:
-    """Return what a function of the journal makes. Raises ConfigError where no worker could carry its runs."""
+def _place(spec: str) -> tuple[str, str]:
+    """Return what an agent is called and where the function is that makes it."""
+    name, equals, place = spec.partition("=")
+    return (name, place) if equals else (spec.rpartition(":")[2], spec)
+
+
+def _maker(place: str) -> Callable[[Journal], Any]:
+    """Return the function that makes an agent. Raises ConfigError."""
     make = imported(place, "agent")
     if not callable(make):
         raise ConfigError(
             f"agent {place!r} is no function; name one that takes the journal and returns an agent"
         )
+    found: Callable[[Journal], Any] = make
+    return found
+
+
+def made(place: str, journal: Journal) -> Any:
+    """Return what a function of the journal makes. Raises ConfigError where no worker could carry its runs."""
+    make = _maker(place)
     try:
         agent = make(journal)
     except OrchestratorError:

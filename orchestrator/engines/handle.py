@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.runtime.hosting import Hosting
-from orchestrator.runtime.result import Result
 
 
 class Phase(StrEnum):
@@ -34,11 +33,12 @@ class Job:
     run_id: str
     agent: str
     hosting: Hosting
-    work: Callable[[], Coroutine[Any, Any, Result]]
+    work: Callable[[], Coroutine[Any, Any, object]]
+    """Gives what its agent gives: a Result, a PipelineResult, an RlmResult, or a host's own."""
     context: Context
     """What the code inside the run finds in context variables: those of whoever submitted it."""
-    end: asyncio.Future[Result | BaseException]
-    """Never has an exception set: nobody need ask for the end of a run."""
+    end: asyncio.Future[object]
+    """What it gave, or the error as a value: nobody need ask for the end of a run."""
     conversation_id: str | None = None
     stored: bool = False
     """The journal had it before it was submitted."""
@@ -50,11 +50,11 @@ class Job:
     before: float = 0.0
     """Seconds that it had waited then in the journal for a process to begin it, as far as clocks agree."""
     seated: bool = False
-    task: asyncio.Task[Result] | None = field(default=None, repr=False)
+    task: asyncio.Task[object] | None = field(default=None, repr=False)
     cut: bool = False
     """The engine cancelled its task, and says what became of it."""
 
-    def settle(self, outcome: Result | BaseException) -> None:
+    def settle(self, outcome: object) -> None:
         """Tell those who wait for the end; the first word counts."""
         self.phase = Phase.OVER
         if not self.end.done():

@@ -11,7 +11,6 @@ from orchestrator.engines.handle import Job, Phase
 from orchestrator.engines.slot import Slots
 from orchestrator.errors import ConfigError, Overloaded, RunExists, Suspended
 from orchestrator.kernel.record import RunAdmitted, RunRejected
-from orchestrator.runtime.result import Result
 
 
 class Line:
@@ -119,7 +118,7 @@ class Line:
         job.task.add_done_callback(functools.partial(self._finished, job))
         return True
 
-    def _finished(self, job: Job, task: asyncio.Task[Result]) -> None:
+    def _finished(self, job: Job, task: asyncio.Task[object]) -> None:
         del self.live[job.run_id], self._known[job.run_id]
         if not task.cancelled():
             job.settle(task.exception() or task.result())

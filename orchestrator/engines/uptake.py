@@ -36,7 +36,6 @@ from orchestrator.errors import (
 from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.recovery import OpenRun
-from orchestrator.runtime.result import Result
 from orchestrator.runtime.subagent import open_root
 
 Recover: TypeAlias = Literal["list", "resume"]
@@ -213,7 +212,7 @@ class Uptake:
                 raise Suspended(head.run_id, now.reason or "interrupted")
         return await runner.resume(head.run_id, by=f"engine {self._line.name}")
 
-    def _over(self, run_id: str, end: asyncio.Future[Result | BaseException]) -> None:
+    def _over(self, run_id: str, end: asyncio.Future[object]) -> None:
         outcome = end.result()
         if isinstance(outcome, Exception) and not isinstance(
             outcome, JournalError | Suspended | NotAdmitting

@@ -12,6 +12,9 @@ from orchestrator.errors import ConfigError
 
 T = TypeVar("T")
 
+_MOST = 2**63 - 1
+"""The greatest whole number that every journal keeps; JSON has no infinity."""
+
 
 def by_name(kind: type[T]) -> type[T]:
     """Let a class refuse values without a name, and names that it has no field for, in a sentence."""
@@ -33,9 +36,11 @@ def by_name(kind: type[T]) -> type[T]:
 
 
 def out_of_range(name: str, value: object, *, whole: bool) -> str | None:
-    """Say what is wrong with a limit, or None."""
+    """Say what is wrong with a limit, or None. What a journal could not keep is no limit: no run of it could go on."""
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         return f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number"
     if not value >= 0:  # `not >=` because NaN is nowhere
         return f"{name} is {value}; it must be 0 (off) or more"
+    if value > _MOST:
+        return f"{name} is more than a journal can keep; it must be 0 (off) or at most {_MOST}"
     return None

@@ -119,6 +119,8 @@ def _parsed(text: bytes, file: Path, line: int | None) -> Record | ReplayError:
         return ReplayError("is not UTF-8 text", file=str(file), line=line)
     except json.JSONDecodeError as error:
         return ReplayError(f"malformed JSON ({error.msg} at column {error.colno})", file=str(file), line=line)
+    except RecursionError:
+        return ReplayError("is nested too deeply", file=str(file), line=line)
     except ValueError as error:
         return ReplayError(str(error), file=str(file), line=line)
 

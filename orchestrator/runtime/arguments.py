@@ -1,9 +1,10 @@
 """Arguments of the wrong kind, told where they were given: what was given, and what is wanted.
 
-All of an agent's are looked at before anything is built, so that a slip is not blamed on a line of ours or, later, on
-a run. Only kinds are looked at here; what an argument of the right kind may say, it checks itself. A sync `complete`
-is refused by what its code says, for calling it would cost money: one that hands on another's coroutine is marked by
-its annotation (`-> Awaitable[Response]`). An iterator is believed: to look into it would use it up.
+One place for every composition: what several take under one name is looked at alike. All of an agent's are looked at
+before anything is built, so that a slip is not blamed on a line of ours or, later, on a run. Only kinds are looked at
+here; what an argument of the right kind may say, it checks itself. A sync `complete` is refused by what its code says,
+for calling it would cost money: one that hands on another's coroutine is marked by its annotation
+(`-> Awaitable[Response]`). An iterator is believed: to look into it would use it up.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from os import PathLike
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
@@ -28,9 +31,13 @@ LONGEST_ID = 256
 """Characters of the id of a run or a conversation. Runs below a run get its id and a few characters more."""
 
 
-def check_agent(given: Mapping[str, Any]) -> None:
-    """Look at the arguments of Orchestrator, by name. Raises ConfigError that lists all that are of the wrong kind."""
-    _refuse(look(given[name]) for name, look in _AGENT.items())
+def check_agent(given: Mapping[str, Any], kind: type[Any] = Limits, **own: Callable[[object], Fault]) -> None:
+    """Look at the arguments of a composition, by name; `kind` is the class of its limits, `own` are looks it has alone.
+
+    Names without a look are passed over. Raises ConfigError that lists all that are of the wrong kind.
+    """
+    found = [look(given[name]) for name, look in {**own, **_AGENT}.items() if name in given]
+    _refuse([*found, _limits(given["limits"], kind)])
 
 
 def check_run(
@@ -38,14 +45,16 @@ def check_run(
     conversation_id: object = None,
     limits: object = None,
     deadline: object = None,
+    *,
+    kind: type[Any] = Limits,
 ) -> None:
-    """Look at the arguments of one run; None is always fine. Raises ConfigError."""
+    """Look at the arguments of one run; None is always fine. `kind` is the class of its limits. Raises ConfigError."""
     if run_id is not None:
         _refuse([_id("run_id", run_id)])
     if conversation_id is not None:
         _refuse([_id("conversation_id", conversation_id)])
     if limits is not None or deadline is not None:
-        _refuse([_limits(limits), _deadline(deadline)])
+        _refuse([_limits(limits, kind), _deadline(deadline)])
 
 
 def checked_tenant(tenant: object) -> str:
@@ -84,10 +93,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _limits(value: object) -> Fault:
-    if value is None or isinstance(value, Limits):
+def _limits(value: object, kind: type[Any]) -> Fault:
+    if value is None or isinstance(value, kind):
         return None
-    return f"limits is {_shown(value)}; give Limits({_as_keywords(value) or 'max_iterations=20'})"
+    first = fields(kind)[0]
+    meant = _as_keywords(value) or f"{first.name}={first.default}"
+    return f"limits is {_shown(value)}; give {kind.__name__}({meant})"
 
 
 def _as_keywords(value: object) -> str:
@@ -98,17 +109,21 @@ def _as_keywords(value: object) -> str:
 # ---- of an agent ----
 
 
-def _llm(value: object) -> Fault:
+def _llm(value: object, name: str = "llm") -> Fault:
     complete = getattr(value, "complete", None)
     if inspect.isclass(value):
-        return f"llm is {_shown(value)}; give an instance of it"
+        return f"{name} is {_shown(value)}; give an instance of it"
     if not callable(complete):
         if callable(value):
-            return f"llm is {_shown(value)}; wrap it: FunctionLLM({_name(value)})"
-        return f"llm must have `async complete(request)`; {type(value).__name__} has not"
+            return f"{name} is {_shown(value)}; wrap it: FunctionLLM({_name(value)})"
+        return f"{name} must have `async complete(request)`; {type(value).__name__} has not"
     if _is_plainly_sync(complete):
         return f"complete of {type(value).__name__} is not async; write `async def complete(self, request)`"
     return None
+
+
+def _sub_llm(value: object) -> Fault:
+    return None if value is None else _llm(value, "sub_llm")
 
 
 def _is_plainly_sync(method: object) -> bool:
@@ -147,11 +162,15 @@ def _journal(value: object) -> Fault:
     return f"journal is {_shown(value)}; give a journal, for example SqliteJournal(path)"
 
 
-def _memory(value: object) -> Fault:
-    methods = ("prepare", "store", "store_failure", "compact")
-    if value is None or (not inspect.isclass(value) and _has(value, *methods)):
-        return None
-    return f"memory is {_shown(value)}; give an object with async {', '.join(methods)}"
+def _object(name: str, methods: Iterable[str], how: str = "") -> Callable[[object], Fault]:
+    names = tuple(methods)
+
+    def look(value: object) -> Fault:
+        if value is None or (not inspect.isclass(value) and _has(value, *names)):
+            return None
+        return f"{name} is {_shown(value)}; give an object with {how}{', '.join(names)}"
+
+    return look
 
 
 def _observers(value: object) -> Fault:
@@ -195,17 +214,19 @@ def _instructions(value: object) -> Fault:
     return None if value is None or isinstance(value, str) else f"instructions is {_shown(value)}; give text"
 
 
-def _clock(value: object) -> Fault:
-    methods = ("time", "monotonic", "sleep", "call_later")
-    if value is None or (not inspect.isclass(value) and _has(value, *methods)):
-        return None
-    return f"clock is {_shown(value)}; give an object with {', '.join(methods)}"
+def _function(name: str, example: str) -> Callable[[object], Fault]:
+    def look(value: object) -> Fault:
+        return None if value is None or callable(value) else f"{name} is {_shown(value)}; give {example}"
+
+    return look
 
 
-def _price(value: object) -> Fault:
-    return (
-        None if value is None or callable(value) else f"price is {_shown(value)}; give price(model, tokens)"
-    )
+def _path(name: str) -> Callable[[object], Fault]:
+    def look(value: object) -> Fault:
+        good = isinstance(value, PathLike) or (isinstance(value, str) and bool(value))
+        return None if good else f"{name} is {_shown(value)}; give the path of a directory"
+
+    return look
 
 
 def _named(name: str) -> Callable[[object], Fault]:
@@ -217,27 +238,40 @@ def _named(name: str) -> Callable[[object], Fault]:
 
 
 def _migrations(value: object) -> Fault:
-    return None if _is_list(value) else f"migrations is {_shown(value)}; give a list of Migration"
+    if not _is_list(value):
+        return f"migrations is {_shown(value)}; give a list of Migration"
+    wrong = () if isinstance(value, Iterator) else [one for one in value if not _has(one, "made", "migrate")]
+    return f"migrations has {_shown(wrong[0])}; give a Migration" if wrong else None
 
 
 _AGENT: Mapping[str, Callable[[object], Fault]] = {
     "llm": _llm,
+    "sub_llm": _sub_llm,
+    "project": _path("project"),
+    "root": _path("root"),
     "tools": _tools,
-    "limits": _limits,
     "retry": _retry,
     "journal": _journal,
-    "memory": _memory,
+    "memory": _object("memory", ("prepare", "store", "store_failure", "compact"), "async "),
     "observers": _observers,
     "hooks": _hooks,
     "graph": _graph,
     "instructions": _instructions,
-    "clock": _clock,
-    "price": _price,
+    "clock": _object("clock", ("time", "monotonic", "sleep", "call_later")),
+    "price": _function("price", "price(model, tokens)"),
+    "stopping": _object("stopping", ("should_stop", "on_iteration_complete")),
+    "compressor": _object("compressor", ("compress",)),
+    "nested": _object("nested", ("should_orchestrate", "get_nested_config")),
+    "repl": _function("repl", "a function that makes the REPL of a run"),
+    "on_step": _function("on_step", "a function of one StepFact"),
     "params": _named("params"),
     "migrations": _migrations,
     "launch": _named("launch"),
 }
 """Argument -> says what is wrong with it. `output_type` is read by its own module, `deps` may be anything."""
+
+plans = _object("planner", ("extract", "plan", "reachable"), "async ")
+"""Says what is wrong with the planner of approval; a pipeline and a ralph loop call theirs."""
 
 
 def _is_list(value: object) -> TypeGuard[Iterable[object]]:

@@ -188,10 +188,10 @@ def new_id() -> str:
     return secrets.token_hex(16)
 
 
-def outside_loop(name: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run `work` to its end where there is no event loop. Raises ConfigError inside one; `name` says what to await."""
+def outside_loop(called: str, instead: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Run `work` to its end where there is no event loop. Raises ConfigError inside one: what to await there."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work())
-    raise ConfigError(f"run_sync was called inside a running event loop; use `await {name}.run(...)` there")
+    raise ConfigError(f"{called} was called inside a running event loop; use `await {instead}(...)` there")

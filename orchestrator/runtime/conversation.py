@@ -62,12 +62,24 @@ class Conversations:
 
 def opening(prompt: Prompt, history: Sequence[Message], instructions: str | None) -> list[Message]:
     """Return the messages a run starts with. Raises ConfigError for a prompt that is none."""
-    messages = [*history, *_as_messages(prompt)]
+    given = _as_messages(prompt)
+    messages = [*history, *given]
     if not messages:
         raise ConfigError("the prompt is empty; give text or at least one message")
+    if not all(_is_text(message.content) for message in given if isinstance(message.content, str)):
+        raise ConfigError("the prompt is not text: it holds half a character (a lone surrogate)")
     if instructions is not None and messages[0] != (system := Message("system", instructions)):
         messages.insert(0, system)
     return messages
+
+
+def _is_text(said: str) -> bool:
+    """Tell whether it could be stored and sent."""
+    try:
+        said.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _as_messages(prompt: Prompt) -> list[Message]:

@@ -131,7 +131,7 @@ class Orchestrator(Asked[Result]):
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
-        return outside_loop("agent", lambda: self.run(prompt, **options))
+        return outside_loop("run_sync", "agent.run", lambda: self.run(prompt, **options))
 
     def stream(
         self,

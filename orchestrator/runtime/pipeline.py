@@ -72,7 +72,8 @@ class Pipeline(Asked[PipelineResult]):
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
     ) -> None:
-        self._limits = _checked(limits) or PipelineLimits()
+        arguments.check_agent(locals(), PipelineLimits)
+        self._limits = limits or PipelineLimits()
         if rubric is not None and not isinstance(rubric, Rubric):
             raise ConfigError(f"rubric is a {type(rubric).__name__}; give Rubric(approve=7.0)")
         self._rubric = rubric or Rubric()
@@ -128,7 +129,7 @@ class Pipeline(Asked[PipelineResult]):
 
     def run_sync(self, spec: Any, **options: Any) -> PipelineResult:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
-        return outside_loop("pipeline", lambda: self.run(spec, **options))
+        return outside_loop("run_sync", "pipeline.run", lambda: self.run(spec, **options))
 
     async def resume(
         self, run_id: str, *, limits: PipelineLimits | None = None, by: str = "", again: bool = False
@@ -140,7 +141,7 @@ class Pipeline(Asked[PipelineResult]):
         RunUnknown, Held while another process has it, OtherGraph, Corrupt, and Suspended for a run that failed to get
         on too often or waits for `again`.
         """
-        _checked(limits)
+        arguments.check_run(limits=limits, kind=PipelineLimits)
         live = self._live.find(run_id)
         if live is not None:
             return await self._resume_here(live, by, changed=limits is not None)
@@ -159,10 +160,9 @@ class Pipeline(Asked[PipelineResult]):
 
     def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
         """Look at the arguments of one run. Raises ConfigError."""
-        arguments.check_run(run_id, deadline=deadline)
+        arguments.check_run(run_id, None, limits, deadline, kind=PipelineLimits)
         if conversation_id is not None:
             raise ConfigError("a pipeline has no conversations: leave conversation_id out")
-        _checked(limits)
 
     async def begin(  # noqa: PLR0917 - the arguments of `run`, as for every agent of an engine
         self,
@@ -268,9 +268,3 @@ _STATE_OF: Mapping[str, State] = {
     "implementer": State.IMPLEMENTING,
     "judge": State.JUDGING,
 }
-
-
-def _checked(limits: object) -> PipelineLimits | None:
-    if limits is not None and not isinstance(limits, PipelineLimits):
-        raise ConfigError(f"limits is a {type(limits).__name__}; give PipelineLimits(max_iterations=3)")
-    return limits

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.errors import RunStopped
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
@@ -21,7 +20,7 @@ from orchestrator.machines.pipeline.model import (
     State,
     Validation,
 )
-from orchestrator.runtime.result import STOPPED
+from orchestrator.runtime.result import stopped
 from orchestrator_guards import Verdict
 
 
@@ -60,10 +59,7 @@ class PipelineResult:
         """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
         if self.outcome is Outcome.COMPLETED:
             return self
-        what = f"run {self.run_id} ended as {self.outcome.value} ({self.reason})"
-        why = self.verdict.explain() if self.verdict is not None else str(self.error or "")
-        stopped: type[RunStopped] = STOPPED[self.outcome]
-        raise stopped(f"{what}: {why}" if why else what, self) from self.error
+        raise stopped(self) from self.error
 
 
 def result_of(run: Run[PipelineContext, Any], path: Iterable[Transition], end: Ending) -> PipelineResult:

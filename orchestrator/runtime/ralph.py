@@ -34,8 +34,6 @@ from orchestrator.runtime.control import Control
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.ralph_result import RalphResult, result_of
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
-from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.metrics import Metrics
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
 
@@ -77,15 +75,14 @@ class RalphOrchestrator(Carrier[RalphResult]):
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
     ) -> None:
-        self._limits = _checked(limits) or RalphLimits()
+        arguments.check_agent(locals(), RalphLimits)
+        self._limits = limits or RalphLimits()
         self._root = Path(root)
         self._answer, self._strict = _asks(answer), _strict(open_questions)
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
         self._machine = Machine(graph, collect(graph, enter, before, extra=tuple(hooks)))
-        self._observers: tuple[Observer, ...] = (
-            (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        )
+        self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
         self._live = LiveRuns()
         self._control = Control(self._live, self._journal, self._clock)
@@ -114,8 +111,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
         has a run at work. How the run itself ends is `result.outcome`. Suspended is raised for a run that is left where
         it is (`answer="park"`).
         """
-        arguments.check_run(run_id, deadline=deadline)
-        _checked(limits)
+        arguments.check_run(run_id, None, limits, deadline, kind=RalphLimits)
         _text("the request", request)
         if session is None and not str(request).strip():
             raise ConfigError("the request is empty; say in a sentence or more what is wanted")
@@ -138,7 +134,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
 
     def run_sync(self, request: str = "", **options: Any) -> RalphResult:
         """Run from code without an event loop; options as for `run_async`. Raises ConfigError inside a running loop."""
-        return outside_loop("ralph", lambda: self.run_async(request, **options))
+        return outside_loop("run_sync", "ralph.run_async", lambda: self.run_async(request, **options))
 
     async def resume(self, run_id: str, *, limits: RalphLimits | None = None, by: str = "") -> RalphResult:
         """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
@@ -147,7 +143,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
         those it was started with. Raises RunUnknown, Held while another process has it, OtherGraph, Corrupt, Suspended
         for a run that failed to get on too often, and SessionFileError where its session cannot be read.
         """
-        _checked(limits)
+        arguments.check_run(limits=limits, kind=RalphLimits)
         live = self._live.find(run_id)
         if live is not None:
             return await self._resume_here(live, by, changed=limits is not None)
@@ -314,12 +310,6 @@ def _tasks(run: RalphRun) -> tuple[Task, ...]:
     except (SessionFileError, OSError):
         return ()
     return run.deps.session.tasks()
-
-
-def _checked(limits: RalphLimits | None) -> RalphLimits | None:
-    if limits is not None and not isinstance(limits, RalphLimits):
-        raise ConfigError(f"limits is a {type(limits).__name__}; give RalphLimits(max_task_attempts=3)")
-    return limits
 
 
 def _asks(answer: object) -> Any:

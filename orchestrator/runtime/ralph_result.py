@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.errors import RunStopped
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
 from orchestrator.machines.ralph.model import RalphContext, State, Task
-from orchestrator.runtime.result import STOPPED
+from orchestrator.runtime.result import stopped
 from orchestrator_guards import Verdict
 
 
@@ -52,10 +51,7 @@ class RalphResult:
         """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
         if self.outcome is Outcome.COMPLETED:
             return self
-        what = f"run {self.run_id} ended as {self.outcome.value} ({self.reason})"
-        why = "; ".join(self.blockers) or str(self.error or "")
-        stopped: type[RunStopped] = STOPPED[self.outcome]
-        raise stopped(f"{what}: {why}" if why else what, self) from self.error
+        raise stopped(self, "; ".join(self.blockers)) from self.error
 
 
 def result_of(

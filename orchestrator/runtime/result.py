@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.errors import (
     BudgetExceeded,
@@ -21,6 +21,7 @@ from orchestrator.machines.llm_loop.ending import ending, refusal
 from orchestrator.messages import Message, Usage
 from orchestrator_callbacks.llm_loop import recall
 from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import Verdict
 
 STOPPED: Mapping[Outcome, type[RunStopped]] = {
     Outcome.PARTIAL: RunPartial,
@@ -30,6 +31,28 @@ STOPPED: Mapping[Outcome, type[RunStopped]] = {
     Outcome.REJECTED: RunRejected,
     Outcome.FAILED: RunFailed,
 }
+
+
+class Ended(Protocol):
+    """What the results of all graphs say of the end of a run."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def verdict(self) -> Verdict | None: ...
+    @property
+    def error(self) -> Exception | None: ...
+
+
+def stopped(ended: Ended, why: str = "") -> RunStopped:
+    """Return the exception for a run that did not complete: `why` is its verdict or its error, unless given."""
+    what = f"run {ended.run_id} ended as {ended.outcome.value} ({ended.reason})"
+    told = why or (ended.verdict.explain() if ended.verdict is not None else str(ended.error or ""))
+    return STOPPED[ended.outcome](f"{what}: {told}" if told else what, ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +75,8 @@ class Result:
     """Of the run and all runs below it."""
     transitions: tuple[Transition, ...]
     """The path taken: the last 10,000 transitions."""
-    verdict: Any = None
-    """The guard's verdict that stopped the run: ok, guard, observed, limit, detail."""
+    verdict: Verdict | None = None
+    """The refusal that ended the run, where one did: ok, guard, observed, limit, detail."""
     error: Exception | None = None
     """The first error, also of a run that ended well in spite of it."""
 
@@ -61,9 +84,7 @@ class Result:
         """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
         if self.outcome is Outcome.COMPLETED:
             return self
-        what = f"run {self.run_id} ended as {self.outcome.value} ({self.reason})"
-        why = self.verdict.explain() if self.verdict is not None else str(self.error or "")
-        raise STOPPED[self.outcome](f"{what}: {why}" if why else what, self) from self.error
+        raise stopped(self) from self.error
 
 
 def result_of(run: LoopRun, path: Iterable[Transition]) -> Result:

@@ -29,12 +29,10 @@ from orchestrator.runtime.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
 from orchestrator.runtime.rlm_hosting import ModeHosting
-from orchestrator.runtime.rlm_mode import MODES
+from orchestrator.runtime.rlm_mode import mode_of
 from orchestrator.runtime.rlm_result import RlmResult, result_of
 from orchestrator.runtime.rlm_run import Equipment, equipped
 from orchestrator.switch import refuse_real
-from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.metrics import Metrics
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolSpec
 from orchestrator_callbacks.rlm.deps import Hosted, ModeDeps, ModeRun
@@ -78,13 +76,14 @@ class Rlm(Carrier[RlmResult]):
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
     ) -> None:
+        self._mode = mode_of(mode)
+        graph = self._mode.graph if graph is None else graph
+        arguments.check_agent(locals(), RlmLimits)
         self._equipment = given = Equipment.of(locals())
-        self._mode, self._clock = MODES[mode], given.clock
-        self._limits = _checked(limits) or self._mode.limits
+        self._limits = limits or self._mode.limits
+        self._clock = given.clock
         self._machine = self._mode.machine(graph, hooks)
-        self._observers: tuple[Observer, ...] = (
-            (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        )
+        self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
         self._live, self._conversations, self._hosted = LiveRuns(), Conversations(), Hosted()
         self._control = Control(self._live, self._journal, self._clock)
@@ -139,7 +138,9 @@ class Rlm(Carrier[RlmResult]):
 
     def completion_sync(self, prompt: Prompt, context: Any = None, **options: Any) -> RlmResult:
         """Answer from code without an event loop; options as for `completion`. Raises ConfigError inside one."""
-        return outside_loop("rlm", lambda: self.completion(prompt, context, **options))
+        return outside_loop(
+            "completion_sync", "rlm.completion", lambda: self.completion(prompt, context, **options)
+        )
 
     async def batch(
         self, questions: Iterable[Prompt | tuple[Prompt, Any]], *, max_concurrent: int = 4, **options: Any
@@ -173,7 +174,7 @@ class Rlm(Carrier[RlmResult]):
         may have run that must not run twice, that takes `again=True`: somebody looked. Raises RunUnknown, Held,
         OtherGraph, Corrupt, and Suspended.
         """
-        _checked(limits)
+        arguments.check_run(limits=limits, kind=RlmLimits)
         live = self._live.find(run_id)
         if live is not None:
             return await self._resume_here(live, by, changed=limits is not None)
@@ -196,8 +197,7 @@ class Rlm(Carrier[RlmResult]):
 
     def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
         """Look at the arguments of one run. Raises ConfigError."""
-        arguments.check_run(run_id, conversation_id, deadline=deadline)
-        _checked(limits)
+        arguments.check_run(run_id, conversation_id, limits, deadline, kind=RlmLimits)
 
     async def begin(  # noqa: PLR0917 - the arguments of `completion`, as for every agent of an engine
         self,
@@ -360,9 +360,3 @@ class Rlm(Carrier[RlmResult]):
         )
         graph, now = self._machine.graph, self._clock.time
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
-
-
-def _checked(limits: Any) -> RlmLimits | None:
-    if limits is not None and not isinstance(limits, RlmLimits):
-        raise ConfigError(f"limits is a {type(limits).__name__}; give RlmLimits(max_iterations=10)")
-    return limits

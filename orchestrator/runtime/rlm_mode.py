@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.typed import StateMachine
@@ -35,10 +36,9 @@ class Mode:
     """Events that close a turn."""
     own_tools: tuple[str, ...] = ()
 
-    def machine(self, graph: Graph | None, hooks: Iterable[object]) -> TypedMachine:
+    def machine(self, graph: Graph, hooks: Iterable[object]) -> TypedMachine:
         """Return the compiled machine with our hooks and then the host's. Raises GraphError."""
-        table = graph or self.graph
-        return self.build().machine(table, hooks=collect(table, self.hooks, extra=tuple(hooks)))
+        return self.build().machine(graph, hooks=collect(graph, self.hooks, extra=tuple(hooks)))
 
     def offers(self, tools: Sequence[ToolSpec]) -> list[Any]:
         """Return what metrics are told of tools, those that a run adds for its data among them."""
@@ -64,3 +64,10 @@ MODES: Mapping[str, Mode] = {
         ("context_read", "context_search", "context_query"),
     ),
 }
+
+
+def mode_of(name: object) -> Mode:
+    """Return the mode of this name. Raises ConfigError."""
+    if not isinstance(name, str) or name not in MODES:
+        raise ConfigError(f"mode is {name!r}; known: {', '.join(MODES)}")
+    return MODES[name]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
-from orchestrator.errors import RunStopped
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
@@ -15,7 +14,7 @@ from orchestrator.kernel.typed_table import TypedMachine
 from orchestrator.machines.rlm.ending import finish_reason, output_of
 from orchestrator.machines.rlm.model import ModeContext
 from orchestrator.messages import Message, Usage
-from orchestrator.runtime.result import STOPPED
+from orchestrator.runtime.result import stopped
 from orchestrator_guards import Verdict
 
 
@@ -50,10 +49,7 @@ class RlmResult:
         """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
         if self.outcome is Outcome.COMPLETED:
             return self
-        what = f"run {self.run_id} ended as {self.outcome.value} ({self.reason})"
-        why = self.verdict.explain() if self.verdict is not None else str(self.error or "")
-        stopped: type[RunStopped] = STOPPED[self.outcome]
-        raise stopped(f"{what}: {why}" if why else what, self) from self.error
+        raise stopped(self) from self.error
 
 
 def result_of(run: Run[ModeContext, Any], path: Iterable[Transition], end: Ending) -> RlmResult:

@@ -22,7 +22,6 @@ from orchestrator.runtime import rlm_record
 from orchestrator.runtime.compose import model_name
 from orchestrator.runtime.rlm_broker import SubCalls
 from orchestrator.runtime.rlm_hosting import question_allowed
-from orchestrator.runtime.rlm_mode import MODES
 from orchestrator.runtime.rlm_result import RlmResult
 from orchestrator.runtime.rlm_tools import context_tools
 from orchestrator.toolresult import ToolResult
@@ -59,10 +58,8 @@ class Equipment:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Equipment:
-        """Return it from the arguments of Rlm, by name. Raises ConfigError for what cannot work."""
+        """Return it from the arguments of Rlm, whose kinds were looked at. Raises ConfigError for what cannot work."""
         mode, clock = given["mode"], given["clock"] or SystemClock()
-        if mode not in MODES:
-            raise ConfigError(f"mode is {mode!r}; known: {', '.join(MODES)}")
         tools = ToolSet(given["tools"], clock=clock).offers
         if tools and mode == "code":
             raise ConfigError("tools are for mode 'tools'; in mode 'code' the model has a REPL")
@@ -74,8 +71,8 @@ class Equipment:
         names = ("instructions", "stopping", "compressor", "nested", "repl", "price")
         return cls(
             mode=mode,
-            llm=_model("llm", given["llm"]),
-            sub_llm=_model("sub_llm", given["llm"] if given["sub_llm"] is None else given["sub_llm"]),
+            llm=given["llm"],
+            sub_llm=given["llm"] if given["sub_llm"] is None else given["sub_llm"],
             tools=tools,
             retry=given["retry"] or RetryPolicy(),
             clock=clock,
@@ -178,13 +175,6 @@ def _repl(given: Equipment, run: ModeRun, broker: SubCalls) -> Repl:
         return given.repl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id)
     limits = ReplLimits(seconds=ctx.limits.code_seconds) if ctx.limits.code_seconds else ReplLimits()
     return WorkerRepl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id, limits=limits)
-
-
-def _model(name: str, given: Any) -> LLM:
-    if not callable(getattr(given, "complete", None)):
-        raise ConfigError(f"{name} is a {type(given).__name__}; it must have `async complete(request)`")
-    model: LLM = given
-    return model
 
 
 def _tools_source(given: Equipment, run: ModeRun, broker: SubCalls) -> ToolsModeSource:

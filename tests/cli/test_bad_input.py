@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import io
+import json
+import os
 import socket
 import subprocess
 import sys
@@ -62,6 +65,14 @@ BAD = [
     (("replay", "two.jsonl", "--limit", "max_turns=1"), "limits.max_turns; known: "),
     (("replay", "two.jsonl", "--speed", "-1"), "speed is -1; it must be 0 (do not wait) or more"),
     (("replay", "two.jsonl", "--speed", "nan"), "speed is nan"),
+    (("replay", "two.jsonl", "--speed", "inf"), "speed is inf; it must be 0 (do not wait) or more"),
+    (("report", "deep.json"), "deep.json: no line of a transition"),
+    ((*ANSWERS, "--output-schema", "deep.json"), "deep.json is not JSON (maximum recursion depth"),
+    ((*ANSWERS, "--limit", "tool_caps=" + "[" * 100_000), "is not JSON (maximum recursion depth"),
+    ((*ANSWERS, "--limit", "max_cost=inf"), "max_cost is more than a journal can keep; it must be 0 (off)"),
+    ((*RUN, "replay:deep.json"), "deep.json: is nested too deeply"),
+    (("ralph", "tasks", "digits/prd.json"), "prd.json: cannot be read: Exceeds the limit (4300 digits)"),
+    (("pipeline", "run", "deep.toml"), "deep.toml is not TOML (maximum recursion depth"),
     (("replay", "two.jsonl", "--speed", "fast"), "Invalid value for '--speed'"),
     (("replay", "two.jsonl", "--json", "--live"), "give one of them"),
     (
@@ -78,7 +89,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), BAD, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+    ("arguments", "said"), BAD, ids=lambda value: " ".join(value)[:80] if isinstance(value, tuple) else ""
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
     cli: Cli, one_sentence: Callable[..., str], folder: Path, arguments: tuple[str, ...], said: str
@@ -89,6 +100,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     (folder / "needy.py").write_text("import what_it_needs\n")
     (folder / "malformed.jsonl").write_text('{"messages": [\n')
     (folder / "list.json").write_text("[]")
+    (folder / "deep.json").write_text("[" * 100_000)
+    (folder / "deep.toml").write_text("a = " + "[" * 100_000)
+    (folder / "digits").mkdir()
+    (folder / "digits" / "prd.json").write_text("9" * 5_000)
     (folder / "bad_schema.json").write_text('{"type": "moon"}')
     (folder / "two.jsonl").write_text(
         '{"id": "a", "messages": [{"role": "user", "content": "x"}]}\n'
@@ -168,3 +183,36 @@ def test_a_missing_extra_names_the_install_line(folder: Path, package: str) -> N
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     expected = f"orchestrator: {package} is not installed: pip install 'fsm-orchestrator[cli]'\n"
     assert (done.returncode, done.stderr) == (2, expected)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "given", "said"),
+    [
+        ("-", b"Hi \xff", "the prompt is no text: byte 3 is not UTF-8"),
+        ("-", b" \n", "the prompt is empty; give text, or - for standard input"),
+        ("", b"", "the prompt is empty"),
+        (os.fsdecode(b"Hi\xff"), b"", "the prompt is no text: character 3 is not UTF-8"),
+    ],
+)
+def test_a_prompt_that_is_no_text_is_one_sentence(
+    cli: Cli,
+    one_sentence: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    prompt: str,
+    given: bytes,
+    said: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    done = cli("run", prompt, "--model", "python:models:answers")
+    assert (done.code, said in one_sentence(done)) == (2, True)
+
+
+@pytest.mark.parametrize(("ends", "code"), [("<&- >&-", 0), (">/dev/full", 1)])
+def test_a_stream_that_is_closed_or_full_is_no_traceback_and_no_bad_input(
+    cli: Cli, folder: Path, ends: str, code: int
+) -> None:
+    run = f"exec {sys.executable} -W error -m orchestrator run hi --model python:models:answers {ends}"
+    done = subprocess.run(["sh", "-c", run], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    [found] = cli("runs", "list", "--json").out.splitlines()
+    assert json.loads(found)["outcome"] == "completed"  # what could not be shown was done all the same

@@ -192,7 +192,9 @@ def test_commands_about_no_run_say_so(folder: Path, cli: Cli, one_sentence: Call
         == 0
     )
     for command in ("status", "resume", "answer"):
-        assert "is one of graph 'llm_loop', not of the loop" in one_sentence(cli("ralph", command, "loop"))
+        assert "is one of graph 'llm_loop', not of 'ralph': `orchestrator runs show loop" in one_sentence(
+            cli("ralph", command, "loop")
+        )
     assert "no run of the loop" in one_sentence(cli("ralph", "status"))
 
 

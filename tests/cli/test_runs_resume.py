@@ -250,6 +250,31 @@ def test_another_version_of_the_graph_is_one_sentence_that_names_the_way(
     assert [stored(one)[0].epoch for one in ("run-1", "run-2")] == [1, 1]
 
 
+GRAPHS = ("llm_loop", "pipeline", "ralph", "code_mode", "tools_mode", "pipeline_checkpoint", "hosts_own")
+GROUPS = {"runs": {"llm_loop"}, "pipeline": {"pipeline"}, "rlm": {"code_mode", "tools_mode"}}
+
+
+def test_every_group_names_what_goes_on_with_a_run_of_another_graph(
+    cli: Cli, one_sentence: Callable[[Any], str]
+) -> None:
+    record(*(Tape(graph, graph=graph).begin() for graph in GRAPHS))
+    goes_on = {
+        graph: f"`orchestrator {group} resume {graph} --journal"
+        for group in GROUPS
+        for graph in GROUPS[group]
+    }
+    goes_on |= {
+        "ralph": "`orchestrator ralph resume ralph --journal",
+        "pipeline_checkpoint": "`CheckpointManager.load_state_machine`",
+        "hosts_own": "only the program that began it",
+    }
+    for group, own in GROUPS.items():
+        for graph in set(GRAPHS) - own:
+            told = one_sentence(cli(group, "resume", graph, *AT))
+            assert f"is one of graph {graph!r}: {goes_on[graph]}" in told
+            assert told.endswith("goes on with it")
+
+
 def test_a_damaged_run_is_one_sentence(cli: Cli, one_sentence: Callable[[Any], str], folder: Path) -> None:
     record(Tape("run-1").begin())
     db = apsw.Connection(JOURNAL)

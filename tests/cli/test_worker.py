@@ -209,6 +209,23 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert json.loads(cli("runs", "list", "--json", "--dsn", database).out or "[]") == []
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--agent", "mine:none"), "mine has no 'none'"),
+        (("--agent", "mine:__doc__"), "no function"),
+        (("--model", "python:mine:answer", "--slots", "-1"), "slots is -1"),
+        (("--model", "python:mine:answer", "--grace", "nan"), "grace is nan"),
+        (("--model", "python:mine:answer", "--limit", "max_iterations=-1"), "max_iterations is -1"),
+    ],
+)
+def test_bad_input_is_said_before_a_server_is_waited_for(
+    cli: Cli, one_sentence: Callable[[Any], str], options: tuple[str, ...], said: str
+) -> None:
+    done = cli("worker", *options, "--dsn", "postgresql://me@127.0.0.1:9/nowhere")
+    assert (done.code, said in one_sentence(done)) == (2, True), done
+
+
 @pytest.mark.parametrize("command", [("worker", "--model", "python:mine:answer"), ("submit", "x")])
 def test_a_file_is_no_journal_that_machines_share(
     cli: Cli, folder: Path, command: tuple[str, ...], one_sentence: Callable[[Any], str]

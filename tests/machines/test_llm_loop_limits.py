@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections import deque
 from dataclasses import fields, replace
 from typing import Any
@@ -11,9 +12,13 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
+from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.llm_loop.graph import hard_refusal, may_continue, may_restart, verdicts
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.machines.llm_loop.model import LoopContext, Progress, Spent
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.messages import Message, Usage
 from orchestrator_guards import CallSeen, Verdict, fingerprint
 
@@ -32,6 +37,37 @@ def context(limits: Limits, *, iteration: int = 0, **spent: Any) -> LoopContext:
 def test_a_negative_limit_or_none_at_all_is_refused_by_its_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"limit {name} is (-1|nan); it must be"):
         Limits(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits, PipelineLimits, RalphLimits, RlmLimits, ApprovalLimits], ids=lambda kind: kind.__name__
+)
+def test_a_limit_that_a_journal_could_not_keep_is_refused(limits: type[Any]) -> None:
+    """JSON has no infinity and the journal no whole number beyond 64 bits: such a run could never be resumed."""
+    for item in fields(limits):
+        wrong: tuple[float, ...] = {int: (2**63, 10**5000), float: (math.inf, 2**63)}.get(
+            type(item.default), ()
+        )
+        for value in wrong:
+            with pytest.raises(
+                ConfigError, match=f"{item.name} is more than a journal can keep; it must be 0"
+            ):
+                limits(**{item.name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tool_caps": [("search", 1)]}, r"tool_caps is \[\('search', 1\)\]; it must be \{tool: calls\}"),
+        ({"tool_caps": 3}, r"tool_caps is 3; it must be \{tool: calls\}"),
+        ({"context_warnings": 0.7}, r"context_warnings is 0.7; it must be shares, as \(0.7, 0.85\)"),
+        ({"context_warnings": "0.7"}, "context_warnings is '0.7'; it must be shares"),
+        ({"context_warnings": [None]}, r"context_warnings is \[None\]; it must be shares"),
+    ],
+)
+def test_a_limit_of_several_numbers_says_its_form(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"limit {said}"):
+        Limits(**given)
 
 
 @pytest.mark.parametrize("name", ["wrap_up_share", "compaction_threshold"])

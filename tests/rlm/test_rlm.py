@@ -146,14 +146,14 @@ async def test_a_context_that_json_has_no_form_for_is_refused(context: Any) -> N
         ({"mode": "chat"}, "mode is 'chat'; known: code, tools"),
         ({"tools": [add]}, "tools are for mode 'tools'"),
         ({"mode": "tools", "tools": [pay]}, "pay: nobody is asked about calls in mode 'tools'"),
-        ({"limits": 3}, "limits is a int"),
-        ({"sub_llm": "gpt"}, "sub_llm is a str"),
+        ({"limits": 3}, "limits is 3; give RlmLimits"),
+        ({"sub_llm": "gpt"}, "sub_llm must have `async complete"),
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_made(options: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         rlm([], **options)
-    with pytest.raises(ConfigError, match="llm is a str"):
+    with pytest.raises(ConfigError, match="llm must have `async complete"):
         Rlm("gpt")  # type: ignore[arg-type]
 
 

@@ -419,6 +419,7 @@ async def test_the_parents_guards_count_what_its_children_used() -> None:
     )
     result = await parent.run("go")
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "input_tokens")
+    assert result.verdict is not None
     assert (result.verdict.observed, result.verdict.limit) == (220, 220)
     assert result.usage == Usage(220, 4)
 

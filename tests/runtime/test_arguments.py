@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import types
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import orchestrator
 from orchestrator.engines.local import LocalEngine
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Fact
+from orchestrator.machines.approval.plan import PlanDraft
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import ScriptedLLM
+from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.pipeline import Pipeline
+from orchestrator.runtime.ralph import RalphOrchestrator
+from orchestrator.runtime.rlm import Rlm
 from orchestrator.toolspec import tool
 from tests.runtime.stage import Facts, agent
 
@@ -60,7 +67,7 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"tools": "ab"}, "tools is 'ab'; give a list of functions"),
     ({"tools": 5}, "tools is 5; give a list of functions"),
     ({"limits": {"max_iterations": 3}}, "limits is {'max_iterations': 3}; give Limits(max_iterations=3)"),
-    ({"limits": 3}, "limits is 3; give Limits(max_iterations=20)"),
+    ({"limits": 3}, "limits is 3; give Limits(max_iterations=100)"),
     ({"retry": 4}, "retry is 4; give RetryPolicy(attempts=4)"),
     ({"retry": "no"}, "retry is 'no'; give RetryPolicy(attempts=4)"),
     ({"journal": "a.db"}, "journal is 'a.db'; give SqliteJournal('a.db')"),
@@ -163,3 +170,82 @@ async def test_a_run_is_not_resumed_with_limits_that_are_none() -> None:
     with pytest.raises(ConfigError, match="limits is 3; give Limits"):
         await runner.resume("r", limits=3)  # type: ignore[arg-type]
     assert (await runner.resume("r", limits=Limits())).outcome is Outcome.COMPLETED
+
+
+# ---- of every composition ----
+
+COMPOSITIONS: Mapping[str, Callable[..., object]] = {
+    "Orchestrator": lambda **given: Orchestrator(**{"llm": ScriptedLLM([]), "observers": (), **given}),
+    "Pipeline": lambda **given: Pipeline(print, print, print, print, **{"observers": (), **given}),
+    "RalphOrchestrator": lambda **given: RalphOrchestrator(print, print, print, **{"observers": (), **given}),
+    "Rlm": lambda **given: Rlm(**{"llm": ScriptedLLM([]), "observers": (), **given}),
+    "Approval": lambda **given: Approval(**{"project": ".", **given}),
+}
+
+MISFITS: Mapping[str, tuple[object, str]] = {
+    "limits": (3, "limits is 3; give "),
+    "journal": ("a.db", "give SqliteJournal('a.db')"),
+    "observers": ([Facts], "observers has the class Facts; give an instance"),
+    "hooks": ("mine", "hooks is 'mine'; give a list"),
+    "graph": ("llm_loop", "graph is 'llm_loop'; give a Graph"),
+    "clock": (5, "clock is 5; give an object with time"),
+    "migrations": ([3], "migrations has 3; give a Migration"),
+    "launch": ("x", "launch is 'x'; give a dict"),
+    "retry": (3, "retry is 3; give RetryPolicy(attempts=3)"),
+    "tools": (ask, "give a list: tools=[ask]"),
+    "params": (["a"], "params is ['a']; give a dict"),
+    "price": (0.1, "price is 0.1; give price(model, tokens)"),
+    "instructions": (5, "instructions is 5; give text"),
+    "root": ("", "root is ''; give the path of a directory"),
+    "project": (None, "project is None; give the path of a directory"),
+    "stopping": (3, "stopping is 3; give an object with should_stop, on_iteration_complete"),
+    "compressor": (3, "compressor is 3; give an object with compress"),
+    "nested": (3, "nested is 3; give an object with should_orchestrate, get_nested_config"),
+    "repl": (3, "repl is 3; give a function that makes the REPL of a run"),
+    "sub_llm": (ask, "sub_llm is the function ask; wrap it: FunctionLLM(ask)"),
+    "on_step": (3, "on_step is 3; give a function of one StepFact"),
+}
+
+
+TAKEN = [
+    (name, argument)
+    for name in COMPOSITIONS
+    for argument in inspect.signature(getattr(orchestrator, name)).parameters
+    if argument in MISFITS
+]
+
+
+@pytest.mark.parametrize(("composition", "argument"), TAKEN)
+def test_every_composition_says_the_same_of_an_argument_of_the_wrong_kind(
+    composition: str, argument: str
+) -> None:
+    value, said = MISFITS[argument]
+    with pytest.raises(ConfigError) as caught:
+        COMPOSITIONS[composition](**{argument: value})
+    assert said in str(caught.value)
+
+
+def test_the_planner_of_approval_is_an_object_and_no_plan() -> None:
+    draft = PlanDraft.read({"goal": "A note.", "steps": []})
+    with pytest.raises(ConfigError, match="planner is a PlanDraft; give an object with async extract, plan"):
+        Approval(".", draft)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "called", "instead"),
+    [
+        ("Orchestrator", "run_sync", "await agent.run("),
+        ("Pipeline", "run_sync", "await pipeline.run("),
+        ("RalphOrchestrator", "run_sync", "await ralph.run_async("),
+        ("Rlm", "completion_sync", "await rlm.completion("),
+    ],
+)
+async def test_inside_an_event_loop_the_method_to_await_is_named(
+    name: str, called: str, instead: str
+) -> None:
+    runner = COMPOSITIONS[name]()
+    assert hasattr(runner, instead.split(".")[1].rstrip("("))
+    with pytest.raises(ConfigError) as caught:
+        getattr(runner, called)("x")
+    assert str(caught.value).startswith(f"{called} was called")
+    assert instead in str(caught.value)

@@ -67,6 +67,7 @@ async def test_a_used_up_budget_ends_the_run_with_its_reason_history_and_last_wo
     assert len(llm.requests) == asked
     assert path(result.transitions)[-1] == "budget_exceeded"
     assert result.transitions[-1].source == "update_budgets"
+    assert result.verdict is not None
     assert (result.verdict.ok, result.error, result.output) == (False, None, None)
     said = [message.text for message in result.messages if message.role == "assistant"]
     assert said[-1] == "thinking", "what it said last is in the history, and is no output"
@@ -98,6 +99,7 @@ async def test_the_turn_kept_back_gives_a_partial_answer(reason: str) -> None:
     assert path(result.transitions)[-1] == "completion_success"
     last = llm.requests[-1]
     assert last.tool_choice == "none"
+    assert result.verdict is not None
     assert last.messages[-1].text.startswith(f"A limit of this run is reached ({result.verdict.explain()})")
     assert [m.text for m in result.messages].count(last.messages[-1].text) == 0
     kept_inside = {"max_iterations", "input_tokens", "output_tokens", "cost"}
@@ -163,6 +165,7 @@ async def test_calls_over_the_cap_of_a_tool_do_not_run(cap: int, wanted: int, ra
     assert [m.is_error for m in answers] == [False] * ran + [True] * (wanted - ran)
     if ran < wanted:
         assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "tool_calls")
+        assert result.verdict is not None
         assert result.verdict.explain() == "tool_cap: 2 of 2 used (Touch)"
         assert "not run: tool_cap: 2 of 2 used" in answers[-1].text
     else:

@@ -193,6 +193,7 @@ async def test_repeating_one_unusable_answer_is_no_progress() -> None:
     limits = Limits(completion_retries=50)
     result = await agent(llm, output_type=City, limits=limits).run("?")
     assert (result.outcome, result.reason) == (Outcome.NO_PROGRESS, "stalled")
+    assert result.verdict is not None
     assert "monologue" in result.verdict.detail
     assert "You are repeating yourself" in llm.requests[2].messages[-1].text
     llm.assert_complete()

@@ -559,7 +559,7 @@ def test_what_cannot_do_the_work_of_a_stage_is_refused_at_once() -> None:
         Pipeline(Stages, print, print, print, observers=())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="rubric is a dict"):
         Stages().pipeline(rubric={"approve": 7})
-    with pytest.raises(ConfigError, match="limits is a int"):
+    with pytest.raises(ConfigError, match="limits is 3; give PipelineLimits"):
         Stages().pipeline(limits=3)
     with pytest.raises(ConfigError, match="is_exhausted"):
         Stages().pipeline(budget=object())

@@ -240,7 +240,7 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
     ({"planner": None}, "planner is NoneType"),
     ({"executor": "claude"}, "executor is str"),
     ({"reviewer": World}, "reviewer is World"),
-    ({"limits": 3}, "limits is a int; give RalphLimits"),
+    ({"limits": 3}, "limits is 3; give RalphLimits"),
     ({"answer": "maybe"}, "answer is 'maybe'; give a function of the questions, 'wait', 'park' or None"),
     ({"open_questions": "ask"}, "open_questions is 'ask'; possible: 'proceed' and 'fail'"),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ConfigError, RunExists
+from orchestrator.errors import ConfigError, RunExists, RunFailed
 from orchestrator.journal.session.directory import SessionDirectory
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Attempt
@@ -490,6 +490,8 @@ async def test_the_executions_of_a_run_are_counted_over_all_tasks(tmp_path: Path
 
     assert (result.state, result.reason, result.executions) == (State.FAILED, "max_iterations", 5)
     assert list(markers(result.session_path).values()) == ["x"] * 5 + [" "]
+    with pytest.raises(RunFailed, match=r"\(max_iterations\): iterations: 5 of 5 used$"):
+        result.raise_for_outcome()
 
 
 async def test_a_session_has_one_run_at_a_time_and_a_new_one_needs_a_request(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 from orchestrator.cli.approval import standing
 from orchestrator.cli.approval.project import Asked, Command, carry_out
+from orchestrator.cli.load import heard
 from orchestrator.cli.output import complain
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
@@ -140,12 +140,8 @@ def _names(steps: str) -> tuple[str, ...]:
 
 
 def _text(text: str | None) -> str:
-    """Return what was said; `-` is standard input. Raises ConfigError for nothing, and for what is no text."""
-    try:
-        said = sys.stdin.read() if text == "-" else text or ""
-        said.encode()
-    except UnicodeError:
-        raise ConfigError("what is said is no text in UTF-8") from None
+    """Return what was said; `-` is standard input. Raises ConfigError for nothing."""
+    said = heard(text or "", "TEXT")
     if not said.strip():
         raise ConfigError("nothing is said: give TEXT, or - for standard input")
     return said

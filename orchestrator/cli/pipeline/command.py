@@ -170,7 +170,7 @@ def evaluation_json(found: Evaluation | None) -> dict[str, Any] | None:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -179,5 +179,5 @@ def _json(text: str) -> Any:
     """Return JSON as data; None for what is none, or is null."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

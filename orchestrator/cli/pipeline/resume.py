@@ -18,10 +18,7 @@ from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.runtime.orchestration import checkpoint
 from orchestrator.settings import build
-
-_GRAPHS = {PIPELINE.name: None, checkpoint.GRAPH: "`CheckpointManager.load_state_machine` goes on with it"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +30,7 @@ class Wanted(resumed.Wanted):
 
 def resume_run(wanted: Wanted) -> int:
     """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
-    head, created, limits = at_journal(wanted.journal, lambda store: found(store, wanted.run, _GRAPHS))
+    head, created, limits = at_journal(wanted.journal, lambda store: found(store, wanted.run, PIPELINE.name))
     changes = params_from(wanted.limits)
     view = View(run_id=head.run_id, place=journal_file(wanted.journal), **wanted.shown())
     if head.owner is not None:

@@ -213,7 +213,7 @@ def _toml(file: Path) -> dict[str, Any]:
     with file.open("rb") as text:
         try:
             return tomllib.load(text)
-        except ValueError as error:  # also what is no UTF-8
+        except (ValueError, RecursionError) as error:  # also what is no UTF-8
             raise ConfigError(f"{file} is not TOML ({error})") from error
 
 
@@ -224,7 +224,7 @@ def _data(file: Path) -> Any:
     try:
         text = file.read_text(encoding="utf-8")
         return json.loads(text) if file.suffix == ".json" else text
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read ({error})") from error
 
 

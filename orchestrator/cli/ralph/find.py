@@ -49,7 +49,10 @@ async def run_named(store: Store, name: str | None) -> Found:
         return await _of_session(store, session, ours)
     head = await store.run(name)
     if head.graph != RALPH.name:
-        raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}, not of the loop")
+        where = store.command("show", head.run_id)
+        raise ConfigError(
+            f"run {head.run_id} is one of graph {shown(head.graph)!r}, not of {RALPH.name!r}: `{where}`"
+        )
     return await _read(store, head)
 
 

@@ -30,7 +30,7 @@ def read_answers(file: Path) -> Mapping[str, str]:
             return _texts(json.loads(text), file)
         if file.suffix == ".toml":
             return _texts(tomllib.loads(text), file)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read ({error})") from error
     answers = {}
     for number, line in enumerate(text.splitlines(), 1):

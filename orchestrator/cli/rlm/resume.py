@@ -16,7 +16,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 
-GRAPHS = {CODE_MODE.name: None, TOOLS_MODE.name: None}
+GRAPHS = (CODE_MODE.name, TOOLS_MODE.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Wanted(resumed.Wanted):
 
 def resume_run(wanted: Wanted) -> int:
     """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
-    head, created, stored = at_journal(wanted.journal, lambda store: found(store, wanted.run, GRAPHS))
+    head, created, stored = at_journal(wanted.journal, lambda store: found(store, wanted.run, *GRAPHS))
     view = View(run_id=head.run_id, **wanted.shown())
     if head.owner is not None:
         return wanted.left_to_owner(head, changed=bool(wanted.model))

@@ -13,10 +13,12 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.code_mode.graph import CODE_MODE
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 from orchestrator.runtime.inbox import DECISIONS
+from orchestrator.runtime.orchestration.checkpoint import GRAPH as CHECKPOINT
 from orchestrator.runtime.outlook import paused
 
 GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph", CODE_MODE.name: "rlm", TOOLS_MODE.name: "rlm"}
@@ -50,6 +52,24 @@ def of_project(store: Store) -> str:
     place = store.journal.address
     project = ("--project", str(place.parent.parent)) if isinstance(place, Path) else ()
     return words("approval", "status", *project)
+
+
+def refuse_other(store: Store, head: RunHead, *graphs: str) -> None:
+    """Raise ConfigError for a run of another graph than these; it names what goes on with that one."""
+    if head.graph in graphs:
+        return
+    refuse_approval(store, head)
+    there = {
+        CHECKPOINT: "`CheckpointManager.load_state_machine`",
+        LLM_LOOP.name: _resume(store, head, "runs"),
+    }
+    there |= {graph: _resume(store, head, group) for graph, group in GROUPS.items()}
+    known = there.get(head.graph, "only the program that began it")
+    raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}: {known} goes on with it")
+
+
+def _resume(store: Store, head: RunHead, group: str) -> str:
+    return f"`{store.command('resume', head.run_id, group=group)}`"
 
 
 def refuse_approval(store: Store, head: RunHead) -> None:

@@ -13,7 +13,7 @@ from orchestrator.cli.load import limits_from
 from orchestrator.cli.model import Model
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.run import View, conducted, told
-from orchestrator.cli.runs.carrier import GROUPS, refuse_approval
+from orchestrator.cli.runs.carrier import refuse_other
 from orchestrator.cli.runs.phrase import moment
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
@@ -104,15 +104,7 @@ def _limits(wanted: Wanted, found: Found) -> Limits | None:
 
 async def _open(store: Store, head: RunHead) -> Found:
     """Return where a run stands. Raises ConfigError for one that no model could help."""
-    if head.graph in GROUPS:
-        there = store.command("resume", head.run_id, group=GROUPS[head.graph])
-        raise ConfigError(f"run {head.run_id} is one of graph {head.graph!r}: `{there}` goes on with it")
-    refuse_approval(store, head)
-    if head.graph != LLM_LOOP.name:
-        raise ConfigError(
-            f"run {head.run_id} is one of graph {shown(head.graph)!r}; the command line resumes those of "
-            f"{LLM_LOOP.name!r}"
-        )
+    refuse_other(store, head, LLM_LOOP.name)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
     if stored.fingerprint != LLM_LOOP.fingerprint:
         migrate = store.command("migrate", "--using", "MODULE:FUNCTION", head.run_id)

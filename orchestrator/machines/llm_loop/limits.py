@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 
 from orchestrator.errors import ConfigError
 from orchestrator.machines.bound import by_name, out_of_range
@@ -66,10 +67,19 @@ class Limits:
     """How long each call of the memory port may take."""
 
     def __post_init__(self) -> None:
-        if fault := next(_faults(self), None):
+        if fault := next(chain(_misfits(self), _faults(self)), None):
             raise ConfigError(f"limit {fault}")
         object.__setattr__(self, "tool_caps", {tool_key(tool): cap for tool, cap in self.tool_caps.items()})
         object.__setattr__(self, "context_warnings", tuple(sorted(self.context_warnings)))
+
+
+def _misfits(limits: Limits) -> Iterator[str]:
+    """Say which of those that are several numbers are none."""
+    caps: object = limits.tool_caps
+    if not isinstance(caps, Mapping):
+        yield f"tool_caps is {caps!r}; it must be {{tool: calls}}"
+    if not _is_shares(limits.context_warnings):
+        yield f"context_warnings is {limits.context_warnings!r}; it must be shares, as (0.7, 0.85)"
 
 
 def _faults(limits: Limits) -> Iterator[str]:
@@ -88,6 +98,11 @@ def _faults(limits: Limits) -> Iterator[str]:
     for share in limits.context_warnings:
         if not 0 < share <= 1:
             yield f"context_warnings has {share}; each must be above 0 and at most 1"
+
+
+def _is_shares(value: object) -> bool:
+    given = value if isinstance(value, Sequence) and not isinstance(value, str) else (None,)
+    return all(isinstance(one, int | float) for one in given)
 
 
 _WHOLE = {

@@ -53,6 +53,8 @@ def read_prd(text: str, where: str) -> Plan:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise SessionFileError(where, error.lineno, f"is not JSON: {error.msg}") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise SessionFileError(where, 0, f"cannot be read: {error}") from None
     except RecursionError:
         raise SessionFileError(where, 0, "is nested too deeply") from None
     if not isinstance(data, Mapping) or not isinstance(data.get("userStories"), list):

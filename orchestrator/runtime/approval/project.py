@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from orchestrator.errors import ConfigError
 from orchestrator.journal.files import Hook, silent
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
@@ -26,6 +25,7 @@ from orchestrator.machines.approval.plan import Plan, Step, selection
 from orchestrator.machines.approval.ports import Planner
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.ports import Clock, SystemClock
+from orchestrator.runtime import arguments
 from orchestrator.runtime.approval import outside, recovery, store
 from orchestrator.runtime.approval.session import Session
 from orchestrator.runtime.approval.status import Drift, Recovered, Status, StepFact
@@ -72,8 +72,7 @@ class Approval:
         on_step: OnStep | None = None,
         hook: Hook = silent,
     ) -> None:
-        if limits is not None and not isinstance(limits, ApprovalLimits):
-            raise ConfigError(f"limits is a {type(limits).__name__}; give ApprovalLimits(keep_plans=10)")
+        arguments.check_agent(locals(), ApprovalLimits, planner=arguments.plans)
         self._clock = clock or SystemClock()
         self._limits = limits or ApprovalLimits()
         self._by = spoken(by, "the name of who asks") or somebody()

@@ -290,7 +290,7 @@ async def test_an_observer_and_a_hook_that_raise_cannot_leave_a_state_open(tmp_p
         (lambda: ApprovalLimits(expiry_seconds=-1), "0 \\(off\\) or more"),
         (lambda: ApprovalLimits(**MISSPELT), "expiry_seconds"),
         (lambda: Approval("/nowhere/at/all"), "cannot be opened"),
-        (lambda: Approval("/", limits={"keep_plans": 3}), "limits is a dict"),  # type: ignore[arg-type]
+        (lambda: Approval("/", limits={"keep_plans": 3}), "give ApprovalLimits.keep_plans=3"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_work_is_refused_in_a_sentence(wrong: Callable[[], Any], match: str) -> None:
