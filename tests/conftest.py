@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import os
 import random
@@ -149,6 +150,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if full_size and not SOAK:
         items[:] = [item for item in items if item not in full_size]
         config.hook.pytest_deselected(items=full_size)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays to the end: no garbage is looked for in it, neither meanwhile nor by any test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:
