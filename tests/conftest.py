@@ -9,13 +9,14 @@ import asyncio
 import functools
 import gc
 import inspect
+import itertools
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -257,6 +258,14 @@ def seed() -> int:
 def campaign() -> Callable[[int, int], int]:
     """`campaign(200, 10_000)`: how many rounds, for `make test` and for `make soak`."""
     return lambda small, full: full if SOAK else small
+
+
+def crossed(those: Sequence[Any], others: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Every pair for `make soak`; for `make test` each of both in at least one pair."""
+    if SOAK:
+        return list(itertools.product(those, others))
+    count = max(len(those), len(others))
+    return [(those[place % len(those)], others[place % len(others)]) for place in range(count)]
 
 
 # ---- the distribution ----
