@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
+import itertools
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -152,6 +154,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=full_size)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays to the end: no garbage is looked for in it, neither meanwhile nor by any test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Three workers for two cores: much of the suite waits for processes, disks and Prometheus."""
     return (3 * (os.cpu_count() or 1) + 1) // 2
@@ -246,6 +259,14 @@ def seed() -> int:
 def campaign() -> Callable[[int, int], int]:
     """`campaign(200, 10_000)`: how many rounds, for `make test` and for `make soak`."""
     return lambda small, full: full if SOAK else small
+
+
+def crossed(those: Sequence[Any], others: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Every pair for `make soak`; for `make test` each of both in at least one pair."""
+    if SOAK:
+        return list(itertools.product(those, others))
+    count = max(len(those), len(others))
+    return [(those[place % len(those)], others[place % len(others)]) for place in range(count)]
 
 
 # ---- the distribution ----

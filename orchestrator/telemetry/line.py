@@ -10,16 +10,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
-import structlog
-from structlog.typing import FilteringBoundLogger
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.redaction import REDACTED
 from orchestrator.telemetry.sink import Stream, writer_to
 from orchestrator.telemetry.tally import Tally
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 SCHEMA = "orchestrator.log/1"
 
@@ -58,6 +59,9 @@ def level_number(level: str) -> int:
 
 def build(writer: LineWriter, level: int) -> FilteringBoundLogger:
     """Return a logger of JSON lines from `level` up."""
+    # Late: it loads tracebacks and colours with it, a sixth of the start of a command that keeps no log.
+    import structlog
+
     wrapped: FilteringBoundLogger = structlog.wrap_logger(
         writer,
         processors=[_complete, _allow, _render],

@@ -12,9 +12,7 @@ a line of what is not in the journal. What is owed is not told later: the journa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-from structlog.typing import FilteringBoundLogger
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.kernel.clock import micros
 from orchestrator.kernel.record import (
@@ -48,6 +46,9 @@ from orchestrator.telemetry.redaction import error_fields, raised_at
 from orchestrator.telemetry.sink import BoundedWriter, Stream
 from orchestrator.telemetry.span import Trace, span_of
 from orchestrator.telemetry.tally import Tally
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 _BOUND = {"level", "schema", "run_id", "machine"}
 """What a host's logger has bound, or adds itself."""

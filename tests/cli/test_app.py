@@ -66,6 +66,19 @@ def test_help_imports_neither_a_command_nor_what_it_needs(folder: Path) -> None:
     assert not {f"orchestrator.cli.{name}" for name in COMMANDS} & loaded
 
 
+def test_a_command_that_keeps_no_log_loads_none(folder: Path) -> None:
+    code = (
+        "import sys\nfrom orchestrator.cli import main\n"
+        "try: main(['run', 'hi', '--model', 'python:models:model', '--json'])\n"
+        "except SystemExit as end: print(end.code, *sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    status, *loaded = done.stderr.split()
+    assert (status, "orchestrator.telemetry.log" in loaded, "structlog" in loaded) == ("0", True, False)
+
+
 def test_the_module_runs_like_the_script(process: Cli) -> None:
     done = process("graph", "--format", "table")
     assert done.out.startswith("from ")

@@ -29,9 +29,10 @@ ENDS = [
 
 @pytest.mark.parametrize(("model", "options", "outcome", "reason", "code"), ENDS)
 def test_a_run_exits_with_the_code_of_its_outcome(
-    process: Cli, model: str, options: tuple[str, ...], outcome: str, reason: str, code: int
+    cli: Cli, process: Cli, model: str, options: tuple[str, ...], outcome: str, reason: str, code: int
 ) -> None:
-    done = process("run", "How many moons?", "--model", f"python:models:{model}", "--json", *options)
+    command = process if reason == "stalled" else cli  # one of them shows that the code leaves the process
+    done = command("run", "How many moons?", "--model", f"python:models:{model}", "--json", *options)
     result = json.loads(done.out)
     assert (result["outcome"], result["reason"], done.code) == (outcome, reason, code)
     assert len(done.err.splitlines()) == (0 if code == 0 else 1)

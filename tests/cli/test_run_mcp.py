@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.servers import named
+from tests.conftest import SOAK
 from tests.ending import rest
 from tests.engines.stage import until
 from tests.providers.mcp_place import living
@@ -126,7 +127,7 @@ async def connecting(running: subprocess.Popen[str], folder: Path) -> int:
     return int((folder / "pid").read_text())
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", SIGNALS if SOAK else SIGNALS[-1:])
 async def test_a_signal_while_a_server_is_connected_leaves_no_process_behind(
     start: Callable[..., Any], folder: Path, silent: tuple[str, ...], number: int
 ) -> None:
@@ -139,7 +140,7 @@ async def test_a_signal_while_a_server_is_connected_leaves_no_process_behind(
     assert not (folder / ".orchestrator").exists()
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", SIGNALS if SOAK else SIGNALS[:1])
 async def test_a_second_signal_does_not_wait_for_a_server_that_will_not_end(
     start: Callable[..., Any], folder: Path, silent: tuple[str, ...], number: int
 ) -> None:

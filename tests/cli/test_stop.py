@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import crossed
 from tests.ending import rest
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -39,11 +40,11 @@ def until(running: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"no {text!r} in {seen!r}")
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize(("model", "options", "state", "entered"), PLACES)
+@pytest.mark.parametrize(("number", "place"), crossed(SIGNALS, PLACES))
 def test_a_signal_cancels_the_run_wherever_it_is(
-    start: Start, number: int, model: str, options: tuple[str, ...], state: str, entered: str
+    start: Start, number: int, place: tuple[str, tuple[str, ...], str, str]
 ) -> None:
+    model, options, state, entered = place
     running = start("run", "hi", "--model", f"python:models:{model}", *options)
     until(running, entered)
     running.send_signal(number)
@@ -114,8 +115,7 @@ def test_a_terminal_that_is_closed_cancels_the_run(start: Start, folder: Path, t
     assert (one["run_id"], one["status"], one["outcome"]) == ("one", "ended", "cancelled")
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("options", [("--json",), (), ("--live",)])
+@pytest.mark.parametrize(("number", "options"), crossed(SIGNALS, [("--json",), (), ("--live",)]))
 def test_a_signal_stops_a_replay_and_what_there_is_gets_printed(
     start: Start, record: Any, number: int, options: tuple[str, ...]
 ) -> None:

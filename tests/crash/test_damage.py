@@ -107,14 +107,14 @@ def flips(quick: Path, rounds: int, seed: int, suffix: str, *, log_only: bool) -
 def test_a_flipped_bit_in_the_file_is_never_read_as_something_else(
     quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
-    verdicts = flips(quick, campaign(400, 4000), seed, "", log_only=False)
+    verdicts = flips(quick, campaign(120, 4000), seed, "", log_only=False)
     assert verdicts["partly refused"] + verdicts["refused"] > verdicts.total() / 10
 
 
 def test_a_flipped_bit_in_a_blob_file_is_refused(
     quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
-    verdicts = flips(quick, campaign(20, 200), seed, "-blobs/*", log_only=False)
+    verdicts = flips(quick, campaign(10, 200), seed, "-blobs/*", log_only=False)
     assert set(verdicts) == {"partly refused"}
 
 
@@ -126,7 +126,7 @@ def test_a_flipped_bit_in_the_log_loses_its_tail_or_nothing(
     whole = asyncio.run(made(path, log_only=True))
     log = path.with_name("journal.db-wal")
     chance = random.Random(seed)
-    for number in range(campaign(100, 1000)):
+    for number in range(campaign(40, 1000)):
         copy = quick / "copy"
         shutil.copytree(quick / "store", copy)
         raw = bytearray(log.read_bytes())

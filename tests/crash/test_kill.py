@@ -25,7 +25,7 @@ def test_a_kill_at_every_boundary_loses_nothing_acknowledged(
     nursery: Nursery, quick: Path, campaign: Callable[[int, int], int]
 ) -> None:
     total = calls(nursery, quick / "whole")
-    rounds = min(campaign(40, total), total)
+    rounds = min(campaign(16, total), total)
     killed = 0
     for step in range(rounds):
         at = 1 + step * total // rounds
@@ -48,7 +48,7 @@ def test_kills_at_random_lose_nothing_acknowledged(
     nursery: Nursery, quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
     chance = random.Random(seed)
-    for number in range(campaign(15, 50)):
+    for number in range(campaign(6, 50)):
         folder = quick / str(number)
         folder.mkdir()
         # Four lives on one journal, each going on where the last was killed.

@@ -321,7 +321,7 @@ async def test_no_limit_of_any_run_is_exceeded_by_more_than_one_request_crashes_
     seed: int, campaign: Callable[[int, int], int]
 ) -> None:
     crashes, most = 0, Counter[str]()
-    for round_ in range(campaign(40, 2_000)):
+    for round_ in range(campaign(20, 2_000)):
         rng = random.Random(f"{seed} {round_}")
         provider = Provider(rng, turns=rng.randint(1, 5))
         groups, each = rng.choice([(0, 50), (0, 12), (3, 6), (5, 2), (1, 1)])

@@ -85,23 +85,19 @@ class Story:
 
 @settings(max_examples=100, deadline=None)
 @given(PLANS)
-def test_whatever_happens_to_a_run_its_commits_lines_and_counts_are_one_number(plan: Plan) -> None:
-    story = Story()
-    run = asyncio.run(story.take(plan))
-    lines = [line["seq"] for line in story.lines() if line["msg"] == "fsm.transition"]
-    assert story.commits == list(range(1, len(story.commits) + 1))
-    assert lines == story.commits
-    assert totals(story.registry)["transitions_total"] == len(lines)
-    if not run.detached:
-        assert run.seq == len(lines)
-
-
-@settings(max_examples=100, deadline=None)
-@given(PLANS)
-def test_whatever_happens_to_a_run_it_is_never_active_after_its_driver_returned(plan: Plan) -> None:
+def test_whatever_happens_to_a_run_its_commits_lines_and_counts_are_one_number_and_it_is_over(
+    plan: Plan,
+) -> None:
     story = Story()
     run = asyncio.run(story.take(plan))
     count = totals(story.registry)
+    lines = [line["seq"] for line in story.lines() if line["msg"] == "fsm.transition"]
+    assert story.commits == list(range(1, len(story.commits) + 1))
+    assert lines == story.commits
+    assert count["transitions_total"] == len(lines)
+    if not run.detached:
+        assert run.seq == len(lines)
+    # It is never active after its driver returned.
     assert count["runs_active"] == 0
     assert count["runs_started_total"] == count["runs_completed_total"] + count["runs_suspended_total"]
     assert count["runs_completed_total"] == run.ended

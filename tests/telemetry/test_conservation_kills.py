@@ -161,7 +161,7 @@ def test_a_kill_at_an_append_costs_the_lines_of_that_commit_or_none(
     chance, lives, kills = random.Random(seed), Lives(tmp_path, 1, 6), 0
     while lives.begin(chance.randint(2, 7), when).wait(60) < 0:
         kills += 1
-        if kills >= campaign(4, 40):
+        if kills >= campaign(2, 40):
             assert lives.begin().wait(60) == 0
             break
     owed = list(lives.owed())
@@ -175,7 +175,7 @@ def test_a_kill_at_any_moment_costs_each_run_under_way_the_lines_of_one_commit_a
     tmp_path: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
     chance, lives, kills = random.Random(seed), Lives(tmp_path, 8, 20), 0
-    for _ in range(campaign(3, 20)):
+    for _ in range(campaign(2, 20)):
         running = lives.begin()
         more = (lives.log.stat().st_size if lives.log.exists() else 0) + chance.randint(2_000, 40_000)
         end = time.monotonic() + 60

@@ -190,8 +190,8 @@ async def test_a_store_that_tells_of_a_change_that_no_plan_could_make_puts_nothi
     before = tree(root)
     content = b"#!/bin/sh\nowned\n"
     digest = hashlib.sha256(content).hexdigest()
-    forged: dict[str, Any] = {"effect": "file", "key": "file-99", "step": "plan-1.1/1", "change": "delete", "path": path}
-    forged |= {"before": digest, "after": None, "mode": 0o755, "folders": []}
+    forged: dict[str, Any] = {"effect": "file", "key": "file-99", "step": "plan-1.1/1", "change": "delete"}
+    forged |= {"path": path, "before": digest, "after": None, "mode": 0o755, "folders": []}
     async with SqliteJournal(root / ".orchestrator/journal.db") as journal:
         lease = await journal.claim("approval-0001", "somebody")
         queued = journal.append(lease, [Draft("intent", forged)], {digest: content})
