@@ -80,8 +80,7 @@ class Rlm(Carrier[RlmResult]):
         graph = self._mode.graph if graph is None else graph
         arguments.check_agent(locals(), RlmLimits)
         self._equipment = given = Equipment.of(locals())
-        self._limits = limits or self._mode.limits
-        self._clock = given.clock
+        self._limits, self._clock = limits or self._mode.limits, given.clock
         self._machine = self._mode.machine(graph, hooks)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
