@@ -269,6 +269,29 @@ async def test_what_a_dead_worker_had_goes_back_to_its_queue_and_not_before(data
         await second.stop()
 
 
+async def test_dbos_takes_up_its_work_as_soon_as_the_server_is_back(
+    server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself it sleeps for longer after each attempt, up to 90 seconds, and sleeps on when the server is there."""
+    sleep, slept = time.sleep, [0.0]
+
+    def shortened(seconds: float) -> None:
+        slept.append(seconds)
+        sleep(min(seconds, 0.05))
+
+    monkeypatch.setattr(time, "sleep", shortened)
+    work = Work()
+    async with started("dbos", server.database(), work) as one:
+        await one.submit("r", 0)
+        await until(lambda: bool(work.driven))
+        await asyncio.to_thread(server.stop, "immediate")
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(server.start)
+        await one.submit("s", 0)
+        await until(lambda: bool(work.driven["s", 0]))
+    assert max(slept) <= 1.5, "the first of its pauses"
+
+
 async def test_a_process_has_one_and_its_name_is_its_own(database: str) -> None:
     one, two = DbosDispatcher(database), DbosDispatcher(database)
     with pytest.raises(ConfigError, match="'local' is no name for a worker"):
