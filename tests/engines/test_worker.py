@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from orchestrator.cli import operate
+from orchestrator.engines import roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.engines.dispatcher import Caps
@@ -259,6 +262,8 @@ async def _one_run(dsn: str) -> str:
 
 GONE = """
 import asyncio, sys
+from orchestrator.cli import operate
+from orchestrator.engines import roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 
@@ -296,6 +301,23 @@ def test_a_worker_whose_server_is_gone_for_good_can_end(server: Cluster) -> None
             process.kill()
             server.stop()
             server.start()
+
+
+async def test_of_a_dead_worker_it_is_said_who_goes_on_with_its_runs(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with PostgresJournal(database, name="w1") as journal:
+        async with Worker(agent(journal), DbosDispatcher(database)):
+            [living] = await roster.engines(journal)
+        dead = dataclasses.replace(living, owner=None)
+        operate._print(dead, None)
+        assert "is dead: its process is gone, and it never stopped; its runs go on with another worker" in (
+            capsys.readouterr().out
+        )
+        with pytest.raises(
+            ConfigError, match="1 died without stopping, their runs go on with another worker"
+        ):
+            roster.meant([dead], None)
 
 
 def test_agents_that_no_worker_can_carry_are_refused() -> None:
