@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from orchestrator.address import Dsn, address_of, hidden
@@ -38,6 +39,11 @@ _POLL = 0.1
 _AWAY = 20.0
 """Seconds that a connection is waited for, so that whoever waits for one of the pool is not refused."""
 _ANY = 1_000_000
+_KEPT = 3600.0
+"""Seconds that what is over stays in DBOS's tables."""
+_CLEANS = 60.0
+_MOST = 1000
+"""Seconds between two removals of it, and how much goes at once."""
 
 _active: list[DbosDispatcher] = []
 """The one of this process that is started: DBOS itself is one in each process."""
@@ -65,6 +71,7 @@ class DbosDispatcher:
         self._pool: Any = None
         self._over = threading.Event()
         self._launched = False
+        self._cleans = 0.0
 
     # ---- a worker ----
 
@@ -175,7 +182,18 @@ class DbosDispatcher:
         if lost:
             # Without its queue a workflow goes to one that no limit holds for.
             await self._told("resume_workflows", lost, queue_name=QUEUE)
+        if (now := time.monotonic()) >= self._cleans:
+            self._cleans = now + _CLEANS
+            await self._clean()
         return len(lost)
+
+    async def _clean(self) -> None:
+        """Remove what is over for long: DBOS keeps it for ever, and nobody asks for it any more."""
+        before = datetime.now(UTC) - timedelta(seconds=_KEPT)
+        about = {"status": list(_OVER), "queue_name": QUEUE, "completed_before": before.isoformat()}
+        over = await self._told("list_workflows", **about, limit=_MOST, load_input=False, load_output=False)
+        if over:
+            await self._told("delete_workflows", [one.workflow_id for one in over])
 
     async def cease(self) -> None:
         """Take nothing more. What is under way goes on, and stays this worker's until it is known as dead."""
