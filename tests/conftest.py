@@ -244,6 +244,28 @@ def database(postgres: Cluster) -> str:
     return postgres.database()
 
 
+@pytest.fixture(scope="session")
+def with_tables(postgres: Cluster) -> str:
+    """The name of a database in which each dispatcher has its tables, as they have after the first worker ever.
+
+    DBOS takes two seconds for them, in half of which it does not know of its queue yet.
+    """
+    from orchestrator.engines.dbos import DbosDispatcher
+    from orchestrator.engines.procrastinate import ProcrastinateDispatcher
+
+    async def nothing(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+        raise AssertionError(f"nothing was submitted, and {run_id}:{slice} is driven")
+
+    async def made(database: str) -> None:
+        for one in (DbosDispatcher(database), ProcrastinateDispatcher(database)):
+            await one.start(nothing, "first", 1)
+            await one.stop()
+
+    database = postgres.database()
+    asyncio.run(made(database))
+    return database.rpartition("/")[2]
+
+
 # ---- chance and size ----
 
 

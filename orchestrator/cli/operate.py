@@ -93,9 +93,7 @@ def _print(engine: Seen, answer: Body | None) -> None:
         f"{shown(engine.name)} ({engine.run_id}) on {shown(where)}, for {roughly(time.time() - engine.began)}"
     )
     if not engine.alive:
-        say(
-            "  is dead: its process is gone, and it never stopped; its runs wait for `orchestrator runs resume`"
-        )
+        say(f"  is dead: its process is gone, and it never stopped; its runs {engine.left}")
     elif answer is None:
         say(f"  lives, but has not answered within {ANSWERS_WITHIN:g} s: its event loop may be blocked")
     else:

@@ -15,9 +15,12 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import threading
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from orchestrator.address import Dsn, address_of, hidden
@@ -33,7 +36,14 @@ NOBODY = "-"
 """Partition of runs without a tenant."""
 _OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 _POLL = 0.1
+_AWAY = 20.0
+"""Seconds that a connection is waited for, so that whoever waits for one of the pool is not refused."""
 _ANY = 1_000_000
+_KEPT = 3600.0
+"""Seconds that what is over stays in DBOS's tables."""
+_CLEANS = 60.0
+_MOST = 1000
+"""Seconds between two removals of it, and how much goes at once."""
 
 _active: list[DbosDispatcher] = []
 """The one of this process that is started: DBOS itself is one in each process."""
@@ -59,7 +69,9 @@ class DbosDispatcher:
         self._drive: Drive | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: Any = None
-        self._over = False
+        self._over = threading.Event()
+        self._launched = False
+        self._cleans = 0.0
 
     # ---- a worker ----
 
@@ -74,12 +86,12 @@ class DbosDispatcher:
         self._drive, self._loop = drive, asyncio.get_running_loop()
         _active.append(self)
         try:
-            await self._launched(name, slots)
+            await self._begun(name, slots)
         except BaseException:
             await self.stop()
             raise
 
-    async def _launched(self, name: str, slots: int) -> None:
+    async def _begun(self, name: str, slots: int) -> None:
         DBOS = self._dbos.DBOS  # noqa: N806 - a class
         registered(DBOS)
         limits = self._limits(slots) | {"on_conflict": "always_update"}
@@ -89,6 +101,7 @@ class DbosDispatcher:
         try:
             DBOS(config=self._config(name))
             DBOS.launch()  # here, in the loop: else what it takes from the queue runs on a thread's own
+            self._launched = True
             await DBOS.register_queue_async(QUEUE, **limits)
         except Exception as error:
             raise StoreDown(f"DBOS could not start: {_said(error, self._address)}") from error
@@ -110,9 +123,10 @@ class DbosDispatcher:
         }
 
     def _connections(self) -> Any:
-        """Return connections for DBOS that are refused once it is over.
+        """Return connections for DBOS that wait for a server that is away, and are refused once it is over.
 
-        Its threads repeat for ever what the server did not take, and the process would not end before it is back.
+        Its threads repeat for ever what the server did not take, each time after twice as long, up to 90 seconds: the
+        server were back, and they slept on; and the process would not end before.
         """
         from sqlalchemy import create_engine, event, make_url
 
@@ -120,17 +134,25 @@ class DbosDispatcher:
         about = {"application_name": APPLICATION, "connect_timeout": 10}
         pool = create_engine(url, pool_size=5, max_overflow=0, pool_pre_ping=True, connect_args=about)
 
-        def refuse(*_: Any) -> None:
-            if self._over:
-                raise RuntimeError("this worker has stopped")
+        def connect(dialect: Any, _: Any, given: Any, named: Any) -> Any:
+            ends = time.monotonic() + _AWAY
+            while not self._over.is_set():
+                try:
+                    return dialect.connect(*given, **named)
+                except dialect.dbapi.OperationalError:
+                    if not self._launched or time.monotonic() >= ends:
+                        raise
+                self._over.wait(_POLL)
+            raise RuntimeError("this worker has stopped")
 
         def close(_: Any, record: Any) -> None:
-            if self._over:
+            if self._over.is_set():
                 record.invalidate()
 
-        event.listen(pool, "do_connect", refuse)
+        event.listen(pool, "do_connect", connect)
         event.listen(pool, "checkin", close)
-        self._over, self._pool = False, pool
+        self._over.clear()
+        self._pool, self._launched = pool, False
         return pool
 
     def _limits(self, slots: int) -> dict[str, Any]:
@@ -160,14 +182,25 @@ class DbosDispatcher:
         if lost:
             # Without its queue a workflow goes to one that no limit holds for.
             await self._told("resume_workflows", lost, queue_name=QUEUE)
+        if (now := time.monotonic()) >= self._cleans:
+            self._cleans = now + _CLEANS
+            await self._clean()
         return len(lost)
+
+    async def _clean(self) -> None:
+        """Remove what is over for long: DBOS keeps it for ever, and nobody asks for it any more."""
+        before = datetime.now(UTC) - timedelta(seconds=_KEPT)
+        about = {"status": list(_OVER), "queue_name": QUEUE, "completed_before": before.isoformat()}
+        over = await self._told("list_workflows", **about, limit=_MOST, load_input=False, load_output=False)
+        if over:
+            await self._told("delete_workflows", [one.workflow_id for one in over])
 
     async def cease(self) -> None:
         """Take nothing more. What is under way goes on, and stays this worker's until it is known as dead."""
         if self not in _active:
             return
         _active.remove(self)
-        self._over = True
+        self._over.set()
         # What is under way ends without it, which it would show as errors: whoever reaps has it driven once more.
         logging.getLogger("dbos").setLevel(logging.CRITICAL + 1)
         loop = asyncio.get_running_loop()

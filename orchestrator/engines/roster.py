@@ -41,6 +41,13 @@ class Seen:
         """Its process holds it."""
         return self.owner is not None
 
+    @property
+    def left(self) -> str:
+        """What its runs wait for, where its process is gone."""
+        return (
+            "go on with another worker" if self.about.get("placed") else "wait for `orchestrator runs resume`"
+        )
+
     def takes(self, head: RunHead) -> bool:
         """Tell whether it takes up a run that nobody has, once something was posted that lets it go on."""
         if not self.alive or self.about.get("recover") != "resume" or head.reason == "poison":
@@ -67,7 +74,10 @@ def meant(found: list[Seen], name: str | None) -> list[Seen]:
     """
     living = [one for one in found if one.alive]
     if not living:
-        dead = f"; {len(found)} died without stopping, their runs wait for `runs resume`" if found else ""
+        left = {one.left for one in found}
+        dead = (
+            f"; {len(found)} died without stopping, their runs {' or '.join(sorted(left))}" if found else ""
+        )
         raise ConfigError(f"no engine lives on this journal{dead}")
     if name == ALL or (name is None and len(living) == 1):
         return living

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from orchestrator.engines import procrastinate
+from orchestrator.engines import dbos, procrastinate
 from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.engines.dispatcher import Caps, Dispatcher
 from orchestrator.engines.procrastinate import ProcrastinateDispatcher
@@ -214,6 +214,31 @@ async def test_nobody_takes_away_a_slice_that_another_put_in_anew_since_he_looke
     assert work.driven["r", 0] == 2
 
 
+async def test_what_is_over_for_long_is_removed_and_nothing_else(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DBOS keeps a row for each slice there ever was."""
+    work = Work()
+    async with started("dbos", database, work, slots=1) as one:
+        await one.submit("r", 0)
+        await until(lambda: statuses(database) == {"SUCCESS": 1})
+        work.go.clear()
+        await one.submit("s", 0)
+        await until(lambda: work.now == {"s"})
+        await one.submit("t", 0)
+        assert await one.reap(frozenset({"w1"})) == 0
+        assert statuses(database) == {"SUCCESS": 1, "PENDING": 1, "ENQUEUED": 1}, "not over for long"
+        monkeypatch.setattr(dbos, "_KEPT", -60.0)
+        assert await one.reap(frozenset({"w1"})) == 0
+        assert statuses(database) == {"SUCCESS": 1, "PENDING": 1, "ENQUEUED": 1}, "not each time"
+        monkeypatch.setattr(one, "_cleans", 0.0)
+        assert await one.reap(frozenset({"w1"})) == 0
+        assert statuses(database) == {"PENDING": 1, "ENQUEUED": 1}
+        work.go.set()
+        await until(lambda: bool(work.driven["t", 0]))
+    assert work.driven == {("r", 0): 1, ("s", 0): 1, ("t", 0): 1}
+
+
 def statuses(database: str) -> dict[str, int]:
     """Return how many of DBOS's workflows have which status."""
     with psycopg.connect(database) as db:
@@ -269,6 +294,29 @@ async def test_what_a_dead_worker_had_goes_back_to_its_queue_and_not_before(data
         await second.stop()
 
 
+async def test_dbos_takes_up_its_work_as_soon_as_the_server_is_back(
+    server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself it sleeps for longer after each attempt, up to 90 seconds, and sleeps on when the server is there."""
+    sleep, slept = time.sleep, [0.0]
+
+    def shortened(seconds: float) -> None:
+        slept.append(seconds)
+        sleep(min(seconds, 0.05))
+
+    monkeypatch.setattr(time, "sleep", shortened)
+    work = Work()
+    async with started("dbos", server.database(), work) as one:
+        await one.submit("r", 0)
+        await until(lambda: bool(work.driven))
+        await asyncio.to_thread(server.stop, "immediate")
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(server.start)
+        await one.submit("s", 0)
+        await until(lambda: bool(work.driven["s", 0]))
+    assert max(slept) <= 1.5, "the first of its pauses"
+
+
 async def test_a_process_has_one_and_its_name_is_its_own(database: str) -> None:
     one, two = DbosDispatcher(database), DbosDispatcher(database)
     with pytest.raises(ConfigError, match="'local' is no name for a worker"):
@@ -316,6 +364,8 @@ async def test_nothing_that_stands_in_the_tables_of_dbos_is_a_pickle(database: s
             for table, column in tables:
                 query = f"SELECT {column} FROM orchestrator_dbos.{table}"  # noqa: S608 - names from the catalogue
                 found[table, column] = [row[0] for row in db.execute(query.encode()).fetchall() if row[0]]
+            steps = db.execute("SELECT count(*) FROM orchestrator_dbos.operation_outputs").fetchone()
+    assert steps == (0,), "no step of a run is one of DBOS: nothing is replayed, in whatever order"
     kinds = {value for (_, column), values in found.items() if column == "serialization" for value in values}
     inputs = [value for (_, column), values in found.items() if column == "inputs" for value in values]
     assert kinds == {"portable_json"}

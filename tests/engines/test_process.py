@@ -89,7 +89,8 @@ def test_a_killed_engine_shows_as_dead_and_its_runs_are_taken_up_elsewhere(
     said = operate("drain")
     assert (said.code, said.out) == (2, "")
     assert said.err == (
-        "orchestrator: no engine lives on this journal; 1 died without stopping, their runs wait for `runs resume`\n"
+        "orchestrator: no engine lives on this journal; 1 died without stopping, their runs wait for "
+        "`orchestrator runs resume`\n"
     )
     outside.go(*all_steps("held"))
     assert start(recover="resume", finish=True).report() == {"held": "completed"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from orchestrator.cli import operate
+from orchestrator.engines import roster
+from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.engines.dispatcher import Caps
 from orchestrator.engines.worker import Worker
@@ -214,6 +218,31 @@ async def test_agents_park_as_long_as_they_belong_to_a_worker(database: str) -> 
         assert (await own.run("x")).output == "done"
 
 
+async def test_a_second_worker_of_a_name_is_refused_before_it_takes_anything(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To DBOS they would be one executor, and each be given what the other has."""
+    monkeypatch.setattr(worker_module, "TWIN", 0.5)
+    async with working(database, "w1"), PostgresJournal(database, name="w1") as journal:
+        with pytest.raises(ConfigError, match="a worker named 'w1' lives already; give each its own name"):
+            async with Worker(agent(journal), DbosDispatcher(database)):
+                pass
+        assert not agent(journal).parks
+
+
+async def test_a_worker_that_is_started_anew_waits_for_the_death_of_the_one_before_it(database: str) -> None:
+    before = PostgresJournal(database, name="w1")
+    await before.open()
+    assert before._handle is not None
+    before._handle.presence.beat = 1e9
+    before._handle.presence.postpone()  # it beats no more
+    before._handle._session._drop()  # and lost its connection, as by a kill
+    async with working(database, "w1"), client(database) as host:
+        await agent(host).deposit("x", run_id="r")
+        await until(ended(host, "r"))
+    await before.close()
+
+
 async def test_a_worker_that_is_started_while_the_server_is_away_waits_for_it(server: Cluster) -> None:
     dsn = server.database()
     await asyncio.to_thread(server.stop)
@@ -233,6 +262,9 @@ async def _one_run(dsn: str) -> str:
 
 GONE = """
 import asyncio, sys
+from orchestrator.cli import operate
+from orchestrator.engines import roster
+from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 
 async def main():
@@ -269,6 +301,23 @@ def test_a_worker_whose_server_is_gone_for_good_can_end(server: Cluster) -> None
             process.kill()
             server.stop()
             server.start()
+
+
+async def test_of_a_dead_worker_it_is_said_who_goes_on_with_its_runs(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with PostgresJournal(database, name="w1") as journal:
+        async with Worker(agent(journal), DbosDispatcher(database)):
+            [living] = await roster.engines(journal)
+        dead = dataclasses.replace(living, owner=None)
+        operate._print(dead, None)
+        assert "is dead: its process is gone, and it never stopped; its runs go on with another worker" in (
+            capsys.readouterr().out
+        )
+        with pytest.raises(
+            ConfigError, match="1 died without stopping, their runs go on with another worker"
+        ):
+            roster.meant([dead], None)
 
 
 def test_agents_that_no_worker_can_carry_are_refused() -> None:
