@@ -80,7 +80,8 @@ async def test_a_worker_that_is_gone_waits_for_no_answer(how: str) -> None:
     async def broker(_prompts: tuple[str, ...]) -> list[str]:
         asked.set()
         try:
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.Event().wait()
+            return []
         finally:
             cancelled.set()
 
