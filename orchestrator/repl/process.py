@@ -148,6 +148,11 @@ class Worker:
             raise self.kill("protocol", "it did not keep to the protocol")
         return frame
 
+    async def over(self) -> WorkerLost:
+        """Return once the process has ended, with why."""
+        await self._process.wait()
+        return await self._gone()
+
     async def _gone(self) -> WorkerLost:
         """Return why there is no worker any more."""
         try:

@@ -189,7 +189,7 @@ class WorkerRepl:
                 raise worker.kill("protocol", "it did not keep to the protocol")
             queries.append(len(prompts))
             with watch.stopped():
-                answers = await self._answers(tuple(_clean(prompt) for prompt in prompts))
+                answers = await self._awaited(worker, tuple(_clean(prompt) for prompt in prompts))
             await worker.send({"answers": answers})
 
     def _fit(self, prompts: list[Any]) -> bool:
@@ -199,6 +199,19 @@ class WorkerRepl:
             and 0 < len(prompts) <= self._limits.batch
             and sum(map(len, prompts)) <= self._limits.query_chars
         )
+
+    async def _awaited(self, worker: Worker, prompts: tuple[str, ...]) -> list[tuple[bool, str]]:
+        """Return the answers, as long as there is somebody to read them. Raises WorkerLost."""
+        asking, over = asyncio.ensure_future(self._answers(prompts)), asyncio.ensure_future(worker.over())
+        try:
+            await asyncio.wait((asking, over), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise over.result()
+            return asking.result()
+        finally:
+            asking.cancel()
+            over.cancel()
+            await asyncio.wait((asking, over))
 
     async def _answers(self, prompts: tuple[str, ...]) -> list[tuple[bool, str]]:
         """Return (it is an answer, the text) for each prompt."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.errors import LLMError
-from orchestrator.kernel.parking import Park
 from orchestrator.runtime.hosting import Host, Hosting
-from orchestrator_callbacks.rlm.deps import Hosted, ModeRun, allowed
+from orchestrator_callbacks.rlm.deps import Hosted
 
 
 class ModeHosting(Hosting):
@@ -33,12 +31,3 @@ class ModeHosting(Hosting):
     def tree(self) -> Sequence[Hosting]:
         """Return this one: its runs below are of the same models."""
         return [self]
-
-
-async def question_allowed(run: ModeRun, model: str) -> None:
-    """Return when a question of the code may be asked. Raises LLMError where the run cannot wait in its midst."""
-    try:
-        await allowed(run, model)
-    except Park as wish:
-        by, why = wish.detail.get("by"), wish.detail.get("why")
-        raise LLMError(f"the model {model} is blocked by {by}" + (f": {why}" if why else "")) from None

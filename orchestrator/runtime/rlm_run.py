@@ -21,7 +21,6 @@ from orchestrator.retry import RetryPolicy
 from orchestrator.runtime import rlm_record
 from orchestrator.runtime.compose import model_name
 from orchestrator.runtime.rlm_broker import SubCalls
-from orchestrator.runtime.rlm_hosting import question_allowed
 from orchestrator.runtime.rlm_result import RlmResult
 from orchestrator.runtime.rlm_tools import context_tools
 from orchestrator.toolresult import ToolResult
@@ -29,7 +28,7 @@ from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
 from orchestrator_callbacks.code_mode.source import CodeModeSource
 from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.deps import ModeRun
+from orchestrator_callbacks.rlm.deps import ModeRun, allowed
 from orchestrator_callbacks.rlm.model_call import OwnModel, asked, bound
 from orchestrator_callbacks.rlm.purse import Purse
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
@@ -165,7 +164,7 @@ def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
         nested=nested,
         params=given.params,
         bound=lambda request: bound(run, request),
-        admit=lambda: question_allowed(run, given.models[1]),
+        admit=lambda: allowed(run, given.models[1]),
     )
 
 

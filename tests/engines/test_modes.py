@@ -105,15 +105,19 @@ async def test_a_run_below_waits_for_its_blocked_model() -> None:
     assert models.asked == ["main", "sub", "sub", "main", "main"]
 
 
-async def test_a_run_that_may_not_wait_in_place_parks_before_its_work_and_its_code_reads_why() -> None:
+async def test_a_run_that_others_may_go_on_with_waits_here_in_the_midst_of_its_work_and_parks_before_it() -> (
+    None
+):
     models, journal = Models(), MemoryJournal()
     rlm = models.rlm(journal)
     rlm.parks = True
     async with LocalEngine(rlm) as engine:
-        await engine.control("block_model", model="small", by="ann", why="too dear")
-        done = await (await engine.submit(("Who?", "here")))
-        assert "the model small is blocked by ann: too dear" in "".join(one.text for one in done.messages)
-        assert "sub" not in models.asked
+        await engine.control("block_model", model="small", by="ann")
+        handle = await engine.submit(("Who?", "here"))
+        await until(lambda: handle.phase is Phase.WAITING)
+        assert models.asked == ["main"]
+        await engine.control("unblock_model", model="small", by="ann")
+        assert (await handle).output == "kept", "in the same REPL"
         models.answering = lambda: engine._standing.take(Order("block_model", "ann", about="big"))
         with pytest.raises(Suspended):
             await (await engine.submit(("Who?", "here"), run_id="r"))

@@ -230,7 +230,8 @@ async def test_a_flood_of_output_is_cut_and_counted(
     assert (len(found.stdout), found.dropped) == (kept, dropped)
     assert found.lost == ("CPU time" if code.startswith("while") else None)
     assert found.ok == (kept > 0)
-    assert len(found.error or "") <= 8_001
+    assert len(found.error or "") <= 8_100
+    assert ("ValueError" in (found.error or "")) == code.startswith("raise")
     assert len(found.told()) <= 20_200
 
 

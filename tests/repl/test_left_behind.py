@@ -1,4 +1,4 @@
-"""What workers leave behind, also where their program is killed: no folder, no open file, no process."""
+"""What workers leave behind, also where their program is killed: no folder, no open file, no process, no question."""
 
 from __future__ import annotations
 
@@ -71,3 +71,28 @@ async def test_workers_leave_no_file_open_and_no_process(opened: Opener) -> None
             await repl.run(code, seconds=0.1)
     assert open_files() == before
     assert not [pid for pid in gone if Path(f"/proc/{pid}").exists()], "a zombie would stand there, too"
+
+
+@pytest.mark.parametrize("how", ["closed", "killed by the system"])
+async def test_a_worker_that_is_gone_waits_for_no_answer(how: str) -> None:
+    asked, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def broker(_prompts: tuple[str, ...]) -> list[str]:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+            return []
+        finally:
+            cancelled.set()
+
+    async with asyncio.timeout(20), WorkerRepl(broker=broker) as repl:
+        running = asyncio.create_task(repl.run("llm_query('for ever')"))
+        await asked.wait()
+        if how == "closed":
+            await repl.close()
+        else:
+            assert repl._worker is not None
+            os.kill(repl._worker._pid, signal.SIGKILL)
+        found = await running
+    assert found.lost == "exit" if how == "closed" else found.lost
+    assert cancelled.is_set(), "nobody pays for an answer that nobody reads"

@@ -39,8 +39,9 @@ from orchestrator.kernel.record import Attempt, LLMCall, RunCompleted, RunStarte
 from orchestrator.kernel.record import ToolCall as ToolCalled
 from orchestrator.machines.rlm.policy import NestedConfig
 from orchestrator.providers.scripted import call
+from orchestrator.repl import ReplError, WorkerRepl
 from orchestrator.switch import real_models_refused
-from tests.runtime.stage import Facts, path
+from tests.runtime.stage import Facts, path, until
 
 
 def block(code: str) -> str:
@@ -270,17 +271,23 @@ async def test_a_run_can_be_cancelled_by_its_id() -> None:
 
 
 async def test_a_worker_is_cancelled_with_its_run() -> None:
-    started = asyncio.Event()
+    repls: list[WorkerRepl] = []
 
-    async def slow(_request: Request) -> str:
-        if started.is_set():
-            return "x"
-        started.set()
-        return block("while True: pass")
+    def made(context: Any, **options: Any) -> WorkerRepl:
+        repls.append(WorkerRepl(context, **options))
+        return repls[-1]
 
-    one = rlm(FunctionLLM(slow), limits=RlmLimits(code_seconds=60))
-    done = await one.completion("p", deadline=1.5)
-    assert (done.outcome, done.reason) == (Outcome.BUDGET_EXCEEDED, "time")
+    one = rlm([block("llm_query('go')\nwhile True: pass"), "yes"], repl=made)
+    running = asyncio.create_task(one.completion("p", run_id="r"))
+    await until(lambda: bool(repls) and repls[0]._worker is not None)
+    assert repls[0]._worker is not None
+    process = repls[0]._worker._process
+    one.cancel("r")
+    done = await running
+    assert (done.outcome, done.reason) == (Outcome.CANCELLED, "caller")
+    assert process.returncode is not None
+    with pytest.raises(ReplError, match="closed"):
+        await repls[0].run("1")
 
 
 # ---- what comes for nothing ----

@@ -64,11 +64,19 @@ ModeRun: TypeAlias = Run[ModeContext, ModeDeps]
 
 
 async def allowed(run: ModeRun, model: str) -> None:
-    """Return when a model may be asked; the run is parked until then."""
+    """Return when a model may be asked halfway through a state; the run is parked until then.
+
+    In place also where a run would be left for another process: what it did in this state is only here.
+    """
     host = run.deps.hosted.host
-    if host is not None:
-        async with run.deps.turnstile:
+    if host is None:
+        return
+    async with run.deps.turnstile:
+        stays, run.stays = run.stays, True
+        try:
             await host.may_ask(run, model)
+        finally:
+            run.stays = stays
 
 
 async def next_event(run: ModeRun) -> Any:
@@ -79,8 +87,9 @@ async def next_event(run: ModeRun) -> Any:
     machine, deps = cast("TypedMachine", run.machine), run.deps
     if deps.source is None:
         raise RuntimeError("a run of a mode needs an event source")
-    if not run.stays and run.cursor != "PROMPTING":  # it could not wait later without doing its work again
-        await allowed(run, deps.model)
+    host = deps.hosted.host
+    if not run.stays and host is not None and run.cursor != "PROMPTING":
+        await host.may_ask(run, deps.model)  # nothing is done yet that another process would have to do again
     try:
         event = await deps.source(machine.objects[run.cursor], run.ctx)
     finally:

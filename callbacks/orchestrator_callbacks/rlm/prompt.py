@@ -41,7 +41,8 @@ LOST = (
 )
 
 AGAIN = (
-    "Your last code had begun before that; it ran again from its beginning, and asked its questions again."
+    "Your last code may have run before that, or a part of it; it ran again from its beginning, and asked its "
+    "questions again."
 )
 
 

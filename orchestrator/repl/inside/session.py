@@ -110,7 +110,9 @@ class Session:
             text = _traceback(raised)
         except BaseException:  # noqa: BLE001  an exception may be built to break whoever looks at it
             text = f"{type(raised).__name__} (it cannot be shown)"
-        return text if len(text) <= ERROR_CHARS else "…" + text[-ERROR_CHARS:]
+        if len(text) <= ERROR_CHARS:
+            return text
+        return f"{type(raised).__name__[:50]}, of which the end is: …{text[-ERROR_CHARS:]}"
 
     def _told_of_memory(self, raised: BaseException) -> str:
         """Say that memory is used up; end the process where not even the reserve can be had again."""
