@@ -206,6 +206,11 @@ def test_questions_that_nobody_can_answer_here_are_answered_elsewhere(
     assert (wrong.code, wrong.err) == (2, "orchestrator: '1.9' is no question; waiting: 1.1\n")
     assert cli("ralph", "answer", run_id).out == "1.1  To how many decimals are results rounded?  (waits)\n"
     assert cli("ralph", "answer", run_id, "1.1", "two", "--by", "a person").out == "1.1  two\n"
+    for late in (cli("ralph", "answer", run_id, "1.1", "three"), cli("ralph", "answer", run_id)):
+        assert (late.out, late.err) in {
+            ("", "orchestrator: '1.1' is answered already; waiting: none\n"),
+            ("no question waits\n", ""),
+        }
     assert cli("ralph", "resume", run_id).code == 0
     assert walked(folder) == PATH
     assert end_of(folder) == whole
@@ -250,6 +255,7 @@ def test_answers_come_from_files_of_three_kinds(folder: Path, cli: Cli) -> None:
     agents(folder)
     for name, text, why in (
         ("b.txt", "1.1 two\n", "b.txt:1 is no answer; `1.1: the answer` would be one"),
+        ("c.txt", "1.1: two\n1.1: three\n", "c.txt:2 answers 1.1 a second time"),
         ("b.json", "[1]", "b.json holds no answers"),
         ("b.toml", "1.1 two", "b.toml cannot be read"),
     ):
