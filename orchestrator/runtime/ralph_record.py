@@ -77,6 +77,7 @@ def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
     following = "" if ended is not None else _NEXT[state].format(task=ctx.current_task_id or "the next task")
     if waits and parked is not None:
         following = "answer its questions" if parked["reason"] == "questions" else "resume"
+    failed = () if stored.failure is None else (str(stored.failure["message"]),)
     counted = f"{ctx.qualified} of {ctx.iteration} executions qualified, {ctx.reworks} reworked"
     return OrchestratorOutput(
         status=how,
@@ -84,5 +85,5 @@ def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
         current_state=stored.state or State.INITIALIZING.value,
         last_action=str(stored.step.get("event", "")),
         next_action=following,
-        summary="; ".join((*ctx.blockers, ctx.summary or counted)),
+        summary="; ".join((*ctx.blockers, *failed, ctx.summary or counted)),
     )

@@ -114,40 +114,42 @@ def agents(folder: Path, **scripts: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What the example leaves behind that nobody disturbs."""
+def example(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The example, run by nobody who disturbs it: its folder, and what it said."""
     folder = tmp_path_factory.mktemp("whole")
-    command = [sys.executable, "-m", "orchestrator", "ralph", "run", "--example", "--json"]
     root = Path(__file__).parents[2]
     roots = os.pathsep.join(str(root / one) for one in ("", "callbacks", "guards"))
     done = subprocess.run(
-        command,
+        [sys.executable, "-W", "error", "-m", "orchestrator", "ralph", "run", "--example"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": roots},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert walked(folder) == PATH
-    return end_of(folder)
+    return folder, done
+
+
+@pytest.fixture
+def whole(example: tuple[Path, subprocess.CompletedProcess[str]]) -> dict[str, bytes]:
+    """What the example leaves behind that nobody disturbs."""
+    return end_of(example[0])
 
 
 # ---- whole runs ----
 
 
 def test_a_whole_run_plans_asks_reworks_finds_a_task_and_checks_twice(
-    folder: Path, process: Cli, whole: dict[str, bytes]
+    example: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
-    done = process("ralph", "run", "--example")
-    assert done.code == 0, done.err
-    assert done.err == ""
-    assert "4 of 4 tasks done; executions 5, rework 1, rounds of questions 1, plans made again 1" in done.out
-    assert "outcome: completed" in done.out
+    folder, done = example
+    assert (done.returncode, done.stderr) == (0, "")
+    said = "4 of 4 tasks done; executions 5, rework 1, rounds of questions 1, plans made again 1"
+    assert said in done.stdout
+    assert "outcome: completed" in done.stdout
     assert walked(folder) == PATH
     made = sorted(file.name for file in session(folder).iterdir())
     assert made == sorted([*MADE, f"{session(folder).name}.instructions.md"])
-    assert end_of(folder) == whole
     tests = subprocess.run(
         [sys.executable, "-m", "unittest", "test_temperature"],
         cwd=folder,
@@ -163,7 +165,7 @@ def test_a_whole_run_plans_asks_reworks_finds_a_task_and_checks_twice(
 
 @pytest.mark.parametrize("role", ["planner", "questioner", "executor", "reviewer", "checker"])
 def test_a_run_that_is_killed_while_an_agent_works_goes_on_to_the_same_end(
-    folder: Path, start: Start, process: Cli, whole: dict[str, bytes], role: str
+    folder: Path, start: Start, cli: Cli, whole: dict[str, bytes], role: str
 ) -> None:
     agents(folder)
     (folder / "answers.json").write_text('{"*": "two"}')
@@ -173,7 +175,7 @@ def test_a_run_that_is_killed_while_an_agent_works_goes_on_to_the_same_end(
     running.send_signal(signal.SIGKILL)
     running.wait()
     os.kill(agent, signal.SIGKILL)  # nobody is left who could
-    done = process("ralph", "resume", session(folder).name, "--answers", "answers.json")
+    done = cli("ralph", "resume", session(folder).name, "--answers", "answers.json")
     assert done.code == 0, done.err
     assert walked(folder) == PATH
     assert end_of(folder) == whole
@@ -206,6 +208,11 @@ def test_questions_that_nobody_can_answer_here_are_answered_elsewhere(
     assert (wrong.code, wrong.err) == (2, "orchestrator: '1.9' is no question; waiting: 1.1\n")
     assert cli("ralph", "answer", run_id).out == "1.1  To how many decimals are results rounded?  (waits)\n"
     assert cli("ralph", "answer", run_id, "1.1", "two", "--by", "a person").out == "1.1  two\n"
+    for late in (cli("ralph", "answer", run_id, "1.1", "three"), cli("ralph", "answer", run_id)):
+        assert (late.out, late.err) in {
+            ("", "orchestrator: '1.1' is answered already; waiting: none\n"),
+            ("no question waits\n", ""),
+        }
     assert cli("ralph", "resume", run_id).code == 0
     assert walked(folder) == PATH
     assert end_of(folder) == whole
@@ -250,6 +257,7 @@ def test_answers_come_from_files_of_three_kinds(folder: Path, cli: Cli) -> None:
     agents(folder)
     for name, text, why in (
         ("b.txt", "1.1 two\n", "b.txt:1 is no answer; `1.1: the answer` would be one"),
+        ("c.txt", "1.1: two\n1.1: three\n", "c.txt:2 answers 1.1 a second time"),
         ("b.json", "[1]", "b.json holds no answers"),
         ("b.toml", "1.1 two", "b.toml cannot be read"),
     ):

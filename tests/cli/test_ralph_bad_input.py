@@ -111,7 +111,9 @@ def test_an_executor_that_writes_over_an_earlier_report_is_caught(folder: Path, 
         "    (folder / name).write_text(f'attempt {request[\"ATTEMPT_NUMBER\"]}')"
     )
     agents(folder, planner=GOOD, executor=REPORTS.format(work=work))
-    assert "tasks.task-1-report.md: was written over; a report is only ever added to" in failed(cli)
+    why = "tasks.task-1-report.md: was written over; a report is only ever added to"
+    assert why in failed(cli)
+    assert why in json.loads(cli("ralph", "status", "--json").out)["summary"]
 
 
 def test_a_task_that_fails_three_times_fails_the_run_and_the_session_goes_on_from_there(
@@ -136,6 +138,38 @@ def test_a_task_that_fails_three_times_fails_the_run_and_the_session_goes_on_fro
     assert "tasks.task-1-report-r4.md" in kept(folder)
 
 
+BLOCKED = """
+import json, pathlib, sys
+request = json.load(sys.stdin)
+if request["CONTEXT"]["requirements"]:
+    (pathlib.Path(request["SESSION_PATH"]) / "tasks.md").write_text("# Tasks\\n\\n- [x] task-1: what\\n")
+    print(json.dumps({"status": "completed"}))
+else:
+    print(json.dumps({"status": "blocked", "blockers": ["which shell?"]}))
+"""
+
+
+def test_a_planner_that_is_blocked_says_what_it_lacks_and_how_to_say_it(folder: Path, cli: Cli) -> None:
+    file = folder / agents(folder, planner=BLOCKED, checker="print('{\"passed\": true}')")
+    done = cli("ralph", "run", REQUEST, "--agents", file.name)
+    command = f"orchestrator ralph run TEXT --session {session(folder)} --agents {file}"
+    assert done.code == 1
+    assert done.err == (
+        "orchestrator: the run ended as failed (policy_stop): which shell?; "
+        f"`{command}` goes on with its session, with what is missing in TEXT\n"
+    )
+    (instructions,) = session(folder).glob("*.instructions.md")
+    instructions.write_text(
+        instructions.read_text().replace("max_parallel_executors: 1", "max_parallel_executors: 4")
+    )
+    again = cli(*["bash" if word == "TEXT" else word for word in command.split()[1:]])
+    assert again.code == 0
+    assert again.err == (
+        f"orchestrator: session {session(folder).name} asks for max_parallel_executors 4: "
+        "agents work one at a time here\n"
+    )
+
+
 # ---- the command line ----
 
 
@@ -149,7 +183,13 @@ def test_what_cannot_be_run_is_said_before_anything_is_made(
             f"[agents.{role}]\ncommand = ['x']\nmodel = 'm'\n" for role in ("planner", "executor", "reviewer")
         )
     )
+    (folder / "none.toml").write_text(
+        "".join(
+            f"[agents.{role}]\npython = 'nowhere:{role}'\n" for role in ("planner", "executor", "reviewer")
+        )
+    )
     (folder / "bad.md").write_text("# Tasks\n- [?] what\n")
+    (folder / "good.md").write_text("# Tasks\n- [ ] task-1: what\n")
     good = str(AGENTS)
     for arguments, why in (
         ((), "say what is wanted, or give --session, --import or --example"),
@@ -162,6 +202,7 @@ def test_what_cannot_be_run_is_said_before_anything_is_made(
         (("--agents", good, "--session", "nowhere"), "nowhere: there is no such session directory"),
         (("--agents", good, "--import", "bad.md"), "bad.md:2: unknown marker [?]"),
         (("--agents", good, "--import", "bad.md", "--session", "."), "give one of them"),
+        (("--agents", "none.toml", "--import", "good.md"), "there is no module 'nowhere'"),
     ):
         done = cli("ralph", "run", *arguments)
         assert done.code == 2, done

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.machines.ralph import amend
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.outline import outline
+from orchestrator.machines.ralph.outline import Outline, decoded, outline
 from orchestrator.machines.ralph.questions import answered, asked, cycles
-from orchestrator.machines.ralph.tasklist import made_id, read_progress, read_tasks
+from orchestrator.machines.ralph.tasklist import TaskList, made_id, read_progress, read_tasks
 
 WAYS = [
     ("## Implementation Tasks\n- task-1: Do it\n", "task-1", "Do it"),
@@ -143,3 +145,12 @@ def test_an_answer_is_put_in_and_every_other_question_stays(lines: list[str], sa
         assert cycles(after) == cycles(found)
         if one.answer is not None:
             assert after.text() == text
+
+
+@pytest.mark.parametrize("read", [read_tasks, read_progress])
+def test_a_list_that_was_saved_as_utf_16_is_refused_and_not_read_as_empty(
+    read: Callable[[Outline], TaskList],
+) -> None:
+    text = decoded("# Tasks\n\n- [ ] task-1: what\n".encode("utf-16"))
+    (problem,) = read(outline(text)).problems
+    assert (problem.line, problem.why) == (1, "holds a zero byte; save the file as UTF-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.address import Address
@@ -37,7 +37,11 @@ def answer_questions(given: Given) -> int:
 
     async def work(store: Store) -> tuple[Found, tuple[Question, ...], Mapping[str, str]]:
         found = await run_named(store, given.run)
-        questions = opened(found.session).questions()
+        told = await _told(store, found)
+        questions = tuple(
+            replace(one, answer=told[one.id]) if one.answer is None and one.id in told else one
+            for one in opened(found.session).questions()
+        )
         answers = _answers(given, questions)
         if answers:
             await _give(store, found, answers, who(given.by))
@@ -75,6 +79,15 @@ def _answers(given: Given, questions: tuple[Question, ...]) -> Mapping[str, str]
             raise ConfigError(f"the answer to {shown(name, 80)} is empty")
     every = said.get(ALL, "")
     return {name: text for name in open_ones if (text := said.get(name, every))}
+
+
+async def _told(store: Store, found: Found) -> Mapping[str, str]:
+    """Return the answers that were left for a run and that it has not read: the first to a question counts."""
+    told: dict[str, str] = {}
+    for posted in await store.journal.inbox(found.head.run_id):
+        if posted.kind == "answer" and posted.id not in found.stored.handled:
+            told = {**dict(posted.body.get("answers") or {}), **told}
+    return told
 
 
 async def _give(store: Store, found: Found, answers: Mapping[str, str], by: str) -> None:

@@ -32,13 +32,15 @@ def read_answers(file: Path) -> Mapping[str, str]:
             return _texts(tomllib.loads(text), file)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read ({error})") from error
-    answers = {}
+    answers: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         question, colon, answer = line.partition(": ")
         if not colon or not answer.strip():
             raise ConfigError(f"{file}:{number} is no answer; `1.1: the answer` would be one")
+        if question.strip() in answers:
+            raise ConfigError(f"{file}:{number} answers {shown(question.strip(), 80)} a second time")
         answers[question.strip()] = answer.strip()
     return answers
 

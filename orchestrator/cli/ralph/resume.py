@@ -52,6 +52,9 @@ def resume_run(wanted: Wanted) -> int:
         journal=wanted.journal.absolute() if isinstance(wanted.journal, Path) else wanted.journal,
         run_id=run_id,
         session=found.session,
+        agents=tuple(launch.get("agents") or ())
+        if wanted.agents is None
+        else ("--agents", str(wanted.agents.absolute())),
         log=None if wanted.log is None else wanted.log.absolute(),
         json=wanted.json,
     )

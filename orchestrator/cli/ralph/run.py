@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.address import Address
 from orchestrator.cli.carried import Carried
@@ -30,9 +30,12 @@ from orchestrator.journal.session.importing import Taken
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.machines.ralph.model import State
 from orchestrator.runtime.ralph import RalphOrchestrator
 from orchestrator.runtime.ralph_result import RalphResult
 from orchestrator.settings import Settings
+
+T = TypeVar("T")
 
 DEFAULT = Path("ralph.toml")
 """The file of agents where none is named."""
@@ -67,6 +70,9 @@ class View:
     """As the command line names it: commands that are printed name it again."""
     run_id: str | None = None
     session: Path | None = None
+    """Of a session that there is before the run."""
+    agents: tuple[str, ...] = ()
+    """The words of the command line that named who works."""
     log: Path | None = None
     json: bool = False
 
@@ -85,24 +91,30 @@ def run_request(asked: Asked) -> int:
     agents = Agents.read(_file(asked))
     answers = read_answers(asked.answers) if asked.answers else ANSWERS if asked.example else None
     limits = agents.ralph_limits(params_from(asked.limits))
-    session = asked.session
-    if session is not None:
+    if asked.session is not None:
         _sound(lambda: SessionDirectory.open(asked.session or ""))
-    elif asked.taken:
-        now = datetime.now()  # noqa: DTZ005 - people read the name
-        begun = _sound(lambda: Taken(asked.taken).into(asked.root, request, session_id_for(now, asked.root)))
-        session, request = begun.path, ""
+    taken = _sound(lambda: Taken(asked.taken)) if asked.taken else None
     view = View(
         place=journal_file(asked.journal),
         root=asked.root,
         journal=asked.journal,
-        session=session,
+        session=asked.session,
+        agents=_named(asked),
         log=asked.log,
         json=asked.json,
     )
     launch = {"ralph": asdict(agents), "root": str(asked.root.absolute()), "cwd": str(Path.cwd())}
+    launch["agents"] = list(view.agents)
     staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=launch)
-    return conducted(view, staff, lambda ralph: ralph.run_async(request, session=session))
+
+    def begin(ralph: RalphOrchestrator) -> Awaitable[RalphResult]:
+        if taken is None:
+            return ralph.run_async(request, session=asked.session)
+        now = datetime.now()  # noqa: DTZ005 - people read the name
+        begun = _sound(lambda: taken.into(asked.root, request, session_id_for(now, asked.root)))
+        return ralph.run_async(session=begun.path)
+
+    return conducted(view, staff, begin)
 
 
 def _file(asked: Asked) -> Path:
@@ -114,12 +126,32 @@ def _file(asked: Asked) -> Path:
     return file
 
 
-def _sound(read: Callable[[], SessionDirectory]) -> SessionDirectory:
+def _named(asked: Asked) -> tuple[str, ...]:
+    """Return the words that name the agents, so that they are found from anywhere."""
+    if asked.agents is not None:
+        return ("--agents", str(asked.agents.absolute()))
+    return ("--example",) if asked.example else ()
+
+
+def _sound(read: Callable[[], T]) -> T:
     """Read a session. What keeps it from being read is bad input: nothing was run."""
     try:
         return read()
     except RunError as error:
         raise ConfigError(shown(str(error), 4_000)) from error
+
+
+def _one_at_a_time(session: Path) -> None:
+    """Say which wishes of a session for work side by side are kept and not acted upon."""
+    files = SessionDirectory(session)
+    try:
+        front, _ = files.instructions()
+    except (RunError, OSError):
+        return  # the run says what is wrong with its session
+    wishes = {name: value for name, value in front.items() if name.startswith("max_parallel_")}
+    wanted = [f"{name} {value}" for name, value in wishes.items() if value not in {"", "1"}]
+    if wanted:
+        complain(shown(f"session {files.id} asks for {', '.join(wanted)}: agents work one at a time here"))
 
 
 Going = Callable[[RalphOrchestrator], Awaitable[RalphResult]]
@@ -143,6 +175,8 @@ def conducted(view: View, staff: Staff, go: Going) -> int:
     screen = None if view.json else functools.partial(Screen, RALPH, board=functools.partial(TaskBoard, look))
     watched: Carried[RalphOrchestrator, RalphResult] = Carried(RALPH, view.run_id, view.place, screen)
     staff.desk.screen = watched.screen
+    if view.session is not None:
+        _one_at_a_time(view.session)
     with logging_to(view.log, Settings.load().log_level) as logs:
         ralph = RalphOrchestrator(
             **ports,
@@ -207,7 +241,7 @@ def told(result: RalphResult, view: View) -> int:
         reason = "" if result.reason == "none" else f" ({result.reason})"
         say(f"outcome: {result.outcome}{reason}; session {shown(result.session_path)}")
     if result.outcome is not Outcome.COMPLETED:
-        complain(sentence(result))
+        complain(sentence(result, view))
     return EXIT_CODES[result.outcome]
 
 
@@ -218,15 +252,20 @@ def _sums(result: RalphResult) -> str:
     )
 
 
-def sentence(result: RalphResult) -> str:
+def sentence(result: RalphResult, view: View) -> str:
     """Say in one sentence how a run ended that did not complete, and what to do."""
     parts = [*result.blockers, str(result.error or "")]
     if result.verdict is not None:
         parts.insert(0, result.verdict.explain())
     why = "; ".join(dict.fromkeys(part for part in parts if part))
     said = f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
-    again = words("ralph", "run", "--session", result.session_path)
-    return shown(f"{said}; `{again}` goes on with its session", 4_000)
+    # A planner that is blocked waits for somebody to say what it lacks (R13): TEXT is that.
+    lacks = (
+        ("TEXT",) if result.state is State.FAILED and result.error is None and result.verdict is None else ()
+    )
+    again = view.command("run", *lacks, "--session", result.session_path, *view.agents)
+    once = ", with what is missing in TEXT" if lacks else ""
+    return shown(f"{said}; `{again}` goes on with its session{once}", 4_000)
 
 
 def as_json(result: RalphResult) -> dict[str, Any]:

@@ -93,5 +93,5 @@ def _section(found: Outline, begins: str) -> Node | None:
 
 
 def one_line(text: str) -> str:
-    """Return text on one line, so that it can end no item, begin no other, and open no comment."""
-    return " ".join(text.split()).replace("<!--", "<! --")
+    """Return text on one line, so that it can end no item, begin no other, and open no comment; no zero byte."""
+    return " ".join(text.replace("\0", " ").split()).replace("<!--", "<! --")

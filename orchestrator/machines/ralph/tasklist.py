@@ -122,8 +122,14 @@ def _is_named(text: str) -> bool:
     return name is not None and name["sep"] is not None
 
 
+def _zeros(found: Outline) -> list[Problem]:
+    """Return the first line with a zero byte: what an editor saved as UTF-16 would else be a list without a task."""
+    at = next((number for number, line in enumerate(found.lines, 1) if "\0" in line), None)
+    return [] if at is None else [Problem(at, "holds a zero byte; save the file as UTF-8")]
+
+
 def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
-    problems = list(found.problems)
+    problems = [*found.problems, *_zeros(found)]
     entries: list[Entry] = []
     taken: dict[str, Node] = {}
     for node in nodes:
