@@ -190,11 +190,19 @@ async def test_a_store_that_tells_of_a_change_that_no_plan_could_make_puts_nothi
     before = tree(root)
     content = b"#!/bin/sh\nowned\n"
     digest = hashlib.sha256(content).hexdigest()
-    forged = {"effect": "file", "key": "file-99", "step": "plan-1.1/1", "change": "delete", "path": path}
+    forged: dict[str, Any] = {
+        "effect": "file",
+        "key": "file-99",
+        "step": "plan-1.1/1",
+        "change": "delete",
+        "path": path,
+    }
     forged |= {"before": digest, "after": None, "mode": 0o755, "folders": []}
     async with SqliteJournal(root / ".orchestrator/journal.db") as journal:
         lease = await journal.claim("approval-0001", "somebody")
-        await journal.append(lease, [Draft("intent", forged)], {digest: content})
+        appended = journal.append(lease, [Draft("intent", forged)], {digest: content})
+        assert appended is not None
+        await appended
         await journal.release(lease)
     async with project(root) as approval:
         status = await approval.status()
