@@ -107,6 +107,7 @@ def begun(folder: Path, code: str, kill_on: str) -> tuple[CommandWorld, Any]:
     status = world.live(look)
     assert status is not None
     assert (status.state, status.steps[0].status) == ("Paused", "done")
+    assert status.actions[:2] == ("resume --again", "cancel")
     return world, before
 
 

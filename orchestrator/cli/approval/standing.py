@@ -25,6 +25,7 @@ VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "changes": (("TEXT",), "say what should be otherwise: a new version of the plan"),
     "pause": ((), "stop after the step that is being made"),
     "resume": ((), "go on with the next step"),
+    "resume --again": ((), "run the command again that was cut short, and go on"),
     "cancel": ((), "stop, and put every file back as it was"),
     "retry": ((), "make a new plan for the same request"),
     "rollback": ((), "put every file back as it was"),

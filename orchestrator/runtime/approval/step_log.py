@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.machines.approval.model import State
+
 PENDING, RUNNING, DONE, UNDONE, FAILED, UNKNOWN = "pending", "running", "done", "undone", "failed", "unknown"
 
 
@@ -36,6 +38,8 @@ class StepLog:
                 self._taken_back(key)
             case "recovered":
                 self._settle()
+            case "transition" if body.get("dest") == State.IDLE:
+                self._settle()
             case _:
                 pass
 
@@ -45,7 +49,7 @@ class StepLog:
             self._status[step] = UNDONE
 
     def _settle(self) -> None:
-        """After a crash nothing runs: what had begun has touched nothing, is undone, or is a command in doubt."""
+        """Nothing runs (after a crash, in Idle): what had begun is untouched, undone, or a command in doubt."""
         for step, status in self._status.items():
             if status == RUNNING:
                 self._status[step] = UNKNOWN if step in self._commands.values() else PENDING

@@ -10,7 +10,7 @@ from orchestrator.machines.approval.graph import is_approved
 from orchestrator.machines.approval.model import ApprovalContext, State
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.runtime.approval.status import Question, Recovered, Status, StepState
-from orchestrator.runtime.approval.step_log import StepLog
+from orchestrator.runtime.approval.step_log import UNKNOWN, StepLog
 
 WORKING = frozenset((State.EXTRACTING_INTENT, State.PLANNING, State.EXECUTING, State.CANCELLING))
 """States in which somebody is at work: a process that holds the project, or else there was a crash."""
@@ -92,8 +92,9 @@ def _awaiting(ctx: ApprovalContext, _: StepLog) -> Iterator[str]:
     yield from ("changes", "reject", "cancel")
 
 
-def _paused(_: ApprovalContext, __: StepLog) -> Iterator[str]:
-    yield from ("resume", "cancel")
+def _paused(ctx: ApprovalContext, log: StepLog) -> Iterator[str]:
+    in_doubt = any(status == UNKNOWN for _, status in log.of(ctx.plan or {}))
+    yield from ("resume --again" if in_doubt else "resume", "cancel")
 
 
 def _failed(ctx: ApprovalContext, log: StepLog) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.runtime.approval import command, orphan
+from orchestrator.runtime.approval.step_log import StepLog
 from orchestrator.runtime.approval.work import standing
 from tests.runtime.approval.work_stage import Crash, Stage, project, refused
 
@@ -243,3 +244,15 @@ async def test_what_was_left_running_is_ended_by_its_mark_also_where_it_will_not
     left[1].kill()
     await left[1].wait()
     assert orphan.end(marks, 0.05) == frozenset()
+
+
+def test_a_command_that_was_cut_short_is_in_doubt_and_does_not_run_once_its_plan_is_taken_back() -> None:
+    log = StepLog()
+    plan = {"id": "plan-1", "version": 1, "steps": [{"id": "1"}, {"id": "2"}]}
+    log.fold("step", {"step": "plan-1.1/1", "status": "running"})
+    log.fold("step", {"step": "plan-1.1/2", "status": "running"})
+    log.fold("intent", {"effect": "command", "key": "command-0", "step": "plan-1.1/2"})
+    log.fold("transition", {"dest": "Cancelling"})
+    assert dict(log.of(plan)) == {"1": "running", "2": "running"}
+    log.fold("transition", {"dest": "Idle"})
+    assert dict(log.of(plan)) == {"1": "pending", "2": "unknown"}

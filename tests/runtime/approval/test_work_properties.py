@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,9 +108,11 @@ async def all_done_from(work: Any, stage: Stage) -> None:
 @settings(max_examples=400 if SOAK else 25)
 @given(work=works().filter(has_steps), crash_at=st.integers(1, 60))
 def test_a_plan_does_what_was_rehearsed_survives_a_crash_anywhere_and_leaves_no_trace(
-    work: tuple[Files, list[dict[str, Any]], list[Files]], crash_at: int
+    tmp_path_factory: pytest.TempPathFactory,
+    work: tuple[Files, list[dict[str, Any]], list[Files]],
+    crash_at: int,
 ) -> None:
-    root = Path(tempfile.mkdtemp())
+    root = tmp_path_factory.mktemp("project")
     try:
         asyncio.run(checked(root, work, crash_at))
     finally:
@@ -120,10 +122,12 @@ def test_a_plan_does_what_was_rehearsed_survives_a_crash_anywhere_and_leaves_no_
 @settings(max_examples=400 if SOAK else 25)
 @given(work=works().filter(has_steps), data=st.data())
 def test_any_part_of_a_plan_that_a_person_chooses_is_a_valid_plan(
-    work: tuple[Files, list[dict[str, Any]], list[Files]], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    work: tuple[Files, list[dict[str, Any]], list[Files]],
+    data: st.DataObject,
 ) -> None:
     before, steps, _ = work
-    root = Path(tempfile.mkdtemp())
+    root = tmp_path_factory.mktemp("project")
     try:
         written(root, before)
         stage = Stage(root, *steps)
