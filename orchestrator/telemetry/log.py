@@ -60,7 +60,8 @@ class TransitionLog:
 
     `stream` is a text or binary file, or a BoundedWriter; None is what sys.stdout is at each line. `logger` is a
     structlog logger of the host's, used instead, with its own chain. Lines below `level` are not even put together.
-    `trace` returns trace_id and span_id of the present span, or None. Raises ConfigError for an unknown level.
+    `trace` returns trace_id and span_id of the present span, or None. Raises ConfigError for an unknown level, and for
+    a stream that is none.
 
     Example:
         >>> TransitionLog(level="warning").level

@@ -604,3 +604,11 @@ def test_an_error_code_is_a_plain_word_or_nothing(code: object, expected: str | 
     error = RuntimeError("x")
     error.code = code  # type: ignore[attr-defined]
     assert error_code(error) == expected
+
+
+@pytest.mark.parametrize("stream", ["runs.jsonl", Path("runs.jsonl"), 3])
+def test_a_stream_that_is_none_is_refused_at_once(stream: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"stream is .*; give an open file, as in open\('runs.jsonl', 'a'\)"
+    ):
+        TransitionLog(stream)
