@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.approval.fault import Faulted as Faulted
     from orchestrator.machines.approval.graph import APPROVAL as APPROVAL
     from orchestrator.machines.approval.limits import ApprovalLimits as ApprovalLimits
+    from orchestrator.machines.approval.plan import PlanDraft as PlanDraft
     from orchestrator.machines.approval.refusal import GateRefused as GateRefused
     from orchestrator.machines.code_mode.graph import CODE_MODE as CODE_MODE
     from orchestrator.machines.code_mode.graph import build_code_mode_machine as build_code_mode_machine
@@ -122,6 +123,8 @@ if TYPE_CHECKING:
     from orchestrator.providers.scripted import FunctionLLM as FunctionLLM
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
     from orchestrator.retry import RetryPolicy as RetryPolicy
+    from orchestrator.runtime.approval.plan_file import FixedPlanner as FixedPlanner
+    from orchestrator.runtime.approval.planner import ModelPlanner as ModelPlanner
     from orchestrator.runtime.approval.project import Approval as Approval
     from orchestrator.runtime.llm_loop import Orchestrator as Orchestrator
     from orchestrator.runtime.orchestration.agent import AgentOrchestrator as AgentOrchestrator
@@ -196,6 +199,7 @@ _HOME = {
     "Feedback": "machines.pipeline.model",
     "Fenced": "errors",
     "FinalAnswerFound": "machines.code_mode.model",
+    "FixedPlanner": "runtime.approval.plan_file",
     "FunctionLLM": "providers.scripted",
     "GateRefused": "machines.approval.refusal",
     "Graph": "kernel.graph",
@@ -219,6 +223,7 @@ _HOME = {
     "Message": "messages",
     "Metrics": "telemetry.metrics",
     "Migration": "runtime.recovery",
+    "ModelPlanner": "runtime.approval.planner",
     "NestedCallPolicy": "machines.rlm.policy",
     "NestedConfig": "machines.rlm.policy",
     "NeverStop": "machines.rlm.policy",
@@ -242,6 +247,7 @@ _HOME = {
     "PipelineResult": "runtime.pipeline_result",
     "Plan": "machines.pipeline.model",
     "PlanCaps": "machines.approval.caps",
+    "PlanDraft": "machines.approval.plan",
     "Planner": "machines.pipeline.ports",
     "PromptAgent": "runtime.ralph_agent",
     "PolicyHooks": "orchestrator_callbacks.rlm.loop_policy",

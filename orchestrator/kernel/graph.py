@@ -79,9 +79,12 @@ class Graph:
     strict: bool = True
 
     def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "edges", tuple(self.edges))
+        if misfits := list(_misfits(self)):
+            raise GraphError(str(self.name), misfits)
         states = {state.value: state for state in self.states}
         events = {event.value: event for event in self.events}
-        put = object.__setattr__
         put(self, "initial", _member(states, self.initial))
         for name in ("terminal", "rest", "waiting", "pure"):
             put(self, name, frozenset(_member(states, state) for state in getattr(self, name)))
@@ -218,6 +221,22 @@ class Graph:
 def _member(members: Mapping[str, StrEnum], name: str) -> str:
     """Return this graph's own member of that value; an unknown name stays as it is, for the lint."""
     return members.get(name, name)
+
+
+def _misfits(graph: Graph) -> Iterator[str]:
+    """Say what is no table at all: nothing of it can be looked up, and so nothing linted."""
+    for name in ("states", "events"):
+        names: object = getattr(graph, name)
+        if not (isinstance(names, type) and issubclass(names, StrEnum)):
+            yield f"{name} is {names!r:.60}; give a class of StrEnum"
+    rows: tuple[object, ...] = graph.edges
+    for row in rows:
+        if not isinstance(row, Edge):
+            yield f"an edge is {row!r:.60}; give Edge(event, sources, dest)"
+            continue
+        guard: object = row.when
+        if guard is not None and not callable(guard):
+            yield f"the guard of edge {row.event!r} is {guard!r:.60}; give a function of run.ctx"
 
 
 def _normal(edge: Edge, states: Mapping[str, StrEnum], events: Mapping[str, StrEnum]) -> Edge:

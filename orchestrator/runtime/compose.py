@@ -116,7 +116,7 @@ def logger_of(observers: Sequence[Observer], run: LoopRun) -> Any:
     """Return the logger that code inside a run finds, if there is a log."""
     for observer in observers:
         if isinstance(observer, TransitionLog):
-            return observer.bound(run.run_id, run.graph.name)
+            return observer.lent(run.run_id, run.graph.name)
     return None
 
 

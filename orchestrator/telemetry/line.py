@@ -57,7 +57,7 @@ def level_number(level: str) -> int:
     return number
 
 
-def build(writer: LineWriter, level: int) -> FilteringBoundLogger:
+def build(writer: LineWriter | Forgiving, level: int) -> FilteringBoundLogger:
     """Return a logger of JSON lines from `level` up."""
     # Late: it loads tracebacks and colours with it, a sixth of the start of a command that keeps no log.
     import structlog
@@ -175,3 +175,32 @@ class LineWriter:
     warning = _at("warning")
     error = _at("error")
     critical = _at("critical")
+
+
+def _kept(level: str) -> Callable[[Forgiving, bytes], None]:
+    def write(self: Forgiving, line: bytes) -> None:
+        """Write one line, or count it as dropped."""
+        try:
+            getattr(self.writer, level)(line)
+        except Exception:  # noqa: BLE001 - a full disk, a closed stream
+            self.writer.tally.dropped += 1
+
+    return write
+
+
+class Forgiving:
+    """Writes the lines of code inside a run: what a log cannot take must not fail a tool or a hook that said it.
+
+    Facts are not written through it: there the driver counts what an observer raises.
+    """
+
+    __slots__ = ("writer",)
+
+    def __init__(self, writer: LineWriter) -> None:
+        self.writer = writer
+
+    debug = _kept("debug")
+    info = _kept("info")
+    warning = _kept("warning")
+    error = _kept("error")
+    critical = _kept("critical")

@@ -33,6 +33,7 @@ from orchestrator.messages import finish_word
 from orchestrator.telemetry.line import (
     LEVELS,
     SCHEMA,
+    Forgiving,
     LineWriter,
     build,
     level_number,
@@ -61,7 +62,8 @@ class TransitionLog:
 
     `stream` is a text or binary file, or a BoundedWriter; None is what sys.stdout is at each line. `logger` is a
     structlog logger of the host's, used instead, with its own chain. Lines below `level` are not even put together.
-    `trace` returns trace_id and span_id of the present span, or None. Raises ConfigError for an unknown level.
+    `trace` returns trace_id and span_id of the present span, or None. Raises ConfigError for an unknown level, and for
+    a stream that is none.
 
     Example:
         >>> TransitionLog(level="warning").level
@@ -86,11 +88,12 @@ class TransitionLog:
         self._writer = LineWriter(stream) if logger is None else None
         if self._writer is not None:
             self._root = build(self._writer, threshold)
+            self._lent = build(Forgiving(self._writer), threshold)
             bounded = (stream.tally,) if isinstance(stream, BoundedWriter) else ()
             self.tallies: tuple[Tally, ...] = (self._writer.tally, *bounded)
             """How many lines were written, and dropped; none where the host's logger writes."""
         elif logger is not None:
-            self._root = logger.bind(schema=SCHEMA)
+            self._root = self._lent = logger.bind(schema=SCHEMA)
             self.tallies = ()
         self._runs: dict[tuple[str, str], FilteringBoundLogger] = {}
         self._by_type: dict[type[Any], Callable[[Any], None]] = {
@@ -124,7 +127,7 @@ class TransitionLog:
         return self._root
 
     def bound(self, run_id: str, machine: str) -> FilteringBoundLogger:
-        """Return the logger of a run, run_id and machine bound: what `logger_from_context()` returns."""
+        """Return the logger of a run, run_id and machine bound. It raises what the stream does."""
         key = (machine, run_id)
         found = self._runs.get(key)
         if found is None:
@@ -132,6 +135,10 @@ class TransitionLog:
                 del self._runs[next(iter(self._runs))]
             found = self._runs[key] = self._root.bind(run_id=run_id, machine=machine)
         return found
+
+    def lent(self, run_id: str, machine: str) -> FilteringBoundLogger:
+        """Return what `logger_from_context()` gives code inside a run: a line that cannot be written is counted."""
+        return self._lent.bind(run_id=run_id, machine=machine)
 
     def _drop(self, fact: RunCompleted | RunParked) -> FilteringBoundLogger:
         logger = self.bound(fact.run_id, fact.graph)

@@ -115,11 +115,13 @@ Stream: TypeAlias = IO[str] | IO[bytes] | BoundedWriter
 
 
 def writer_to(stream: Any) -> Callable[[bytes], None]:
-    """Return what writes bytes to a stream at once. None, no standard output, swallows them."""
+    """Return what writes bytes to a stream at once. None, no standard output, swallows them. Raises ConfigError."""
     if stream is None:
         return lambda _line: None
     if isinstance(stream, BoundedWriter):
         return stream.write
+    if not (callable(getattr(stream, "write", None)) and callable(getattr(stream, "flush", None))):
+        raise ConfigError(f"stream is {stream!r:.60}; give an open file, as in open('runs.jsonl', 'a')")
     if isinstance(stream, io.RawIOBase):
         return functools.partial(_whole, stream)
     binary: Any = stream if isinstance(stream, io.BufferedIOBase) else getattr(stream, "buffer", None)

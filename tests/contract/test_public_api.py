@@ -53,6 +53,7 @@ PUBLIC = {
     "CodeModeSource", "ToolsModeSource", "PolicyHooks",
     # approval: plans for a project, carried out once a person says so
     "Approval", "ApprovalLimits", "APPROVAL", "PlanCaps", "GateRefused", "Faulted",
+    "FixedPlanner", "ModelPlanner", "PlanDraft",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
     "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",

@@ -178,6 +178,12 @@ async def test_a_full_disk_can_be_read_while_it_is_full(mounted: Callable[..., P
         while True:
             filler.write(bytes(4096))
     assert await read(path) == (["run"], 1 + 3 * acknowledged), "where no shared memory can be made"
+    with pytest.raises(
+        StoreDown, match=FULL
+    ) as said:  # for whoever comes to write, it is full and no I/O error
+        async with SqliteJournal(path):
+            pass
+    assert said.value.kind == "full"
 
 
 async def test_a_read_only_folder_can_be_read_and_nothing_is_written(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +191,25 @@ def test_a_single_source_may_be_given_alone(source: Any) -> None:
 def test_an_edge_from_a_source_that_is_not_declared_is_one_problem() -> None:
     with pytest.raises(GraphError, match="1 problem\n  - unknown_name: edge source 'nowhere'"):
         LLM_LOOP.extend(edges=[Edge("budget_ok", "nowhere", "init")])
+
+
+NO_GUARD: Any = True
+MISFITS: list[tuple[dict[str, Any], str]] = [
+    ({"states": ["a", "b"]}, "1 problem\n  - states is ['a', 'b']; give a class of StrEnum"),
+    ({"events": Enum("E", "GO")}, "1 problem\n  - events is <enum 'E'>; give a class of StrEnum"),
+    ({"edges": [("go", "a", "b")]}, "an edge is ('go', 'a', 'b'); give Edge(event, sources, dest)"),
+    (
+        {"edges": [Edge("finish", "check", "done", NO_GUARD)]},
+        "the guard of edge 'finish' is True; give a function",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), MISFITS)
+def test_what_is_no_table_is_said_when_it_is_made(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        replace(TOY, **given)
+    assert said in str(caught.value)
 
 
 def test_a_graph_shows_as_one_short_line() -> None:

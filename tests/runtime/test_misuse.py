@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from orchestrator.errors import ConfigError, GraphError, LLMError, RunExists
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, ToolCall
+from orchestrator.messages import Request, Response, ToolCall, Usage
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.toolspec import tool
@@ -79,6 +80,11 @@ async def test_a_run_stopped_before_the_request_does_not_ask_the_model() -> None
     [
         (Response(5), "content of type int"),  # type: ignore[arg-type]
         (Response("x", usage=None), "usage of type NoneType"),  # type: ignore[arg-type]
+        (Response("x", usage=Usage(-1, 2)), "usage with input_tokens below 0"),
+        (Response("x", usage=Usage(1, 2**70)), "usage with output_tokens beyond all counting"),
+        (Response("x", usage=Usage(1.5, 2)), "input_tokens '1.5'; it must be a whole number"),  # type: ignore[arg-type]
+        (Response("x", usage=Usage(1, 2, cost=math.nan)), "usage with cost nan; it must be None or a number"),
+        (Response("x", usage=Usage(1, 2, cost=-0.1)), "usage with cost -0.1; it must be None or a number"),
         (Response(tool_calls=({"id": "1"},)), "no tuple of ToolCall"),  # type: ignore[arg-type]
         (Response(tool_calls=ToolCall("1", "f")), "no tuple of ToolCall"),  # type: ignore[arg-type]
         (Response(tool_calls=(ToolCall("1", "f", {"a": 1}),)), "arguments are JSON text"),  # type: ignore[arg-type]
@@ -100,6 +106,19 @@ async def test_a_malformed_response_is_the_models_fault_and_leaves_nothing_behin
     assert said in str(result.error)
     assert [message.text for message in result.messages] == ["go"]
     await agent.run("again", conversation_id="c")  # the conversation is free again
+
+
+@pytest.mark.parametrize("cost", [math.nan, math.inf, -1.0, "2"])
+async def test_a_price_that_is_none_fails_the_run_instead_of_slipping_under_its_limit(cost: Any) -> None:
+    agent = Orchestrator(
+        ScriptedLLM(["x"]), observers=(), price=lambda model, tokens: cost, limits=Limits(max_cost=1.0)
+    )
+
+    result = await agent.run("go", run_id="r")
+
+    assert result.outcome is Outcome.FAILED
+    assert f"the price of 'scripted' came out as {cost!r}; it must be None or a number" in str(result.error)
+    assert (await agent.resume("r")).outcome is Outcome.FAILED  # it is stored so that it can be read
 
 
 async def test_a_conversation_has_one_run_at_a_time() -> None:

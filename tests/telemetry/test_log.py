@@ -35,9 +35,13 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.kernel.run import Run, Signal
+from orchestrator.providers.scripted import ScriptedLLM, call
+from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.scope import logger_from_context
 from orchestrator.telemetry.line import KEYS, LineWriter, stamp
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.redaction import error_code, fingerprint, scrub
+from orchestrator.toolspec import tool
 from orchestrator_guards import Verdict
 from tests.telemetry.loop import CANARY, Context, Deps, Event, Rig
 
@@ -604,3 +608,30 @@ def test_an_error_code_is_a_plain_word_or_nothing(code: object, expected: str | 
     error = RuntimeError("x")
     error.code = code  # type: ignore[attr-defined]
     assert error_code(error) == expected
+
+
+@pytest.mark.parametrize("stream", ["runs.jsonl", Path("runs.jsonl"), 3])
+def test_a_stream_that_is_none_is_refused_at_once(stream: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"stream is .*; give an open file, as in open\('runs.jsonl', 'a'\)"
+    ):
+        TransitionLog(stream)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_log_on_a_full_disk_fails_no_run_that_says_something() -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        logger_from_context().info("looking", tool="look")
+        return "seen"
+
+    with Path("/dev/full").open("ab", buffering=0) as full:
+        log = TransitionLog(full)
+        llm = ScriptedLLM([call("look"), "done"])
+        agent = Orchestrator(llm, tools=[look], observers=[log], price=lambda model, tokens: None)
+        result = agent.run_sync("go")  # whose price nobody knows, which is a warning
+
+    assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
+    assert "seen" in result.messages[2].text
+    assert log.tallies[0].dropped == 2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from orchestrator.errors import ConfigError
 from orchestrator.messages import Response, Usage
 from orchestrator.scope import logger_from_context
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -26,7 +28,32 @@ def cost_of(run: LoopRun, usage: Usage, model: str | None) -> float | None:
     cost = deps.price(model or deps.model, tokens)
     if cost is None and model not in (None, deps.model) and not getattr(deps.llm, "models", None):
         cost = deps.price(deps.model, tokens)
+    if not _is_money(cost):
+        raise ConfigError(f"the price of {deps.model!r} came out as {cost!r}; {_MONEY}")
     return cost
+
+
+def uncountable(usage: object) -> str | None:
+    """Say why an answer's usage is none: no budget could be held with it, and no journal would keep it."""
+    if not isinstance(usage, Usage):
+        return f"usage of type {type(usage).__name__}, not a Usage"
+    for name in _COUNTS:
+        count: object = getattr(usage, name)
+        if not isinstance(count, int) or isinstance(count, bool):
+            return f"usage with {name} {str(count)[:40]!r}; it must be a whole number, 0 or more"
+        if not 0 <= count < _ENDLESS:
+            return f"usage with {name} {'below 0' if count < 0 else 'beyond all counting'}"
+    return None if _is_money(usage.cost) else f"usage with cost {str(usage.cost)[:40]}; {_MONEY}"
+
+
+def _is_money(cost: object) -> bool:
+    return cost is None or (isinstance(cost, int | float) and 0 <= cost < math.inf)
+
+
+_COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
+_ENDLESS = 2**53
+"""A number of tokens that nobody ever used; sums of those below it are kept by every journal."""
+_MONEY = "it must be None or a number, 0 or more"
 
 
 def priced(run: LoopRun, response: Response) -> Usage:

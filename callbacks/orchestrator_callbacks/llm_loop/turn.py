@@ -25,7 +25,7 @@ from orchestrator.messages import (
 from orchestrator.retry import RetryPolicy, Tried
 from orchestrator_callbacks.llm_loop import advice
 from orchestrator_callbacks.llm_loop.allowance import Account
-from orchestrator_callbacks.llm_loop.bill import cost_of, note_unpriced, priced
+from orchestrator_callbacks.llm_loop.bill import cost_of, note_unpriced, priced, uncountable
 from orchestrator_callbacks.llm_loop.delta import Deltas
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import retries
@@ -144,8 +144,8 @@ def malformed(response: object) -> str | None:
     calls: object = response.tool_calls
     if not isinstance(content, _CONTENT):
         return f"content of type {type(content).__name__}; it must be text, a list of parts, or None"
-    if not isinstance(usage, Usage):
-        return f"usage of type {type(usage).__name__}, not a Usage"
+    if (fault := uncountable(usage)) is not None:
+        return fault
     if not isinstance(calls, tuple) or not all(isinstance(call, ToolCall) for call in calls):
         return "tool_calls that are no tuple of ToolCall"
     for call in calls:

@@ -56,11 +56,19 @@ def explain(error: BaseException, path: Path, busy: float, noun: str = "journal"
     """Return the error to raise for what apsw or the system raised; `noun` is what the file is to its user."""
     if isinstance(error, JournalError):
         return error
-    if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in _FULL):
+    if _is_full(error):
         return StoreDown(f"the disk of {noun} {path} is full: free space, then open the {noun} again", "full")
     kind, sentence = next((kind, text) for of, kind, text in _SENTENCES if isinstance(error, of))
     said = f"{noun} {path} {sentence.format(busy=busy, detail=_detail(error), noun=noun)}"
     return StoreDown(said, _kind(error)) if kind is StoreDown else kind(said)
+
+
+def _is_full(error: BaseException) -> bool:
+    """Tell whether there was no room: SQLite says so in words of its own where its shared memory found none."""
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    no_room = apsw.SQLITE_FULL, apsw.SQLITE_IOERR_SHMSIZE
+    return isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in no_room
 
 
 def _kind(error: BaseException) -> str:
