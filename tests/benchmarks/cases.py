@@ -39,7 +39,7 @@ QUICK = tuple(
     replace(
         case,
         name=f"{case.name} (tiny)",
-        rounds=2 if case.kind == "turns" else 1,
+        rounds=2 if case is CASES[0] else 1,
         turns=min(case.turns, _TINY[case.kind]),
         runs=min(case.runs, 5),
         latency=min(case.latency, 0.002),

@@ -7,13 +7,14 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, NoReturn
 
 import apsw
 import pytest
 
-from orchestrator.journal.sqlite import place
+from orchestrator.journal.sqlite import SqliteJournal, place
 from tests.cli.parked import agents, parked, stored
 from tests.cli.recorded import JOURNAL, Tape, inbox, record
 
@@ -97,8 +98,14 @@ def locked() -> Iterator[None]:
 
 @pytest.mark.parametrize("command", [RUN, ("runs", "approve", "run-1")], ids=" ".join)
 def test_a_journal_that_another_program_keeps_locked_is_one_sentence(
-    cli: Cli, one_sentence: Callable[[Any], str], folder: Path, command: tuple[str, ...]
+    cli: Cli,
+    one_sentence: Callable[[Any], str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
 ) -> None:
+    # Not the 5 s of a process of its own, which test_runs_care waits for.
+    monkeypatch.setattr(SqliteJournal, "__init__", partialmethod(SqliteJournal.__init__, busy=0.5))
     parked(folder)
     before = stored()
     with locked():
@@ -106,7 +113,7 @@ def test_a_journal_that_another_program_keeps_locked_is_one_sentence(
         line = done.err.splitlines()[-1]  # `run` has said before that another run is open
     assert done.out == ""
     assert line == (
-        f"orchestrator: journal {folder}/{JOURNAL} was locked by another process for more than 5 s: it is busy, "
+        f"orchestrator: journal {folder}/{JOURNAL} was locked by another process for more than 0.5 s: it is busy, "
         "or frozen"
     )
     assert (done.code, stored(), inbox("run-1")) == (2, before, [])

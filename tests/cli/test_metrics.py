@@ -24,6 +24,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
 from orchestrator.telemetry.exposition.stored import JournalCollector, Picture, registry_of
 from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record
+from tests.conftest import SOAK
 from tests.ending import rest
 from tests.telemetry.serving import TOKEN, ask, bearer
 
@@ -121,7 +122,7 @@ def test_serve_tells_what_is_in_the_journal(folder: Path, start: Start) -> None:
     assert "process_resident_memory_bytes" in {name for name, _ in found}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if SOAK else [signal.SIGTERM])
 def test_serve_stops_at_a_signal_and_says_nothing_of_it(folder: Path, start: Start, number: int) -> None:
     record(*tapes())
     running = start(*SERVE)

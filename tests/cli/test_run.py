@@ -16,6 +16,7 @@ from tests.cli.parked import agents, bodies, parked, stored
 from tests.cli.recorded import JOURNAL
 from tests.cli.test_stop import until
 from tests.cli.test_terminal import Terminal
+from tests.conftest import SOAK
 from tests.ending import rest
 
 Cli = Callable[..., Any]
@@ -238,9 +239,7 @@ def test_what_keeps_it_from_beginning_makes_no_journal(
 PAY = ("run", "Pay.", "--model", "python:agents:teller", "--tool", "agents:pay", "--run-id", "run-1")
 
 
-def test_a_run_that_waits_says_what_is_asked_and_how_to_answer(
-    start: Start, process: Cli, folder: Path
-) -> None:
+def test_a_run_that_waits_says_what_is_asked_and_how_to_answer(start: Start, cli: Cli, folder: Path) -> None:
     agents(folder)
     running = start(*PAY)
     shown = until(running, "runs respond")
@@ -252,14 +251,14 @@ def test_a_run_that_waits_says_what_is_asked_and_how_to_answer(
     assert re.search(r"expires    \d{4}-\d\d-\d\d .*, in 7d 00h", shown)
     command = re.search(r"orchestrator (runs approve run-1 --call 1:0 --digest [0-9a-f]{12})\n", shown)
     assert command is not None
-    assert process(*command[1].split(), "--by", "ann").code == 0
+    assert cli(*command[1].split(), "--by", "ann").code == 0
     out, err = rest(running)
     assert (running.returncode, err) == (0, "")
     assert out.startswith("    goes on\n    tool pay: ok")
     assert (folder / "paid.txt").read_text() == "4\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if SOAK else [signal.SIGTERM])
 def test_a_signal_cancels_a_run_that_waits(start: Start, folder: Path, number: int) -> None:
     agents(folder)
     running = start(*PAY)
@@ -273,21 +272,21 @@ def test_a_signal_cancels_a_run_that_waits(start: Start, folder: Path, number: i
     assert not (folder / "paid.txt").exists()
 
 
-def test_with_json_it_is_stderr_that_says_that_it_waits(start: Start, process: Cli, folder: Path) -> None:
+def test_with_json_it_is_stderr_that_says_that_it_waits(start: Start, cli: Cli, folder: Path) -> None:
     agents(folder)
     running = start(*PAY, "--json")
     assert running.stderr is not None
     assert running.stderr.readline() == (
         "orchestrator: run run-1 waits for somebody: `orchestrator runs show run-1`\n"
     )
-    assert process("runs", "reject", "run-1", "--end", "--by", "ann").code == 0
+    assert cli("runs", "reject", "run-1", "--end", "--by", "ann").code == 0
     out, err = rest(running)
     assert (running.returncode, json.loads(out)["outcome"]) == (7, "rejected")
     assert "rejected by ann" in err
 
 
 def test_on_a_terminal_the_question_stands_above_the_table_in_lines_to_be_copied(
-    start: Start, process: Cli, folder: Path
+    start: Start, cli: Cli, folder: Path
 ) -> None:
     agents(folder)
     terminal = Terminal(start, *PAY, "--journal", f"{'deep/' * 20}journal.db")
@@ -295,7 +294,7 @@ def test_on_a_terminal_the_question_stands_above_the_table_in_lines_to_be_copied
     command = re.search(r"orchestrator (runs approve run-1 .*journal\.db)\n", terminal.text)
     assert command is not None
     assert len(command[0]) > 140
-    assert process(*command[1].split()).code == 0
+    assert cli(*command[1].split()).code == 0
     assert terminal.end() == (0, "")
     final = terminal.text[terminal.text.rindex("state  ") :]
     assert "tools: pay ok ×1" in final
@@ -304,22 +303,24 @@ def test_on_a_terminal_the_question_stands_above_the_table_in_lines_to_be_copied
 
 
 def test_a_run_that_was_killed_while_it_waits_goes_on_in_another_process(
-    start: Start, process: Cli, folder: Path
+    start: Start, cli: Cli, process: Cli, folder: Path
 ) -> None:
     agents(folder)
     running = start(*PAY)
     until(running, "runs respond")
     running.kill()
     running.wait()
-    assert process("runs", "approve", "run-1").code == 0
+    assert cli("runs", "approve", "run-1").code == 0
     done = process("runs", "resume", "run-1")
     assert (done.code, done.err) == (0, "")
     assert (folder / "paid.txt").read_text() == "4\n"
 
 
-def test_the_next_run_of_a_conversation_knows_what_was_said_whichever_process_asks(process: Cli) -> None:
+def test_the_next_run_of_a_conversation_knows_what_was_said_whichever_process_asks(
+    cli: Cli, process: Cli
+) -> None:
     talk = ("--conversation", "moons", "--json")
-    first = json.loads(process(*ASK, "python:models:asked", *talk).out)
+    first = json.loads(cli(*ASK, "python:models:asked", *talk).out)
     second = json.loads(process(*ASK, "python:models:asked", *talk).out)
     assert [one["output"] for one in (first, second)] == [
         "1 messages, the first from user",

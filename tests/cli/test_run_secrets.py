@@ -209,12 +209,12 @@ def test_headers_of_the_settings_are_given_to_a_server_over_http(
 
 
 def test_the_user_of_an_mcp_address_is_not_kept_and_can_be_given_again(
-    start: Start, process: Cli, folder: Path, guarded: str, one_sentence: Callable[[Any], str]
+    start: Start, cli: Cli, process: Cli, folder: Path, guarded: str, one_sentence: Callable[[Any], str]
 ) -> None:
     whole = f"shop=http://ann:{SECRET}@{guarded}"
     (folder / "paying.py").write_text(PAYING.replace('"pay"', '"shop_pay"'))
     left_waiting(start, folder, "run", "shop", "--model", "python:paying:pays", "--mcp", whole)
-    assert process("runs", "approve", "one", "--by", "ann").code == 0
+    assert cli("runs", "approve", "one", "--by", "ann").code == 0
     done = process("runs", "resume", "one")
     assert done.code == 2
     said = one_sentence(done)
@@ -229,6 +229,7 @@ def test_the_user_of_an_mcp_address_is_not_kept_and_can_be_given_again(
 @pytest.mark.parametrize("again", ["option", "setting"])
 def test_the_user_of_a_models_address_is_not_kept_and_can_be_given_again(
     start: Start,
+    cli: Cli,
     process: Cli,
     folder: Path,
     server: Loopback,
@@ -240,7 +241,7 @@ def test_the_user_of_a_models_address_is_not_kept_and_can_be_given_again(
     whole = address.replace("127", f"ann:{SECRET}@127")
     model = ("--model", "openai:talker-1", "--tool", "paying:weather", "--base-url", whole)
     left_waiting(start, folder, "run", "Weather in Oslo?", *model)
-    assert process("runs", "approve", "one", "--by", "ann").code == 0
+    assert cli("runs", "approve", "one", "--by", "ann").code == 0
     done = process("runs", "resume", "one")
     assert done.code == 2
     assert f"in the address {address}, which is not kept: give the whole address again with --base-url" in (

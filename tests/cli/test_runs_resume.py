@@ -126,7 +126,7 @@ def test_options_win_over_what_it_was_started_with(cli: Cli, folder: Path) -> No
 
 
 def test_without_an_answer_it_waits_again_and_takes_one_from_another_process(
-    start: Start, process: Cli, folder: Path
+    start: Start, cli: Cli, folder: Path
 ) -> None:
     parked(folder)
     running = start("runs", "resume", "run-1", *AT)
@@ -135,7 +135,7 @@ def test_without_an_answer_it_waits_again_and_takes_one_from_another_process(
     assert 'arguments  {"euros": 4}' in shown
     command = re.search(r"orchestrator (runs approve .*)", shown)
     assert command is not None
-    answered = process(*command[1].split())
+    answered = cli(*command[1].split())
     assert answered.code == 0
     assert "holds the run and carries it out" in answered.out
     out, err = rest(running)
@@ -144,7 +144,7 @@ def test_without_an_answer_it_waits_again_and_takes_one_from_another_process(
     assert paid(folder) == "4\n"
 
 
-def test_a_run_that_another_process_paused_goes_on_there(start: Start, process: Cli, folder: Path) -> None:
+def test_a_run_that_another_process_paused_goes_on_there(start: Start, cli: Cli, folder: Path) -> None:
     agents(folder)
     (folder / "steps.py").write_text(
         "import asyncio\n"
@@ -158,12 +158,12 @@ def test_a_run_that_another_process_paused_goes_on_there(start: Start, process: 
     options = ("--model", "python:steps:model", "--tool", "steps:slow", "--run-id", "run-1", *AT)
     running = start("run", "hi", *options)
     until(running, "-> process_tools")
-    assert process("runs", "pause", "run-1", "--by", "ann", *AT).code == 0
+    assert cli("runs", "pause", "run-1", "--by", "ann", *AT).code == 0
     shown = until(running, "orchestrator runs resume run-1")
     assert "run run-1 is paused; to let it go on, from another terminal:" in shown
-    refused = process("runs", "resume", "run-1", "--limit", "max_iterations=9", *AT)
+    refused = cli("runs", "resume", "run-1", "--limit", "max_iterations=9", *AT)
     assert (refused.code, "is held by" in refused.err) == (2, True)
-    assert "posted: resume for run run-1 by bob" in process("runs", "resume", "run-1", "--by", "bob", *AT).out
+    assert "posted: resume for run run-1 by bob" in cli("runs", "resume", "run-1", "--by", "bob", *AT).out
     out, _ = rest(running)
     assert (running.returncode, "outcome: completed" in out) == (0, True)
 

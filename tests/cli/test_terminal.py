@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import SOAK
+
 Start = Callable[..., subprocess.Popen[str]]
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -88,7 +90,7 @@ def test_a_dumb_terminal_gets_plain_lines(start: Start) -> None:
     assert "\x1b" not in terminal.raw
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if SOAK else [signal.SIGINT])
 def test_a_signal_leaves_a_tidy_terminal(start: Start, number: int) -> None:
     terminal = Terminal(start, "run", "hi", "--model", "python:models:hangs")
     terminal.until("await_llm")
@@ -146,21 +148,21 @@ def test_who_looks_on_says_no_at_the_terminal_and_the_model_reads_that(start: St
 
 
 def test_an_answer_from_another_terminal_ends_the_question_here(
-    start: Start, folder: Path, process: Callable[..., Any]
+    start: Start, folder: Path, cli: Callable[..., Any]
 ) -> None:
     terminal = Terminal(start, *PAYING)
     terminal.until("run pay? type y or n")
-    assert process("runs", "approve", "bill", "--by", "ann").code == 0
+    assert cli("runs", "approve", "bill", "--by", "ann").code == 0
     assert terminal.end() == (0, "")
     assert (folder / "paid").read_text() == "3\n"
 
 
 def test_a_terminal_that_says_no_more_leaves_the_question_to_others(
-    start: Start, folder: Path, process: Callable[..., Any]
+    start: Start, folder: Path, cli: Callable[..., Any]
 ) -> None:
     terminal = Terminal(start, *PAYING)
     terminal.until("run pay? type y or n")
     os.write(terminal.ours, b"\x04")  # Ctrl-D
-    assert process("runs", "reject", "bill", "--by", "ann").code == 0
+    assert cli("runs", "reject", "bill", "--by", "ann").code == 0
     assert terminal.end() == (0, "")
     assert not (folder / "paid").exists()

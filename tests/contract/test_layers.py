@@ -242,10 +242,11 @@ def test_every_exception_is_still_needed() -> None:
 # are closed under imports. A closed set loads alike whoever asks for it first, so with the rows below loaded a module
 # meets the same half-made modules as in an empty interpreter, at a fraction of the time.
 IMPORT_EACH_FIRST = """
-import importlib, json, os, sys, traceback
+import gc, importlib, json, os, sys, traceback
 import apsw, orjson, prometheus_client, pydantic, pydantic_settings, structlog, tenacity, transitions
 import pytest, rich, typer
 
+gc.disable()  # or each child would walk through all that is loaded, and copy it
 packages, *groups = json.load(sys.stdin)
 below, failed = set(), 0
 for group in groups:

@@ -15,12 +15,15 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements.lock"
@@ -90,6 +93,45 @@ def core_dependencies(python: Path, folder: Path, scratch: Path) -> str:
     return ""
 
 
+def cached_core(
+    version: str,
+    python: Path,
+    config: pytest.Config,
+    scratch: Path,
+    absent: Callable[[str], NoReturn],
+) -> Path:
+    """Return the folder with the locked core for another Python, kept from one session to the next."""
+    digest = hashlib.sha256(LOCK.read_bytes() + repr(DEPENDENCIES).encode()).hexdigest()[:16]
+    core = config.cache.mkdir("core") / f"{version}-{digest}"
+    if not core.exists() and (problem := core_dependencies(python, core, scratch)):
+        absent(f"pip cannot install the core for Python {version}: {problem.strip()[-300:]}")
+    return core
+
+
+def installed_core() -> Iterator[Distribution]:
+    """Yield the core as it is installed here, from the lock by `make setup`: what we depend on, and so on down."""
+    seen, wanted = set(), [Requirement(one) for one in DEPENDENCIES]
+    while wanted:
+        one = wanted.pop()
+        name = canonicalize_name(one.name)
+        if name in seen or (one.marker is not None and not one.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(name)
+        found = distribution(name)
+        wanted += [Requirement(text) for text in found.requires or ()]
+        yield found
+
+
+def laid_out(core: Iterable[Distribution], folder: Path) -> None:
+    """Link the files of distributions into a folder, and no others."""
+    for file in (file for one in core for file in one.files or ()):
+        if ".." in file.parts or "__pycache__" in file.parts:  # scripts, and what is compiled anew
+            continue
+        place = folder / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(Path(str(file.locate())))
+
+
 def without_interpreter(version: str, scratch: Path) -> str:
     """What keeps us from running on a Python that is not here, as far as it can be known; or nothing."""
     for file in (path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py"))):
@@ -121,11 +163,11 @@ def test_the_wheel_runs_an_embedding(
         if problem := without_interpreter(version, tmp_path):
             absent(f"pip cannot have the core for Python {version}: {problem.strip()[-300:]}")
         return
-    digest = hashlib.sha256(LOCK.read_bytes() + repr(DEPENDENCIES).encode()).hexdigest()[:16]
-    core = pytestconfig.cache.mkdir("core") / f"{version}-{digest}"
-    if not core.exists() and (problem := core_dependencies(python, core, tmp_path)):
-        absent(f"pip cannot install the core for Python {version}: {problem.strip()[-300:]}")
-
+    core = tmp_path / "core"
+    if version == RUNNING:
+        laid_out(installed_core(), core)
+    else:
+        core = cached_core(version, python, pytestconfig, tmp_path, absent)
     ours = tmp_path / "ours"
     assert pip(python, "--no-deps", "--no-index", "--target", ours, wheel).returncode == 0
     done = subprocess.run(

@@ -215,7 +215,7 @@ def test_it_serves_on_ipv6_as_well_or_says_that_this_machine_has_none() -> None:
             assert line.recv(100).startswith(b"HTTP/1.0 200")
 
 
-def test_a_thousand_scrapes_grow_neither_memory_nor_threads(campaign: Callable[[int, int], int]) -> None:
+def test_hundreds_of_scrapes_grow_neither_memory_nor_threads(campaign: Callable[[int, int], int]) -> None:
     with serve_metrics(counted(), port=0, live=live_runs) as server:
 
         def scrape(number: int) -> int:
@@ -227,7 +227,7 @@ def test_a_thousand_scrapes_grow_neither_memory_nor_threads(campaign: Callable[[
             assert {scrape(number) for number in range(100)} == {200}
             gc.collect()
             before, threads = tracemalloc.get_traced_memory()[0], threading.active_count()
-            assert {scrape(number) for number in range(campaign(1_000, 20_000))} == {200}
+            assert {scrape(number) for number in range(campaign(300, 20_000))} == {200}
             until(lambda: threading.active_count() <= threads)
             gc.collect()
             grown = tracemalloc.get_traced_memory()[0] - before
