@@ -102,6 +102,7 @@ class DbosDispatcher:
             DBOS(config=self._config(name))
             DBOS.launch()  # here, in the loop: else what it takes from the queue runs on a thread's own
             self._launched = True
+            logging.getLogger("dbos").setLevel(logging.ERROR)
             await DBOS.register_queue_async(QUEUE, **limits)
         except Exception as error:
             raise StoreDown(f"DBOS could not start: {_said(error, self._address)}") from error
@@ -118,7 +119,7 @@ class DbosDispatcher:
             "application_version": VERSION,
             "executor_id": name,
             "serializer": self._dbos.DBOSPortableJSONSerializer(),
-            "log_level": "ERROR",
+            "log_level": "CRITICAL",  # until it has started: what it cannot is told once, by us
             "system_database_engine": self._connections(),
         }
 
