@@ -43,7 +43,7 @@ _KEPT = 3600.0
 """Seconds that what is over stays in DBOS's tables."""
 _CLEANS = 60.0
 _MOST = 1000
-"""Seconds between two removals of it, and how much goes at once."""
+"""Seconds between two removals of it where nothing is left, and how much goes at once."""
 
 _active: list[DbosDispatcher] = []
 """The one of this process that is started: DBOS itself is one in each process."""
@@ -102,6 +102,7 @@ class DbosDispatcher:
             DBOS(config=self._config(name))
             DBOS.launch()  # here, in the loop: else what it takes from the queue runs on a thread's own
             self._launched = True
+            logging.getLogger("dbos").setLevel(logging.ERROR)
             await DBOS.register_queue_async(QUEUE, **limits)
         except Exception as error:
             raise StoreDown(f"DBOS could not start: {_said(error, self._address)}") from error
@@ -118,7 +119,7 @@ class DbosDispatcher:
             "application_version": VERSION,
             "executor_id": name,
             "serializer": self._dbos.DBOSPortableJSONSerializer(),
-            "log_level": "ERROR",
+            "log_level": "CRITICAL",  # until it has started: what it cannot is told once, by us
             "system_database_engine": self._connections(),
         }
 
@@ -184,16 +185,18 @@ class DbosDispatcher:
             await self._told("resume_workflows", lost, queue_name=QUEUE)
         if (now := time.monotonic()) >= self._cleans:
             self._cleans = now + _CLEANS
-            await self._clean()
+            if await self._clean() == _MOST:
+                self._cleans = now
         return len(lost)
 
-    async def _clean(self) -> None:
-        """Remove what is over for long: DBOS keeps it for ever, and nobody asks for it any more."""
+    async def _clean(self) -> int:
+        """Remove what is over for long: DBOS keeps it for ever, and nobody asks for it any more. Return how many."""
         before = datetime.now(UTC) - timedelta(seconds=_KEPT)
         about = {"status": list(_OVER), "queue_name": QUEUE, "completed_before": before.isoformat()}
         over = await self._told("list_workflows", **about, limit=_MOST, load_input=False, load_output=False)
         if over:
             await self._told("delete_workflows", [one.workflow_id for one in over])
+        return len(over)
 
     async def cease(self) -> None:
         """Take nothing more. What is under way goes on, and stays this worker's until it is known as dead."""

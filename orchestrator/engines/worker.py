@@ -259,9 +259,11 @@ class Worker:
         while True:
             await asyncio.sleep(BEAT)
             try:
-                living = frozenset(peer.name for peer in await self._peers() if peer.alive)
-                if await self._leads() and (lost := await self._dispatcher.reap(living)):
-                    _log.warning("worker %s gave %d slices of dead workers to others", self.name, lost)
+                if await self._leads():
+                    # As late as can be: one that has begun since would count as dead, and its slices be given away.
+                    living = frozenset(peer.name for peer in await self._peers() if peer.alive)
+                    if lost := await self._dispatcher.reap(living):
+                        _log.warning("worker %s gave %d slices of dead workers to others", self.name, lost)
                 failed = ""
             except Exception as error:  # noqa: BLE001 - whatever it is, the next look may be better
                 if failed != (failed := type(error).__name__):

@@ -22,7 +22,7 @@ from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.engines.dispatcher import Caps
 from orchestrator.engines.worker import Worker
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.messages import Request
@@ -301,6 +301,23 @@ def test_a_worker_whose_server_is_gone_for_good_can_end(server: Cluster) -> None
             process.kill()
             server.stop()
             server.start()
+
+
+async def test_what_dbos_may_not_do_is_said_in_a_sentence(
+    postgres: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By itself it prints the whole of what was raised, too."""
+    database = postgres.database()
+    with psycopg.connect(database, autocommit=True) as db:
+        db.execute("CREATE ROLE weak LOGIN PASSWORD 'weak'")
+    one = DbosDispatcher(database.replace(f"{postgres.user}:{postgres.password}", "weak:weak"))
+
+    async def nothing(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+        raise AssertionError(run_id)
+
+    with pytest.raises(StoreDown, match=r"DBOS could not start: .*permission denied for database"):
+        await one.start(nothing, "w1", 1)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 async def test_of_a_dead_worker_it_is_said_who_goes_on_with_its_runs(

@@ -50,12 +50,12 @@ Owner = subprocess.Popen[str]
 
 
 @pytest.fixture
-def owner(database: str) -> Iterator[Callable[[str], Owner]]:
+def owner(database: str) -> Iterator[Callable[..., Owner]]:
     """`owner("run")` is a process that owns a run and appends to it as fast as it can."""
     begun: list[Owner] = []
 
-    def begin(run_id: str) -> Owner:
-        command = [sys.executable, "-c", OWNER, database, str(TTL), run_id]
+    def begin(run_id: str, ttl: float = TTL) -> Owner:
+        command = [sys.executable, "-c", OWNER, database, str(ttl), run_id]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         begun.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT))
         assert begun[-1].stdout is not None
@@ -79,7 +79,7 @@ async def unowned(journal: PostgresJournal, run_id: str) -> float:
 
 
 async def test_a_frozen_owner_is_taken_over_after_its_time_and_wakes_up_fenced(
-    database: str, owner: Callable[[str], Owner], seed: int, campaign: Callable[[int, int], int]
+    database: str, owner: Callable[..., Owner], seed: int, campaign: Callable[[int, int], int]
 ) -> None:
     """Wherever it was stopped, no row of its run stays locked: the claim does not wait."""
     chance = random.Random(seed)
@@ -92,10 +92,10 @@ async def test_a_frozen_owner_is_taken_over_after_its_time_and_wakes_up_fenced(
             with pytest.raises(Held, match="owner"):
                 await journal.claim(run_id, "heir")
             took = await unowned(journal, run_id)
-            assert TTL / 2 < took < 3 * TTL
+            assert TTL / 2 < took < 8 * TTL, "not the time that is usual"
             began = time.monotonic()
             lease = await journal.claim(run_id, "heir")
-            assert time.monotonic() - began < TTL
+            assert time.monotonic() - began < 5, "a row that is locked is waited for ten seconds long"
             for _ in range(3):
                 await write(journal, lease, NOTE)
             process.send_signal(signal.SIGCONT)
@@ -111,15 +111,15 @@ async def test_a_frozen_owner_is_taken_over_after_its_time_and_wakes_up_fenced(
 
 
 async def test_a_killed_owner_is_missed_before_a_frozen_one_would_be(
-    database: str, owner: Callable[[str], Owner]
+    database: str, owner: Callable[..., Owner]
 ) -> None:
     async with PostgresJournal(database, ttl=30) as journal:
-        process = owner("run")
+        process = owner("run", 8.0)
         process.kill()
         process.wait()
         began = time.monotonic()
-        lease = await journal.claim("run", "heir")  # it waits until the grace is over
-        assert time.monotonic() - began < TTL
+        lease = await journal.claim("run", "heir")  # it waits until the grace is over, which is 2.5 seconds
+        assert time.monotonic() - began < 7
         assert lease.epoch == 2
         await write(journal, lease, NOTE)
         mine, dead = sorted(await journal.holders(), key=lambda one: not one.alive)
