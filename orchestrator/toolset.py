@@ -114,7 +114,7 @@ class ToolSet:
         groups = [[0]] if len(calls) == 1 and done[0] is None else self._groups(calls, done)
         try:
             for group in groups:
-                # One of several has a task of its own also where it runs alone: what it leaves there reaches none of them.
+                # One of several has a task of its own also where it runs alone: what it leaves there stays there.
                 await (turn.one(group[0]) if len(calls) == 1 else turn.together(group, max_concurrent))
         except Exception as error:
             if cancelled():
