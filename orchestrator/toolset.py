@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.kernel.gate import asked_to_cancel
+from orchestrator.kernel.gate import cancellations
 from orchestrator.messages import ToolCall
 from orchestrator.ports import Clock, SystemClock
 from orchestrator.thread import in_thread
@@ -110,11 +110,12 @@ class ToolSet:
         if len(done) != len(calls):
             raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
         turn = _Turn(self, self._clock, calls, context_for, before, after, done)
-        cancelled = _cancellations()
+        cancelled = cancellations()
         groups = [[0]] if len(calls) == 1 and done[0] is None else self._groups(calls, done)
         try:
             for group in groups:
-                await (turn.one(group[0]) if len(group) == 1 else turn.together(group, max_concurrent))
+                # One of several has a task of its own also where it runs alone: what it leaves there stays there.
+                await (turn.one(group[0]) if len(calls) == 1 else turn.together(group, max_concurrent))
         except Exception as error:
             if cancelled():
                 raise asyncio.CancelledError from error
@@ -180,7 +181,6 @@ class ToolSet:
     async def _limited(self, work: Callable[[], Awaitable[object]], seconds: float) -> object:
         """Return what `work` returns within `seconds`, else raise _OutOfTimeError."""
         # asyncio.timeout does the cancelling, our clock the timing: tests own the time of tools as well.
-        asked_to_cancel()  # 3.11's would stumble over a request that the tool before this one left behind
         limit = asyncio.timeout(None)
         try:
             async with limit:
@@ -292,10 +292,10 @@ async def _in_thread(function: Callable[[], object], name: str) -> object:
     raise RuntimeError(f"the tool raised {told_of(error)}") from error
 
 
-def _cancellations() -> Callable[[], bool]:
-    """Return what tells whether the running task was cancelled since, even where somebody swallowed that."""
-    before = asked_to_cancel()
-    return lambda: asked_to_cancel() > before
+def _cancels() -> int:
+    """Return how many cancellations of the running task are pending or on their way through it."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def _is_the_tools_own(error: BaseException) -> bool:
@@ -303,7 +303,7 @@ def _is_the_tools_own(error: BaseException) -> bool:
     if isinstance(error, Exception):
         return True
     is_exit = isinstance(error, BaseExceptionGroup) and error.subgroup((KeyboardInterrupt, SystemExit))
-    return not (is_exit or asked_to_cancel())
+    return not (is_exit or _cancels())
 
 
 def _fault(error: BaseException) -> tuple[ToolOutcome, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from orchestrator.kernel.run import Run
@@ -56,7 +56,7 @@ class Gate:
     def cancelled(self) -> bool:
         """Tell whether the caller was cancelled since, even if a hook swallowed the CancelledError.
 
-        If nobody wants the work to stop, requests that its task was left with are taken back.
+        For use between hooks: if nobody wants the work to stop, requests that they left in its task are taken back.
         """
         if self._caller.cancelling() > self._before:
             return True
@@ -64,9 +64,9 @@ class Gate:
             self._work.uncancel()
         return False
 
-    def asked(self) -> bool:
-        """Tell whether somebody wants the work to stop: the caller is cancelled, or the run is stopped."""
-        return self.cancelled() or self._fired
+    def requests(self) -> int:
+        """Return how often somebody asked the work to stop: the caller, or who stops the run."""
+        return self._caller.cancelling() + self._fired
 
     def _interrupt(self) -> None:
         # Not at once: a hook that stops its own run is interrupted at its next await, not at its end.
@@ -79,13 +79,15 @@ class Gate:
             self._work.cancel()
 
 
-def asked_to_cancel() -> int:
-    """Return how many cancellations of the running task are pending, or on their way through it.
+def cancellations() -> Callable[[], bool]:
+    """Return what tells whether the running task was cancelled since, even where somebody swallowed that.
 
-    In a task that works behind a gate those that no one asked for do not count.
+    In a task that works behind a gate only what somebody asked for counts.
     """
     task = asyncio.current_task()
     if task is None:
-        return 0
+        return lambda: False
     gate = _INSIDE.get(task)
-    return task.cancelling() if gate is None or gate.asked() else 0
+    count = task.cancelling if gate is None else gate.requests
+    before = count()
+    return lambda: count() > before

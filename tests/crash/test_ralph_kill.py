@@ -55,10 +55,16 @@ def begin(environment: dict[str, str]) -> Iterator[Begin]:
         yield begin
 
 
+@pytest.fixture(scope="module")
+def undisturbed(begin: Begin, tmp_path_factory: pytest.TempPathFactory) -> tuple[Line, Line]:
+    """How the run ends that nobody kills, and what it counts."""
+    return whole(begin, tmp_path_factory.mktemp("ralph") / "whole")
+
+
 def test_undisturbed_it_asks_reworks_finds_a_task_fails_its_check_once_and_completes(
-    begin: Begin, quick: Path
+    undisturbed: tuple[Line, Line],
 ) -> None:
-    result, counted = whole(begin, quick / "whole")
+    result, counted = undisturbed
 
     assert (result["outcome"], result["reason"]) == (Outcome.COMPLETED.value, "none")
     assert result["counts"] == [5, 4, 1, 1, 1], "executions, qualified, reworks, replans, rounds of questions"
@@ -94,9 +100,13 @@ def test_a_kill_in_the_work_of_each_state(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_at_every_write_of_the_journal(
-    when: str, begin: Begin, quick: Path, campaign: Callable[[int, int], int]
+    when: str,
+    begin: Begin,
+    undisturbed: tuple[Line, Line],
+    quick: Path,
+    campaign: Callable[[int, int], int],
 ) -> None:
-    expected, counted = whole(begin, quick / "whole")
+    expected, counted = undisturbed
 
     for at in range(1, counted["writes"] + 1, campaign(3, 1)):
         life = begin(quick / f"at-{at}")
@@ -105,9 +115,9 @@ def test_a_kill_at_every_write_of_the_journal(
 
 
 def test_a_kill_before_and_after_every_change_of_the_files(
-    begin: Begin, quick: Path, campaign: Callable[[int, int], int]
+    begin: Begin, undisturbed: tuple[Line, Line], quick: Path, campaign: Callable[[int, int], int]
 ) -> None:
-    expected, counted = whole(begin, quick / "whole")
+    expected, counted = undisturbed
 
     for at in range(1, counted["changes"] + 1, campaign(7, 1)):
         life = begin(quick / f"at-{at}")

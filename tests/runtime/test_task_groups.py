@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.messages import Request, Response
+from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.result import Result
-from orchestrator.toolspec import tool
+from orchestrator.toolset import ToolSet
+from orchestrator.toolspec import ToolContext, tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import agent
 
@@ -89,3 +90,24 @@ async def test_a_hosts_hook_whose_group_fails_fails_the_run(name: str) -> None:
     result = await agent(["x"], hooks=[type("Host", (), {name: staticmethod(hook)})()]).run("go")
     assert (result.outcome, result.reason) == (Outcome.FAILED, "callback_error")
     assert isinstance(result.error, ExceptionGroup)
+
+
+@tool(effect="pure")
+async def unlimited() -> None:
+    """Wait for ever."""
+    await asyncio.Event().wait()
+
+
+def no_context(call: ToolCall, position: int) -> ToolContext:
+    raise AssertionError("nobody takes one")
+
+
+async def test_a_time_limit_of_a_hook_reaches_the_tools_that_it_runs() -> None:
+    async def hook(run: LoopRun) -> None:
+        async with asyncio.timeout(0.05):
+            await ToolSet([unlimited]).execute_all([call("unlimited")], no_context)
+
+    runner = agent(["x"], hooks=[type("Host", (), {"enter_await_llm": staticmethod(hook)})()])
+    result = await runner.run("go")
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "callback_error")
+    assert isinstance(result.error, TimeoutError)
