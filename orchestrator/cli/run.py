@@ -178,7 +178,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "verdict": None if verdict is None else verdict._asdict(),
         "error": error_json(result.error),
         "messages": [message.to_openai() for message in result.messages],
-        "transitions": [_transition(one) for one in result.transitions],
+        "transitions": [transition_json(one) for one in result.transitions],
     }
 
 
@@ -187,7 +187,8 @@ def error_json(error: BaseException | None) -> dict[str, str] | None:
     return None if error is None else {"type": type(error).__name__, "message": str(error)}
 
 
-def _transition(one: Transition) -> dict[str, Any]:
+def transition_json(one: Transition) -> dict[str, Any]:
+    """Return one step of the path as plain data, the same for every graph; `seconds` is how long the state lasted."""
     return {
         "seq": one.seq,
         "from_state": one.source,

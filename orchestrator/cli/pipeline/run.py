@@ -17,7 +17,7 @@ from orchestrator.cli.load import params_from
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.command import evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import Spec
-from orchestrator.cli.run import error_json, logging_to, new_id
+from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -178,6 +178,7 @@ def as_json(result: PipelineResult, metrics: RunMetrics) -> dict[str, Any]:
         "verdict": None if verdict is None else verdict._asdict(),
         "error": error_json(result.error),
         "report": metrics.as_json(),
+        "transitions": [transition_json(one) for one in result.transitions],
     }
 
 

@@ -18,7 +18,7 @@ from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.ralph.agents import Agents
 from orchestrator.cli.ralph.board import Look, TaskBoard, counted, rows, task_json
 from orchestrator.cli.ralph.people import Desk, read_answers
-from orchestrator.cli.run import error_json, logging_to
+from orchestrator.cli.run import error_json, logging_to, transition_json
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -241,4 +241,5 @@ def as_json(result: RalphResult) -> dict[str, Any]:
         "tasks": [task_json(task) for task in result.tasks],
         "verdict": None if result.verdict is None else result.verdict._asdict(),
         "error": error_json(result.error),
+        "transitions": [transition_json(one) for one in result.transitions],
     }

@@ -17,7 +17,7 @@ from orchestrator.cli.load import params_from
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.made import Made, context_from
-from orchestrator.cli.run import error_json, logging_to, new_id
+from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -168,4 +168,5 @@ def as_json(result: RlmResult) -> dict[str, Any]:
         "verdict": None if verdict is None else verdict._asdict(),
         "error": error_json(result.error),
         "messages": [message.to_openai() for message in result.messages],
+        "transitions": [transition_json(one) for one in result.transitions],
     }
