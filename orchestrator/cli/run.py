@@ -24,7 +24,7 @@ from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Fact, LLMCall, Transition
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.result import Result, ended_as
 from orchestrator.settings import Settings
 from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
@@ -162,8 +162,7 @@ def _print_end(result: Result, totals: str, *, answer: bool) -> None:
 
 def sentence(result: Result) -> str:
     """Say in one sentence how a run ended that did not complete."""
-    why = result.verdict.explain() if result.verdict is not None else str(result.error or "")
-    return f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
+    return f"the run {ended_as(result)}"
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.runtime.ralph import RalphOrchestrator
 from orchestrator.runtime.ralph_result import RalphResult
+from orchestrator.runtime.result import ended_as
 from orchestrator.settings import Settings
 
 DEFAULT = Path("ralph.toml")
@@ -224,9 +225,8 @@ def sentence(result: RalphResult) -> str:
     if result.verdict is not None:
         parts.insert(0, result.verdict.explain())
     why = "; ".join(dict.fromkeys(part for part in parts if part))
-    said = f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
     again = words("ralph", "run", "--session", result.session_path)
-    return shown(f"{said}; `{again}` goes on with its session", 4_000)
+    return shown(f"the run {ended_as(result, why)}; `{again}` goes on with its session", 4_000)
 
 
 def as_json(result: RalphResult) -> dict[str, Any]:

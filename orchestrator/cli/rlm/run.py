@@ -27,6 +27,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
+from orchestrator.runtime.result import ended_as
 from orchestrator.runtime.rlm import Rlm
 from orchestrator.runtime.rlm_result import RlmResult
 from orchestrator.settings import Settings
@@ -147,9 +148,7 @@ def totals(result: RlmResult) -> str:
 
 def sentence(result: RlmResult) -> str:
     """Say in one sentence how a run ended that did not complete."""
-    why = result.verdict.explain() if result.verdict is not None else str(result.error or "")
-    said = f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
-    return shown(said, 4_000)
+    return shown(f"the run {ended_as(result)}", 4_000)
 
 
 def as_json(result: RlmResult) -> dict[str, Any]:
