@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from orchestrator.errors import ConfigError
 T = TypeVar("T")
 
 _MOST = 2**63 - 1
-"""The greatest whole number that every journal keeps; JSON has no infinity."""
+"""The greatest number that every journal keeps; JSON has no infinity."""
 
 
 def by_name(kind: type[T]) -> type[T]:
@@ -42,6 +41,6 @@ def out_of_range(name: str, value: object, *, whole: bool) -> str | None:
         return f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number"
     if not value >= 0:  # `not >=` because NaN is nowhere
         return f"{name} is {value}; it must be 0 (off) or more"
-    if value == math.inf or (isinstance(value, int) and value > _MOST):
+    if value > _MOST:
         return f"{name} is more than a journal can keep; it must be 0 (off) or at most {_MOST}"
     return None

@@ -75,8 +75,9 @@ class Limits:
 
 def _misfits(limits: Limits) -> Iterator[str]:
     """Say which of those that are several numbers are none."""
-    if not isinstance(limits.tool_caps, Mapping):
-        yield f"tool_caps is {limits.tool_caps!r}; it must be {{tool: calls}}"
+    caps: object = limits.tool_caps
+    if not isinstance(caps, Mapping):
+        yield f"tool_caps is {caps!r}; it must be {{tool: calls}}"
     if not _is_shares(limits.context_warnings):
         yield f"context_warnings is {limits.context_warnings!r}; it must be shares, as (0.7, 0.85)"
 
