@@ -24,7 +24,7 @@ from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Fact, LLMCall, Transition
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.result import Result, ended_as
 from orchestrator.settings import Settings
 from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
@@ -162,8 +162,7 @@ def _print_end(result: Result, totals: str, *, answer: bool) -> None:
 
 def sentence(result: Result) -> str:
     """Say in one sentence how a run ended that did not complete."""
-    why = result.verdict.explain() if result.verdict is not None else str(result.error or "")
-    return f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
+    return f"the run {ended_as(result)}"
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -178,7 +177,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "verdict": None if verdict is None else verdict._asdict(),
         "error": error_json(result.error),
         "messages": [message.to_openai() for message in result.messages],
-        "transitions": [_transition(one) for one in result.transitions],
+        "transitions": [transition_json(one) for one in result.transitions],
     }
 
 
@@ -187,7 +186,8 @@ def error_json(error: BaseException | None) -> dict[str, str] | None:
     return None if error is None else {"type": type(error).__name__, "message": str(error)}
 
 
-def _transition(one: Transition) -> dict[str, Any]:
+def transition_json(one: Transition) -> dict[str, Any]:
+    """Return one step of the path as plain data, the same for every graph; `seconds` is how long the state lasted."""
     return {
         "seq": one.seq,
         "from_state": one.source,

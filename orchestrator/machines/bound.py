@@ -13,7 +13,7 @@ from orchestrator.errors import ConfigError
 T = TypeVar("T")
 
 _MOST = 2**63 - 1
-"""The greatest whole number that every journal keeps; JSON has no infinity."""
+"""The greatest number that every journal keeps; JSON has no infinity."""
 
 
 def by_name(kind: type[T]) -> type[T]:

@@ -48,11 +48,15 @@ class Ended(Protocol):
     def error(self) -> Exception | None: ...
 
 
-def stopped(ended: Ended, why: str = "") -> RunStopped:
-    """Return the exception for a run that did not complete: `why` is its verdict or its error, unless given."""
-    what = f"run {ended.run_id} ended as {ended.outcome.value} ({ended.reason})"
+def ended_as(ended: Ended, why: str = "") -> str:
+    """Say in one phrase how a run ended: `why` is its verdict or its error, unless given."""
     told = why or (ended.verdict.explain() if ended.verdict is not None else str(ended.error or ""))
-    return STOPPED[ended.outcome](f"{what}: {told}" if told else what, ended)
+    return f"ended as {ended.outcome.value} ({ended.reason})" + (f": {told}" if told else "")
+
+
+def stopped(ended: Ended, why: str = "") -> RunStopped:
+    """Return the exception for a run that did not complete; `why` as in `ended_as`."""
+    return STOPPED[ended.outcome](f"run {ended.run_id} {ended_as(ended, why)}", ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,7 @@ def test_json_is_one_object_with_everything(cli: Cli, spec: Callable[..., str]) 
     result = json.loads(line)
     assert list(result) == [
         "run_id", "outcome", "reason", "state", "output", "best", "plan", "validation", "evaluation", "feedback",
-        "iterations", "refinements", "tokens", "verdict", "error", "report",
+        "iterations", "refinements", "tokens", "verdict", "error", "report", "transitions",
     ]  # fmt: skip
     assert (result["outcome"], result["state"], result["output"]) == (
         "completed",
@@ -161,6 +161,7 @@ def test_json_is_one_object_with_everything(cli: Cli, spec: Callable[..., str]) 
     assert result["best"]["score"] == 9
     assert (result["tokens"], result["report"]["total_tokens"]) == (40, 40)
     assert [one["to_state"] for one in result["report"]["history"]] == [*WORK, "succeeded"]
+    assert [one["to_state"] for one in result["transitions"]] == [*WORK, "succeeded"]
 
 
 ENDS = {

@@ -332,4 +332,5 @@ def test_ctrl_c_ends_the_run_and_its_session_goes_on_later(
     assert done.code == 0, done.err
     result = json.loads(done.out)
     assert (result["run_id"], result["executions"]) == (f"{session(folder).name}-2", 5)
+    assert result["transitions"][-1]["to_state"] == "Done"
     assert end_of(folder) == whole

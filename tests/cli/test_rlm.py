@@ -114,6 +114,7 @@ def test_tools_mode_answers_with_tools(cli: Cli) -> None:
     found = json.loads(done.out)
     assert (done.code, done.err) == (0, "")
     assert (found["outcome"], found["state"], found["finish_reason"]) == ("completed", "DONE", "stop")
+    assert [found["transitions"][one]["to_state"] for one in (0, -1)] == ["PROMPTING", "DONE"]
     assert "The harpoon was lost" in found["output"]
     assert [message["role"] for message in found["messages"]] == [
         "system",

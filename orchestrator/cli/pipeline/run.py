@@ -17,7 +17,7 @@ from orchestrator.cli.load import params_from
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.command import evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import Spec
-from orchestrator.cli.run import error_json, logging_to, new_id
+from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -30,6 +30,7 @@ from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.runtime.orchestration.metrics import RunMetrics
 from orchestrator.runtime.pipeline import Pipeline
 from orchestrator.runtime.pipeline_result import PipelineResult
+from orchestrator.runtime.result import ended_as
 from orchestrator.settings import Settings
 
 
@@ -143,10 +144,8 @@ def _print_end(result: PipelineResult, view: View, metrics: RunMetrics) -> None:
 
 def sentence(result: PipelineResult) -> str:
     """Say in one sentence how a run ended that did not complete."""
-    why = result.verdict.explain() if result.verdict is not None else str(result.error or "")
     best = "" if result.best is None else f"; the best attempt scored {result.best.score:g}"
-    said = f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
-    return shown(said + best, 4_000)
+    return shown(f"the run {ended_as(result)}{best}", 4_000)
 
 
 def as_json(result: PipelineResult, metrics: RunMetrics) -> dict[str, Any]:
@@ -178,6 +177,7 @@ def as_json(result: PipelineResult, metrics: RunMetrics) -> dict[str, Any]:
         "verdict": None if verdict is None else verdict._asdict(),
         "error": error_json(result.error),
         "report": metrics.as_json(),
+        "transitions": [transition_json(one) for one in result.transitions],
     }
 
 

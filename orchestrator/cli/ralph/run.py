@@ -18,7 +18,7 @@ from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.ralph.agents import Agents
 from orchestrator.cli.ralph.board import Look, TaskBoard, counted, rows, task_json
 from orchestrator.cli.ralph.people import Desk, read_answers
-from orchestrator.cli.run import error_json, logging_to
+from orchestrator.cli.run import error_json, logging_to, transition_json
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -33,6 +33,7 @@ from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import State
 from orchestrator.runtime.ralph import RalphOrchestrator
 from orchestrator.runtime.ralph_result import RalphResult
+from orchestrator.runtime.result import ended_as
 from orchestrator.settings import Settings
 
 T = TypeVar("T")
@@ -258,14 +259,13 @@ def sentence(result: RalphResult, view: View) -> str:
     if result.verdict is not None:
         parts.insert(0, result.verdict.explain())
     why = "; ".join(dict.fromkeys(part for part in parts if part))
-    said = f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
     # A planner that is blocked waits for somebody to say what it lacks (R13): TEXT is that.
     lacks = (
         ("TEXT",) if result.state is State.FAILED and result.error is None and result.verdict is None else ()
     )
     again = view.command("run", *lacks, "--session", result.session_path, *view.agents)
     once = ", with what is missing in TEXT" if lacks else ""
-    return shown(f"{said}; `{again}` goes on with its session{once}", 4_000)
+    return shown(f"the run {ended_as(result, why)}; `{again}` goes on with its session{once}", 4_000)
 
 
 def as_json(result: RalphResult) -> dict[str, Any]:
@@ -280,4 +280,5 @@ def as_json(result: RalphResult) -> dict[str, Any]:
         "tasks": [task_json(task) for task in result.tasks],
         "verdict": None if result.verdict is None else result.verdict._asdict(),
         "error": error_json(result.error),
+        "transitions": [transition_json(one) for one in result.transitions],
     }

@@ -17,7 +17,7 @@ from orchestrator.cli.load import params_from
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.made import Made, context_from
-from orchestrator.cli.run import error_json, logging_to, new_id
+from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -27,6 +27,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
+from orchestrator.runtime.result import ended_as
 from orchestrator.runtime.rlm import Rlm
 from orchestrator.runtime.rlm_result import RlmResult
 from orchestrator.settings import Settings
@@ -147,9 +148,7 @@ def totals(result: RlmResult) -> str:
 
 def sentence(result: RlmResult) -> str:
     """Say in one sentence how a run ended that did not complete."""
-    why = result.verdict.explain() if result.verdict is not None else str(result.error or "")
-    said = f"the run ended as {result.outcome} ({result.reason})" + (f": {why}" if why else "")
-    return shown(said, 4_000)
+    return shown(f"the run {ended_as(result)}", 4_000)
 
 
 def as_json(result: RlmResult) -> dict[str, Any]:
@@ -168,4 +167,5 @@ def as_json(result: RlmResult) -> dict[str, Any]:
         "verdict": None if verdict is None else verdict._asdict(),
         "error": error_json(result.error),
         "messages": [message.to_openai() for message in result.messages],
+        "transitions": [transition_json(one) for one in result.transitions],
     }
