@@ -24,7 +24,6 @@ from orchestrator.machines.pipeline.model import (
 )
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline_result import PipelineResult
-from tests.conftest import SOAK
 from tests.runtime.pipeline_stage import Purse, Stages, weighted
 from tests.runtime.stage import path
 
@@ -76,7 +75,7 @@ def test_no_answer_of_a_stage_leads_anywhere_but_along_the_table_to_an_end() -> 
 
 
 @given(scripts=runs, limit=limits, purse=st.sampled_from((0,) * 12 + tuple(range(1, 13))))
-@settings(max_examples=250 if SOAK else 150)
+@settings(max_examples=250)
 def along_the_table(
     reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits, purse: int
 ) -> None:
