@@ -197,7 +197,7 @@ def test_headers_of_the_settings_are_given_to_a_server_over_http(
     cli: Cli, process: Cli, folder: Path, guarded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ("run", "shop", "--model", "python:paying:pays", "--mcp", f"http://{guarded}")
-    refused = process(*asked)
+    refused = cli(*asked)
     assert (refused.code, "refuses us (HTTP 401)" in refused.err) == (2, True)
     monkeypatch.setenv("ORCHESTRATOR_MCP_HEADERS__AUTHORIZATION", f"Bearer {SECRET}")
     monkeypatch.setenv("ORCHESTRATOR_MCP_HEADERS__X_SHOP_ID", "17")
@@ -215,7 +215,7 @@ def test_the_user_of_an_mcp_address_is_not_kept_and_can_be_given_again(
     (folder / "paying.py").write_text(PAYING.replace('"pay"', '"shop_pay"'))
     left_waiting(start, folder, "run", "shop", "--model", "python:paying:pays", "--mcp", whole)
     assert cli("runs", "approve", "one", "--by", "ann").code == 0
-    done = process("runs", "resume", "one")
+    done = cli("runs", "resume", "one")
     assert done.code == 2
     said = one_sentence(done)
     assert "refuses us (HTTP 401)" in said
@@ -242,7 +242,7 @@ def test_the_user_of_a_models_address_is_not_kept_and_can_be_given_again(
     model = ("--model", "openai:talker-1", "--tool", "paying:weather", "--base-url", whole)
     left_waiting(start, folder, "run", "Weather in Oslo?", *model)
     assert cli("runs", "approve", "one", "--by", "ann").code == 0
-    done = process("runs", "resume", "one")
+    done = cli("runs", "resume", "one")
     assert done.code == 2
     assert f"in the address {address}, which is not kept: give the whole address again with --base-url" in (
         one_sentence(done)

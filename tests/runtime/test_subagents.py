@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import itertools
 import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from orchestrator.runtime.subagent import agent_tool
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.testing.clock import FakeClock
 from orchestrator.toolspec import ToolContext, tool
+from tests.conftest import SOAK
 from tests.runtime.stage import NO_WAIT, Facts, faults
 
 USAGE = Usage(10, 5)
@@ -333,10 +336,10 @@ async def crashed(at: int, when: Any) -> tuple[World, MemoryJournal, bool]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_crash_at_any_write_of_the_tree_begins_no_second_child(when: Any) -> None:
-    at = 0
-    while True:
-        at += 1
+async def test_a_crash_at_any_write_of_the_tree_begins_no_second_child(
+    when: Any, campaign: Callable[[int, int], int]
+) -> None:
+    for at in itertools.count(1, campaign(3, 1)):
         world, inner, died = await crashed(at, when)
         if not died:
             break
@@ -477,7 +480,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-@pytest.mark.parametrize("at", [4, 6, 8, 10])
+@pytest.mark.parametrize("at", [4, 6, 8, 10] if SOAK else [4, 10])
 async def test_a_killed_process_leaves_a_tree_that_another_goes_on_with(tmp_path: Path, at: int) -> None:
     path = tmp_path / "journal.db"
     done = subprocess.run(  # noqa: ASYNC221 - nothing else runs here
