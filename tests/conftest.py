@@ -163,8 +163,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers for each core: much of the suite waits for processes, disks, servers and Prometheus."""
-    return 2 * (os.cpu_count() or 1)
+    """Three workers for two cores: much of the suite waits for processes, disks, servers and Prometheus."""
+    return (3 * (os.cpu_count() or 1) + 1) // 2
 
 
 # ---- coroutine tests ----
