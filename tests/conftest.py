@@ -35,10 +35,11 @@ SOAK = os.environ.get("ORCHESTRATOR_SOAK", "") not in ("", "0")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Under nohup a hangup is ignored, and so it would be by every command that is started here in order to be hung up. A
-# handler that does nothing is the same to us, and is no more there after exec.
-if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, lambda *_: None)
+# Under nohup a hangup is ignored, and Ctrl-C behind a shell's &, and so they would be by every command that is started
+# here in order to be hung up or interrupted. A handler that does nothing is the same to us, and gone after exec.
+for _number in {getattr(signal, "SIGHUP", signal.SIGINT), signal.SIGINT}:
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 # Times are not what properties are about, and machines are shared: no deadlines.
 settings.register_profile(
