@@ -32,7 +32,7 @@ SAID = {
     "two who make a plan": (("submit", "do it", "--plan", "plan.toml", "--model", "openai:x"), "give one"),
     "no text": (("submit", "--plan", "plan.toml"), "nothing is said"),
     "a text of blanks": (("submit", " \n ", "--plan", "plan.toml"), "nothing is said"),
-    "a text that is none": (("submit", "\udcff", "--plan", "plan.toml"), "no text in UTF-8"),
+    "a text that is none": (("submit", "\udcff", "--plan", "plan.toml"), "is no text"),
     "a text and a yes": (("submit", "do it", "--confirm"), "no TEXT"),
     "a plan that is not there": (("submit", "do it", "--plan", "none.toml"), "no such file"),
     "a plan that is a folder": (("submit", "do it", "--plan", "."), "no regular file"),
