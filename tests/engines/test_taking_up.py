@@ -87,6 +87,19 @@ async def swept(journal: MemoryJournal, stage: Stage, clock: FakeClock) -> None:
     await ended(journal, "swept", clock)
 
 
+async def nothing_taken_up(
+    engine: LocalEngine, journal: MemoryJournal, stage: Stage, clock: FakeClock
+) -> None:
+    """Assert that an engine looks at all runs and takes none of them but the one that was left just now."""
+    await swept(journal, stage, clock)
+
+    def live() -> set[str]:
+        return {str(one["run_id"]) for one in engine.status()["live"]}
+
+    await until(lambda: "swept" not in live())  # it lets go some time after the journal has the end
+    assert live() == set()
+
+
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uptake, "POLL", 0.002)
@@ -143,9 +156,8 @@ async def test_runs_parked_for_an_answer_stay_in_the_journal_and_are_taken_up_on
     runner = agent(stage, journal, clock=clock)
     async with LocalEngine(runner, recover="resume", rescan=SOON) as engine:
         assert engine.recovered == {}
-        await swept(journal, stage, clock)
+        await nothing_taken_up(engine, journal, stage, clock)
         assert {name: (await journal.head(name)).seq for name in names} == before
-        assert engine.status()["live"] == []
         assert [one.tool for one in await runner.pending("ask 3")] == ["send"]
         await runner.approve("ask 3", by="ann")
         await runner.reject("ask 7", by="ben")
@@ -161,8 +173,7 @@ async def test_a_question_that_expires_lets_its_run_go_on() -> None:
     clock = FakeClock()
     journal, stage = await parked("ask", clock=clock, limits=Limits(approval_seconds=60))
     async with LocalEngine(agent(stage, journal, clock=clock), recover="resume") as engine:
-        await swept(journal, stage, clock)
-        assert engine.status()["live"] == []
+        await nothing_taken_up(engine, journal, stage, clock)
         await clock.advance(60)
         assert (await ended(journal, "ask", clock)).reason == "none"
     assert stage.effects == {}
@@ -193,8 +204,7 @@ async def test_a_run_whose_owner_dies_is_taken_up_by_an_engine_that_lives() -> N
     doomed = asyncio.create_task(dying.run("look", run_id="look"))
     await until(lambda: "look" in stage.waiting)
     async with LocalEngine(living, recover="resume", rescan=SOON) as engine:
-        await swept(journal, stage, clock)
-        assert engine.status()["live"] == []
+        await nothing_taken_up(engine, journal, stage, clock)
         doomed.cancel()
         await asyncio.wait((doomed,))
         stage.let("look")
@@ -218,8 +228,7 @@ async def test_poison_paused_and_other_runs_stay_out_until_a_person_lets_them_go
     runner = agent(stage, journal, clock=clock)
     async with LocalEngine(runner, recover="resume", rescan=SOON) as engine:
         await runner.approve("ask paused", by="ann")
-        await swept(journal, stage, clock)
-        assert engine.status()["live"] == []
+        await nothing_taken_up(engine, journal, stage, clock)
         await journal.post("ask paused", Posted("q", "resume", {}, "ann"))
         assert (await ended(journal, "ask paused")).reason == "none"
     assert stage.effects == {"send": 1}
@@ -232,8 +241,7 @@ async def test_a_run_begun_with_a_launch_is_left_to_who_can_make_its_agent() -> 
     plain = agent(stage, journal, clock=clock)
     async with LocalEngine(plain, recover="resume", rescan=SOON) as engine:
         await plain.approve("ask", by="ann")
-        await swept(journal, stage, clock)
-        assert engine.status()["live"] == []
+        await nothing_taken_up(engine, journal, stage, clock)
     async with LocalEngine(agent(stage, journal, clock=clock, launch={"model": "mine"}), recover="resume"):
         assert (await ended(journal, "ask")).reason == "none"
 
