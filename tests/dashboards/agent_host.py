@@ -59,6 +59,8 @@ RHYTHM = {
     "asking": 40,
 }
 """Agent of the front engine -> every how many rounds it is asked. Together more than its slots can do: runs queue."""
+CROWD = 4
+"""Runs that the side engine is given at once now and then: one more than it has slots and places in its queue."""
 
 
 class Host:
@@ -138,7 +140,8 @@ class Host:
         self.rival.holds = (*slow, 0.8) if "journal" in on else slow
         self.ballast.grow(growing="growth" in on)
         if on & {"journal", "slow_journal"} and round_ % 2 == 0:
-            self.start(self._run(self.side, "side"))
+            for _ in range(CROWD if round_ % 10 == 0 else 1):
+                self.start(self._run(self.side, "side"))
         if "block" in on:
             self.start(self._run(self.side, "block"))
 
