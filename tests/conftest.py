@@ -227,6 +227,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Cluster]:
     """A PostgreSQL server of this session's own."""
+    yield from _own_server()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Cluster]:
+    """A PostgreSQL server that a file's tests may stop."""
+    yield from _own_server()
+
+
+def _own_server() -> Iterator[Cluster]:
     # Not above: who asks for no server needs no driver.
     from tests.postgres import cluster, programs
 

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.engines import roster
 from tests.engines.process import ROOT, Outside, Said, Start, Worker
-from tests.postgres import Cluster, cluster, programs
+from tests.postgres import Cluster
 
 
 @pytest.fixture
@@ -76,15 +76,6 @@ def command(
 def operate(command: Callable[..., Said]) -> Callable[..., Said]:
     """`orchestrator operate …` on the journal of the folder."""
     return functools.partial(command, "operate")
-
-
-@pytest.fixture(scope="module")
-def server(absent: Callable[[str], Any]) -> Iterator[Cluster]:
-    """A server that may be stopped."""
-    if programs() is None:
-        absent("PostgreSQL's initdb is not installed")
-    with cluster() as own:
-        yield own
 
 
 @pytest.fixture

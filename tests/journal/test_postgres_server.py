@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -16,16 +16,7 @@ from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.testing.journal_case import BODY, NOTE, digest, ended, write
 from tests.journal.pooler import pooled
-from tests.postgres import Cluster, cluster, programs
-
-
-@pytest.fixture(scope="module")
-def server(absent: Callable[[str], Any]) -> Iterator[Cluster]:
-    """A server that may be stopped."""
-    if programs() is None:
-        absent("PostgreSQL's initdb is not installed")
-    with cluster() as own:
-        yield own
+from tests.postgres import Cluster
 
 
 def told(database: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
