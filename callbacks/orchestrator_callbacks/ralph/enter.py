@@ -99,12 +99,14 @@ async def _read(run: RalphRun) -> tuple[Task, ...]:
 
 def _reopened(session: Session, *, failed: bool = False) -> tuple[Task, ...]:
     """Open again what waits for a review and has no report to look at, with `failed` also what had failed."""
-    for task in session.tasks():
+    tasks, changed = session.tasks(), False
+    for task in tasks:
         waits = task.marker is Marker.REVIEW and not task.planning
         bare = waits and session.report(task.id, max(1, session.attempts(task.id))) is None
         if bare or (failed and task.marker is Marker.FAILED):
             session.mark(task.id, Marker.OPEN)
-    return session.tasks()
+            changed = True
+    return session.tasks() if changed else tasks
 
 
 async def _select(run: RalphRun) -> Event:
