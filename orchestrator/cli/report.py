@@ -19,6 +19,8 @@ from orchestrator.kernel.record import Transition
 
 _SHOWN = 10
 """Gaps that are named one by one."""
+_NO_LINE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What is raised over text that is not JSON, or not a line of ours."""
 
 
 @dataclass(slots=True)
@@ -97,13 +99,7 @@ class Log:
             known = line.get("msg") in ("fsm.transition", "run.completed")
             if known and not self._added(line):
                 self.repeated += 1
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ):  # not JSON, or not a line of ours
+        except _NO_LINE:
             self.unreadable += 1
             self.first_unreadable = self.first_unreadable or where
 

@@ -104,7 +104,7 @@ async def _work(wanted: Wanted, making: _Making, placing: Dispatcher, address: D
     from orchestrator.journal.postgres import PostgresJournal
 
     journal = PostgresJournal(address, name=name)
-    await _found(journal.open(), address)
+    await _opened(journal.open(), address)
     async with journal, _agents(wanted, making, journal) as agents:
         if not agents:
             raise ConfigError("a worker needs an agent: --model SPEC, or --agent MODULE:FUNCTION")
@@ -124,7 +124,7 @@ async def _work(wanted: Wanted, making: _Making, placing: Dispatcher, address: D
     return Exit.COMPLETED
 
 
-async def _found(opening: Coroutine[Any, Any, None], address: Dsn) -> None:
+async def _opened(opening: Coroutine[Any, Any, None], address: Dsn) -> None:
     """Wait until the journal is open; whoever looks on is told that this is what is waited for."""
     task = asyncio.create_task(opening)
     await asyncio.wait((task,), timeout=SILENCE)

@@ -32,9 +32,8 @@ class Folder:
     def __init__(self) -> None:
         self.path = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
         self._held: int | None = None
-        with contextlib.suppress(
-            OSError
-        ):  # a file system without locks: then nobody takes away what is left there
+        # A file system without locks: then nobody takes away what is left there.
+        with contextlib.suppress(OSError):
             self._held = _held(self.path)
 
     def remove(self) -> None:

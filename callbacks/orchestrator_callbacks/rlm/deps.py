@@ -61,6 +61,8 @@ class ModeDeps:
 
 
 ModeRun: TypeAlias = Run[ModeContext, ModeDeps]
+_READS = "PROMPTING"
+"""The state of both modes that asks no model: it reads what was said."""
 
 
 async def allowed(run: ModeRun, model: str) -> None:
@@ -88,7 +90,7 @@ async def next_event(run: ModeRun) -> Any:
     if deps.source is None:
         raise RuntimeError("a run of a mode needs an event source")
     host = deps.hosted.host
-    if not run.stays and host is not None and run.cursor != "PROMPTING":
+    if not run.stays and host is not None and run.cursor != _READS:
         await host.may_ask(run, deps.model)  # nothing is done yet that another process would have to do again
     try:
         event = await deps.source(machine.objects[run.cursor], run.ctx)
