@@ -228,10 +228,19 @@ class Worker:
         return True
 
     async def _gone_on(self, head: RunHead) -> None:
-        """Go on with a run that nobody has, unless it is for a person."""
-        if head.status == "ended" or head.owner is not None or head.reason in {"poison", "paused"}:
+        """Go on with a run that nobody has, unless it is for a person.
+
+        Raises JournalError for one that is held in our name and not under way: it lost its journal and is given back
+        as soon as that can be reached.
+        """
+        if head.status == "ended" or head.reason in {"poison", "paused"}:
             return
         name = self._crew.taker(head.graph)
+        if head.owner is not None:
+            here = None if name is None else self._crew[name].hosting
+            if here is not None and head.owner == here.owner and here.live(head.run_id) is None:
+                raise JournalError(f"run {head.run_id!r} lost its journal")
+            return
         if name is None:
             raise ConfigError(f"no agent of this worker has graph {head.graph!r}, or several have")
         await (await self._engine.resume(head.run_id, agent=name, by=f"worker {self.name}"))

@@ -53,6 +53,16 @@ class Job(Generic[S, T]):
         self.pending: Pending[T] = Pending(loop=self.loop)
 
 
+class Owed(ABC):
+    """The work of a job that is done later where the store cannot be reached now: to give a run back."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, written_through: Any, /) -> None:
+        """Do it."""
+
+
 Outcome: TypeAlias = tuple[Job[Any, Any], Any, BaseException | None]
 """A job, and what it returned or why it failed."""
 
@@ -77,6 +87,8 @@ class WriterThread(ABC, Generic[S]):
         """Loops that will ring at the end of their present turn."""
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         """Who waits for room in the queue."""
+        self._owed: list[Job[S, Any]] = []
+        """Runs to give back whose owners were told that they are, though the store could not be reached then."""
         self._thread = threading.Thread(target=self._serve, name=f"{noun} {name}", daemon=True)
 
     def start(self) -> None:
@@ -180,6 +192,14 @@ class WriterThread(ABC, Generic[S]):
             self._bell.put(more)
             return jobs, True
         return jobs, more
+
+    def _owe(self, job: Job[S, Any]) -> None:
+        """Say that a run is given back, and do it when the store can be reached.
+
+        Else it would be held by a process that lives and does not carry it, for as long as that lives.
+        """
+        self._owed.append(job)
+        self._deliver([(job, None, None)])
 
     def _one_by_one(self, jobs: Sequence[Job[S, Any]], error: Exception) -> None:
         """Nothing of the batch took effect: find out whose fault it was."""

@@ -117,17 +117,21 @@ class Writer:
                 run.writing = None
 
     async def release(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
-        """Give an ended run back to the journal. A store that fails here has all that it needs."""
+        """Give a run back to the journal, one that lost it too: whoever owns it then has all that is durable.
+
+        A store that fails here has all that it needs. What detached the run was told of when it did.
+        """
         lease, run.lease = run.lease, None
-        if lease is None or run.detached:
+        if lease is None:
             return None
         try:
             if self._at_once:
                 await self._journal.release(lease)
                 return None
             return await _done(asyncio.ensure_future(self._journal.release(lease)))
-        except Exception as error:  # noqa: BLE001 - whatever a store raises: the run has ended
-            self._report.failed(run, None, error)
+        except Exception as error:  # noqa: BLE001 - whatever a store raises: it is over with the run here
+            if not run.detached:
+                self._report.failed(run, None, error)
             return None
 
     def _note(

@@ -260,6 +260,31 @@ async def _one_run(dsn: str) -> str:
         return (await host.head("r")).status
 
 
+async def test_a_run_that_lost_its_journal_goes_on_once_the_server_is_back(server: Cluster) -> None:
+    """Else it would be held, for as long as the worker lives, by a worker that does not carry it."""
+    dsn, model = server.database(), Held()
+    async with (
+        PostgresJournal(dsn, name="w1", patience=0.2) as journal,
+        Worker(agent(journal, model.answer), DbosDispatcher(dsn), slots=2, grace=0, rescan=SOON) as worker,
+        client(dsn) as host,
+    ):
+
+        async def under_way() -> bool:
+            return model.asked > 0
+
+        async def lost() -> bool:
+            return not worker.status()["live"]
+
+        await agent(host).deposit("x", run_id="r")
+        await until(under_way)
+        await asyncio.to_thread(server.stop, "immediate")
+        model.may.set()
+        await until(lost)
+        await asyncio.to_thread(server.start)
+        await until(ended(host, "r"))
+        assert model.asked == 2
+
+
 GONE = """
 import asyncio, sys
 from orchestrator.cli import operate

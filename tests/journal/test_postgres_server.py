@@ -81,6 +81,25 @@ async def test_after_a_restart_nobody_is_dead_before_he_could_come_back(server: 
             assert (await other.head("run")).owner == "me"
 
 
+async def test_a_run_that_was_given_back_while_the_server_was_away_is_free_once_it_is_back(
+    server: Cluster,
+) -> None:
+    database = server.database()
+    async with (
+        PostgresJournal(database, patience=0) as journal,
+        PostgresJournal(database) as other,
+    ):
+        lease = await journal.create("run", "me", BODY)
+        server.stop("immediate")
+        with pytest.raises(StoreDown):
+            await write(journal, lease, NOTE)
+        await journal.release(lease)
+        server.start()
+        while (await other.head("run")).owner is not None:  # noqa: ASYNC110  it is the server's clock that runs
+            await asyncio.sleep(0.05)
+        assert (await other.claim("run", "you")).epoch == 2
+
+
 # ---- badly set ----
 
 LOSSY = [("fsync", "off"), ("full_page_writes", "off"), ("synchronous_commit", "off")]

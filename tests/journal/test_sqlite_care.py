@@ -54,6 +54,21 @@ async def test_a_lock_that_is_held_too_long_is_one_sentence_and_no_poison(tmp_pa
         assert len(await journal.load("run")) == 2
 
 
+async def test_a_run_that_was_given_back_under_a_lock_is_free_once_it_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with SqliteJournal(path, busy=0.01) as journal, SqliteJournal(path) as other:
+        lease = await journal.create("run", "me", BODY)
+        db = apsw.Connection(str(path))
+        db.execute("BEGIN IMMEDIATE")
+        await journal.release(lease)
+        assert (await other.head("run")).owner == "me"
+        db.execute("ROLLBACK")
+        db.close()
+        while (await other.head("run")).owner is not None:  # noqa: ASYNC110  it is the writer's clock that runs
+            await asyncio.sleep(0.05)
+        assert (await other.claim("run", "you")).epoch == 2
+
+
 async def test_a_lock_held_while_opening_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     db = apsw.Connection(str(path))

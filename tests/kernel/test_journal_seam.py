@@ -192,6 +192,9 @@ async def test_a_failing_append_fails_the_run_in_memory(number: int, error: Exce
     await a.driver.drive(a.run)
     check_lost(a, journal, error)
     assert journal.calls == number
+    assert (await journal.head(a.run.run_id)).owner is None, (
+        "whoever owns it next goes on with what is durable"
+    )
 
 
 async def test_an_awaited_append_that_fails_does_the_same() -> None:

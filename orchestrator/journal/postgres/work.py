@@ -17,6 +17,7 @@ from orchestrator.errors import Held, RunExists, RunUnknown
 from orchestrator.journal.codec import OPEN, encoded
 from orchestrator.journal.postgres import statement
 from orchestrator.journal.postgres.presence import Presence
+from orchestrator.journal.writing import Owed
 from orchestrator.kernel.journal import NO_HASH, Lease, Posted, chained
 
 Db: TypeAlias = psycopg.Connection[Any]
@@ -126,7 +127,7 @@ class Post:
 
 
 @dataclass(slots=True)
-class Release:
+class Release(Owed):
     """Give a run back; a lease that is out of date changes nothing."""
 
     lease: Lease

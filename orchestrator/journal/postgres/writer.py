@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from orchestrator.errors import Corrupt, JournalError, RunError, StoreDown
 from orchestrator.journal.postgres.batch import Append, Batch, Db
 from orchestrator.journal.postgres.presence import Presence
 from orchestrator.journal.postgres.session import Session
 from orchestrator.journal.postgres.trouble import explain
-from orchestrator.journal.writing import Job, Outcome, WriterThread
+from orchestrator.journal.writing import Job, Outcome, Owed, WriterThread
 from orchestrator.kernel.journal import Lease
 
 _Job: TypeAlias = Job[Db, Any]
+
+SOON: Final = 0.5
+"""Seconds for which a server that is away is waited for to give a run back; after that it is owed."""
 
 
 class Writer(WriterThread[Db]):
@@ -57,9 +60,15 @@ class Writer(WriterThread[Db]):
 
     def _alone(self, job: _Job) -> None:
         outcome: Outcome
+        gives_back = isinstance(job.work, Owed)
         try:
-            outcome = job, self._session.run(job.work), None
+            outcome = job, self._session.run(job.work, SOON if gives_back else None), None
             self.commits += 1
+        except StoreDown as away:
+            if gives_back:
+                self._owe(job)
+                return
+            outcome = job, None, away
         except RunError as refused:
             outcome = job, None, refused
         except Exception as error:  # noqa: BLE001  whoever asked is told
@@ -79,6 +88,9 @@ class Writer(WriterThread[Db]):
                 JournalError
             ):  # the next job tells of it, or the next beat comes through
                 self._session.run(self._presence.write, 0.0)
+                while self._owed:
+                    self._session.run(self._owed[0].work, 0.0)
+                    del self._owed[0]
         return self._presence.wait()
 
     def _close(self) -> None:

@@ -30,7 +30,7 @@ from orchestrator.journal.sqlite import backup, read
 from orchestrator.journal.sqlite.backup import Health as Health
 from orchestrator.journal.sqlite.handle import Handle
 from orchestrator.journal.sqlite.trouble import FAULTS, TRANSIENT
-from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Remove, nothing, release
+from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Release, Remove, nothing
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class SqliteJournal:
     async def release(self, lease: Lease) -> None:
         """Give the run back, after what is queued for it."""
         handle = await self._opened()
-        await handle.writer.call(release(lease))
+        await handle.writer.call(Release(lease))
 
     async def post(self, run_id: str, request: Posted) -> bool:
         """Leave a request for a run; False when its id was posted before. Raises RunUnknown, StoreDown."""

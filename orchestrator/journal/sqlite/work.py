@@ -16,6 +16,7 @@ from orchestrator.journal.sqlite.owner import Presence
 from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
+from orchestrator.journal.writing import Owed
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, chained
 
 Now = Callable[[], float]
@@ -209,13 +210,14 @@ class Prune:
         return removed
 
 
-def release(lease: Lease) -> Callable[[Transaction], None]:
-    """Return the job that gives a run back; a lease that is out of date changes nothing."""
+@dataclass(slots=True)
+class Release(Owed):
+    """Give a run back; a lease that is out of date changes nothing."""
 
-    def work(tx: Transaction) -> None:
-        tx.cursor.execute(RELEASE, (lease.run_id, lease.epoch))
+    lease: Lease
 
-    return work
+    def __call__(self, tx: Transaction) -> None:
+        tx.cursor.execute(RELEASE, (self.lease.run_id, self.lease.epoch))
 
 
 def nothing(_: Transaction) -> None:

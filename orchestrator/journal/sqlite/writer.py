@@ -9,6 +9,7 @@ which may report success for pages that the kernel has dropped already.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,11 +17,14 @@ import apsw
 
 from orchestrator.errors import JournalError, RunError
 from orchestrator.journal.sqlite.trouble import FAULTS, TRANSIENT
-from orchestrator.journal.writing import Job, Outcome, WriterThread
+from orchestrator.journal.writing import Job, Outcome, Owed, WriterThread
 from orchestrator.kernel.journal import Lease
 
 CHECKPOINT_PAGES = 1000
 """Length of the write-ahead log from which it is copied back. By us and not by SQLite, which would swallow errors."""
+
+_AGAIN = 1.0
+"""Seconds between two attempts to give back runs that are owed."""
 
 
 class Transaction:
@@ -64,6 +68,8 @@ class Writer(WriterThread[Transaction]):
         """The connection is doubtful: it is not synced again, not even when it is closed."""
         self._db = db
         self._explain = explain
+        self._due = 0.0
+        """When runs that are owed may be given back, at the earliest (monotonic)."""
         self._pages = 0
         """In the write-ahead log, as SQLite told after the last commit."""
         db.set_wal_hook(self._note_pages)
@@ -81,7 +87,12 @@ class Writer(WriterThread[Transaction]):
         try:
             outcomes = self._transact(jobs)
         except TRANSIENT as error:
-            self._fail(jobs, self._explain(error))
+            self._due = time.monotonic() + _AGAIN
+            for job in jobs:
+                if isinstance(job.work, Owed):
+                    self._owe(job)
+                else:
+                    self._fail((job,), self._explain(error))
         except FAULTS as error:
             self._fail(jobs, self.poison(error))
         except Exception as error:  # noqa: BLE001  a job that cannot be carried out must not take others with it
@@ -89,6 +100,17 @@ class Writer(WriterThread[Transaction]):
         else:
             self._deliver(outcomes)
             self._checkpoint()
+
+    def _idle(self) -> float | None:
+        if not self._owed:
+            return None
+        if time.monotonic() >= self._due:
+            self._give_back()
+        return _AGAIN
+
+    def _give_back(self) -> None:
+        owed, self._owed = self._owed, []
+        self._commit(owed)
 
     def _transact(self, jobs: Sequence[Job[Transaction, Any]]) -> list[Outcome]:
         for job in jobs:
