@@ -69,11 +69,12 @@ class People:
             await placer.stop()
 
     async def look(self) -> None:
-        """Answer what is asked, and take note of what has ended."""
+        """Answer what is asked, and take note of what has ended and was given back, which is done after it."""
         for run in sorted(self.open):
             head = await self.journal.head(run)
             if head.status == "ended":
-                self.open.discard(run)
+                if head.owner is None:
+                    self.open.discard(run)
             elif head.status == "parked" and head.owner is None:
                 for question in await self.agent.pending(run):
                     await self._answer(run, question)
