@@ -147,12 +147,15 @@ def test_much_input_and_many_words_on_standard_error_are_no_trouble() -> None:
 async def test_a_program_whose_call_is_given_up_is_killed(tmp_path: Path) -> None:
     fifo = tmp_path / "alive"
     os.mkfifo(fifo)
-    agent = CommandAgent([sys.executable, "-c", f"open({str(fifo)!r}, 'w'); input()"])
+    script = f"import signal; alive = open({str(fifo)!r}, 'w'); signal.pause()"
+    agent = CommandAgent([sys.executable, "-c", script])
     work = asyncio.ensure_future(agent(REQUEST))
-    await asyncio.to_thread(lambda: fifo.open().close())  # returns once the program is there
+    alive = await asyncio.to_thread(fifo.open)  # returns once the program is there
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
+    with alive:
+        assert await asyncio.to_thread(alive.read) == "", "the end of what it never wrote: it is gone"
 
 
 def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
