@@ -70,6 +70,11 @@ class Session:
         """There was a connection ever: what is wrong with the address now may be so for a moment only."""
         self._parameters = self._read(address)
 
+    @property
+    def lost(self) -> bool:
+        """There is no connection now: the next thing that is done is to greet a new one."""
+        return self._db is None
+
     def run(self, work: Callable[[Db], T], patience: float | None = None) -> T:
         """Do some work, on a new connection if this one gets lost. Raises JournalError, and what the work raises."""
         end = time.monotonic() + (self._patience if patience is None else patience)
