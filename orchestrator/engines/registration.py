@@ -27,7 +27,7 @@ from typing import Any
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown
 from orchestrator.journal.heads import heads
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted, let_go
 from orchestrator.ports import Clock
 
 ENGINE = "engine"
@@ -103,7 +103,7 @@ class Registration:
                 if waiting is not None:
                     await waiting
         finally:
-            await self._journal.release(lease)
+            await let_go(self._journal, lease)
 
     async def note(self, kind: str, body: Mapping[str, Any]) -> None:
         """Make a record durable. Raises what the journal raises."""
@@ -126,7 +126,7 @@ class Registration:
         finally:
             lease, self._lease = self._lease, None
             if lease is not None:
-                await self._journal.release(lease)
+                await let_go(self._journal, lease)
 
     async def listen(self, take: Callable[[Posted], Awaitable[None]]) -> None:
         """Hand on what is posted to the engine, until cancelled. Only for journals that other processes share.
