@@ -343,8 +343,7 @@ class LocalEngine:
     # ---- inside: stopping ----
 
     async def _told_to_drain(self, order: Order) -> None:
-        with contextlib.suppress(JournalError):  # a store that is down is no reason to go on
-            await self._registration.note("control", {**order.body(), "id": secrets.token_hex(8)})
+        await self._registration.told("control", {**order.body(), "id": secrets.token_hex(8)})
         self._diary.ordered(order.kind, order.by, order.why, order.about)
         self._begin_to_drain(order)
 

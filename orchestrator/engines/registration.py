@@ -39,6 +39,9 @@ STATUS = "status"
 POLL = 0.15
 """Seconds between two looks at what other processes posted."""
 
+TOLD = 5.0
+"""Seconds in which the order to drain is to be in the journal; after that it is carried out, wherever that stands."""
+
 _OURS = 20
 """Looks at what was posted for each one at whether the engine still counts as one that lives."""
 
@@ -115,6 +118,12 @@ class Registration:
             if waiting is not None:
                 await waiting
 
+    async def told(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Make a record durable where that takes no longer than TOLD seconds: it is no reason to put off a stop."""
+        noting = asyncio.ensure_future(self.note(kind, body))
+        noting.add_done_callback(_heard)
+        await asyncio.wait((noting,), timeout=TOLD)
+
     async def end(self, report: Mapping[str, Any]) -> None:
         """Say that the engine has stopped, and let go of the run.
 
@@ -189,6 +198,12 @@ class Registration:
                 _worded(error),
             )
         self._read = posted.number
+
+
+def _heard(noting: asyncio.Future[None]) -> None:
+    """Take the error of what nobody waits for: a store that is down is no reason to go on."""
+    if not noting.cancelled():
+        noting.exception()
 
 
 def _new_id() -> str:

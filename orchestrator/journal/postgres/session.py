@@ -61,6 +61,8 @@ class Session:
         self.tables = tables
         self.stopping = threading.Event()
         """Nobody waits for a server any more."""
+        self.hurried_until = 0.0
+        """Until when nobody does (monotonic)."""
         self._patience = patience
         self._create = create
         self._only_reads = only_reads
@@ -94,6 +96,9 @@ class Session:
                 if (
                     (is_hopeless(error) and not self._found)
                     or time.monotonic() >= end
+                    or (
+                        pause and time.monotonic() < self.hurried_until
+                    )  # one whose connection is gone may try
                     or self.stopping.wait(pause)
                 ):
                     raise unreachable(error, self.address) from error
