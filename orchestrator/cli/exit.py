@@ -1,10 +1,17 @@
-"""Exit codes: one for each outcome of a run, one for bad input, one for a reader that went away."""
+"""Exit codes: one for each outcome of a run, one for bad input, one for a reader that went away.
+
+A command that could not begin ends with that of bad input, whatever kept it from it: an option, a file, or a journal
+that cannot be used now. Whoever is told 2 has nothing to look after; 1 says that something went wrong on the way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
 
+from orchestrator.cli.output import shown
+from orchestrator.errors import ConfigError, RunError
 from orchestrator.kernel.outcome import Outcome
 
 
@@ -29,7 +36,7 @@ EXIT_CODES: Mapping[Outcome, Exit] = {outcome: Exit[outcome.name] for outcome in
 MEANINGS: Mapping[Exit, str] = {
     Exit.COMPLETED: "completed: a final answer (or: the command did what it was asked to)",
     Exit.FAILED: "failed: the run, the check or the replay did not come out right",
-    Exit.USAGE: "bad input: options, files, settings; nothing was run",
+    Exit.USAGE: "bad input: options, files, settings, a journal that cannot be used; nothing was run",
     Exit.PARTIAL: "partial: a limit was reached, a wrap-up turn still answered",
     Exit.BUDGET_EXCEEDED: "budget_exceeded: a limit was reached",
     Exit.NO_PROGRESS: "no_progress: the run repeated itself",
@@ -38,6 +45,15 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.PIPE: "the reader of our output closed it (as in `| head -1`)",
 }
 """Every exit code in words, for --help and README.md."""
+
+
+@contextmanager
+def beginning() -> Iterator[None]:
+    """Make a ConfigError of what keeps a command from beginning."""
+    try:
+        yield
+    except RunError as error:
+        raise ConfigError(shown(str(error), 4_000)) from error
 
 
 def table() -> str:

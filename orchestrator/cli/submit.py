@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.address import Address
-from orchestrator.cli.exit import Exit
+from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.rlm.made import context_from
@@ -45,7 +45,7 @@ class Wanted:
 
 
 def submit_run(wanted: Wanted) -> int:
-    """Put the run into the journal, tell the dispatcher, and return the exit code. Raises ConfigError, RunError."""
+    """Put the run into the journal, tell the dispatcher, and return the exit code. Raises ConfigError."""
     address = database(wanted.journal, "`submit` leaves")
     prompt = prompt_of(wanted.prompt)
     run_id = new_id(wanted.run_id)
@@ -61,7 +61,8 @@ def submit_run(wanted: Wanted) -> int:
             await _deposit(wanted, journal, prompt, run_id)
             return await _placed(placer, run_id, wanted.tenant)
 
-    placed = asyncio.run(work())
+    with beginning():
+        placed = asyncio.run(work())
     if wanted.json:
         say_json({"run_id": run_id, "placed": placed})
     else:

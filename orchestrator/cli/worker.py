@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.address import Address, Dsn
-from orchestrator.cli.exit import Exit
+from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.output import complain, say, shown
@@ -104,12 +104,15 @@ async def _work(wanted: Wanted, making: _Making, placing: Dispatcher, address: D
     from orchestrator.journal.postgres import PostgresJournal
 
     journal = PostgresJournal(address, name=name)
-    await _opened(journal.open(), address)
+    with beginning():
+        await _opened(journal.open(), address)
     async with journal, _agents(wanted, making, journal) as agents:
         if not agents:
             raise ConfigError("a worker needs an agent: --model SPEC, or --agent MODULE:FUNCTION")
         worker = Worker(agents, placing, slots=wanted.slots, grace=wanted.grace, signals=SIGNALS)
-        async with worker, contextlib.AsyncExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack:
+            with beginning():
+                await stack.enter_async_context(worker)
             served = ""
             if wanted.metrics_port is not None:
                 server = stack.enter_context(serve_metrics(port=wanted.metrics_port))

@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from orchestrator.engines.order import KINDS
+from orchestrator.engines.registration import Registration
 
 _KEYS = {"graph": "machine", "slots": "limit", "grace": "duration_s"}
 """What an order is about -> the key of the log that has it; tools and models have their own names there."""
@@ -19,10 +20,15 @@ _log = logging.getLogger("orchestrator")
 
 
 class Diary:
-    """Writes the lines of one engine: `name` is what operators call it, `run_id` its run in the journal."""
+    """Writes the lines of one engine: `name` is what operators call it, `registration` has its run in the journal."""
 
-    def __init__(self, name: str, run_id: str) -> None:
-        self._own = {"engine": name, "run_id": run_id}
+    def __init__(self, name: str, registration: Registration) -> None:
+        self._name = name
+        self._registration = registration
+
+    @property
+    def _own(self) -> dict[str, str]:
+        return {"engine": self._name, "run_id": self._registration.run_id}
 
     def started(self, slots: int, found: int) -> None:
         """Say that it takes runs; `found` had not ended when it started."""

@@ -5,6 +5,7 @@
 3. The others are asked to pause before their next step, with `shutdown` as the reason, and get SETTLE seconds.
 4. What is still in the middle of something then is interrupted: recovery treats it like a crash, by the effects of
    its tools. Those that wait are left as they are. A tool that does not let itself be cancelled is waited for.
+   A server of the journal that is away is not: whoever stops us would not wait for it either.
 
 Somebody in a hurry may shorten 2, or 2 and 3, while they go on.
 """
@@ -17,10 +18,14 @@ from dataclasses import dataclass
 from orchestrator.engines.handle import Job
 from orchestrator.engines.line import Line
 from orchestrator.errors import JournalError, NotAdmitting, RunUnknown, Suspended
+from orchestrator.kernel.journal import Journal
 from orchestrator.ports import Clock
 
 SETTLE = 5.0
 """Seconds that runs get to reach the end of their step. A supervisor has to wait for grace + SETTLE and some more."""
+
+HURRY = 10.0
+"""Seconds, from then on, in which nobody waits for a server of the journal that is away."""
 
 SHUTDOWN = "shutdown"
 _INTERRUPTED = "interrupted"
@@ -76,6 +81,7 @@ class Drain:
         await self._until_idle()
         left = list(line.live.values())
         for job in left:
+            _hurry(job.hosting.journal)
             self._cut(job)
         if tasks := [job.task for job in left if job.task is not None]:
             await asyncio.wait(tasks)
@@ -135,3 +141,10 @@ class Drain:
             reason = head.reason or _INTERRUPTED
         self._found["interrupted" if reason == _INTERRUPTED else "parked"].append(job.run_id)
         job.settle(Suspended(job.run_id, reason))
+
+
+def _hurry(journal: Journal) -> None:
+    """Let a journal with a server wait for it no more. Others have nobody to wait for."""
+    hurry = getattr(journal, "hurry", None)
+    if hurry is not None:
+        hurry(HURRY)

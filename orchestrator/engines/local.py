@@ -94,7 +94,7 @@ class LocalEngine:
         self._line = Line(self.name, slots, queue, self._may_begin)
         self._standing = Standing(self._line.slots.fill)
         self._registration = Registration(self._journal, self._clock)
-        self._diary = Diary(self.name, self._registration.run_id)
+        self._diary = Diary(self.name, self._registration)
         parts = self._line, self._standing, self._registration, self._diary
         self._desk = Desk(self._crew.hosts, *parts, drain=self._begin_to_drain)
         self._uptake = Uptake(self._crew, self._line, rescan, lambda: self._desk.closed is not None, placer)
@@ -343,8 +343,7 @@ class LocalEngine:
     # ---- inside: stopping ----
 
     async def _told_to_drain(self, order: Order) -> None:
-        with contextlib.suppress(JournalError):  # a store that is down is no reason to go on
-            await self._registration.note("control", {**order.body(), "id": secrets.token_hex(8)})
+        await self._registration.told("control", {**order.body(), "id": secrets.token_hex(8)})
         self._diary.ordered(order.kind, order.by, order.why, order.about)
         self._begin_to_drain(order)
 

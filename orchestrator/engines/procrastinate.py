@@ -27,6 +27,8 @@ _PATIENCE = 5.0
 """Seconds that a connection is waited for, and jobs that are under way at the end."""
 _AGAIN = 1.0
 """Seconds after which a worker whose connection was lost begins anew."""
+_POOL = "orchestrator-procrastinate"
+"""Name of our connections: there may be others of their kind in the process."""
 _SCHEMA_LOCK = 7_203_117
 """Advisory lock under which the tables are made."""
 
@@ -64,6 +66,9 @@ class ProcrastinateDispatcher:
         """Take jobs from the queue. Raises StoreDown."""
         self._drive, self._ceased = drive, False
         await self._opened()
+        # Of a server that is away it tells in pages of tracebacks and a line each second, we that it begins anew.
+        logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
+        logging.getLogger("psycopg.pool").addFilter(_not_ours)
         self._working = asyncio.create_task(self._work(name, slots), name=f"procrastinate {name}")
 
     async def _work(self, name: str, slots: int) -> None:
@@ -145,6 +150,7 @@ class ProcrastinateDispatcher:
         connector = self._library.PsycopgConnector(
             conninfo=self._address.secret,
             kwargs={"options": f"-c search_path={self._schema}"},
+            name=_POOL,
             min_size=1,
             max_size=8,
             timeout=_PATIENCE,
@@ -174,6 +180,10 @@ class ProcrastinateDispatcher:
 
     def _said(self, error: Exception) -> str:
         return hidden(f"{type(error).__name__}: {error}".split("\n", 1)[0], self._address)
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    return _POOL not in record.getMessage()
 
 
 def _library() -> Any:

@@ -2,9 +2,11 @@
 
 So the means that runs have serve for engines: requests are posted to its inbox, what was asked, by whom and why, and
 what came of it stands in its records (`runs events`), and a dead one shows by the owner that it lost, until the next
-engine that starts on the journal closes its records.
+engine that starts on the journal closes its records. One that was only taken for dead, because it was frozen or cut
+off from the server for too long, finds its records closed and goes on under a new run.
 
-    created   {…, engine: {name, host, pid, slots, queue, grace, recover, agents: {name: {owner, graph, …}}}}
+    created   {…, engine: {name, host, pid, slots, queue, grace, recover, before?: id,
+               agents: {name: {owner, graph, …}}}}
     control   {id, kind, by, why, at, number, <what it is about>, refused?: sentence}
     status    {id, at, …}           the answer to a `status` request
     ended     {outcome: "completed", reason: "none", at, report}
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import secrets
@@ -24,7 +27,7 @@ from typing import Any
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown
 from orchestrator.journal.heads import heads
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted, let_go
 from orchestrator.ports import Clock
 
 ENGINE = "engine"
@@ -36,6 +39,12 @@ STATUS = "status"
 POLL = 0.15
 """Seconds between two looks at what other processes posted."""
 
+TOLD = 5.0
+"""Seconds in which the order to drain is to be in the journal; after that it is carried out, wherever that stands."""
+
+_OURS = 20
+"""Looks at what was posted for each one at whether the engine still counts as one that lives."""
+
 _log = logging.getLogger("orchestrator")
 
 
@@ -43,16 +52,19 @@ class Registration:
     """The records of one engine."""
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
-        self.run_id = f"{ENGINE}-{secrets.token_hex(8)}"
+        self.run_id = _new_id()
         self._journal = journal
         self._clock = clock
         self._lease: Lease | None = None
         self._owner = ""
         self._writing = asyncio.Lock()
         self._read = 0
+        self._about: Mapping[str, Any] = {}
+        self._over = False
 
     async def begin(self, about: Mapping[str, Any]) -> None:
         """Create the run and hold it."""
+        self._about = about
         where = {"host": socket.gethostname(), "pid": os.getpid()}
         self._owner = f"{where['host']}:{where['pid']}:{secrets.token_hex(4)}"
         body = {
@@ -74,6 +86,8 @@ class Registration:
                 self._lease = creating.result()
                 await self.end({})
             raise
+        if self._over:  # it stopped meanwhile
+            await self.end({})
 
     async def close_lost(self, name: str) -> None:
         """End the records of engines whose process died; `name` is what this one is called. Raises StoreDown."""
@@ -92,7 +106,7 @@ class Registration:
                 if waiting is not None:
                     await waiting
         finally:
-            await self._journal.release(lease)
+            await let_go(self._journal, lease)
 
     async def note(self, kind: str, body: Mapping[str, Any]) -> None:
         """Make a record durable. Raises what the journal raises."""
@@ -104,12 +118,24 @@ class Registration:
             if waiting is not None:
                 await waiting
 
+    async def told(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Make a record durable where that takes no longer than TOLD seconds: it is no reason to put off a stop."""
+        noting = asyncio.ensure_future(self.note(kind, body))
+        noting.add_done_callback(_heard)
+        await asyncio.wait((noting,), timeout=TOLD)
+
     async def end(self, report: Mapping[str, Any]) -> None:
-        """Say that the engine has stopped, and let go of the run."""
-        await self.note("ended", {"outcome": "completed", "reason": "none", "report": report})
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            await self._journal.release(lease)
+        """Say that the engine has stopped, and let go of the run.
+
+        It is let go of where that cannot be said, too, or the engine would seem to live for as long as its process.
+        """
+        self._over = True
+        try:
+            await self.note("ended", {"outcome": "completed", "reason": "none", "report": report})
+        finally:
+            lease, self._lease = self._lease, None
+            if lease is not None:
+                await let_go(self._journal, lease)
 
     async def listen(self, take: Callable[[Posted], Awaitable[None]]) -> None:
         """Hand on what is posted to the engine, until cancelled. Only for journals that other processes share.
@@ -118,8 +144,10 @@ class Registration:
         stops a damage.
         """
         since, told = -1, ""
-        while True:
+        for turn in itertools.count(1):
             try:
+                if turn % _OURS == 0:
+                    await self._renew()
                 since, told = await self._look(since, take), ""
             except JournalError:  # it may come back, and asks again then; the runs tell of it meanwhile
                 pass
@@ -128,6 +156,23 @@ class Registration:
                 if told != before:
                     _log.error("engine run %s cannot read what is ordered: %s", self.run_id, told)
             await asyncio.sleep(POLL)
+
+    async def _renew(self) -> None:
+        """Go on under a new run where others took the engine for dead: else nobody could reach it any more."""
+        if self._over or (self._lease is not None and await self._is_ours(self._lease)):
+            return
+        if self._lease is not None:
+            self._about = {**self._about, "before": self.run_id}
+        self._lease, self._read, self.run_id = None, 0, _new_id()
+        await self.begin(self._about)
+        before = self._about["before"]
+        _log.warning("engine run %s was taken for dead; the engine goes on as %s", before, self.run_id)
+
+    async def _is_ours(self, lease: Lease) -> bool:
+        try:
+            return (await self._journal.head(lease.run_id)).epoch == lease.epoch
+        except RunUnknown:
+            return False
 
     async def _look(self, since: int, take: Callable[[Posted], Awaitable[None]]) -> int:
         position, news = await self._journal.news(since)
@@ -153,6 +198,16 @@ class Registration:
                 _worded(error),
             )
         self._read = posted.number
+
+
+def _heard(noting: asyncio.Future[None]) -> None:
+    """Take the error of what nobody waits for: a store that is down is no reason to go on."""
+    if not noting.cancelled():
+        noting.exception()
+
+
+def _new_id() -> str:
+    return f"{ENGINE}-{secrets.token_hex(8)}"
 
 
 def _worded(error: Exception) -> str:

@@ -109,7 +109,7 @@ class Uptake:
                     await self._scan()
                     ended = clock.monotonic()
                     due = ended + max(self._every, _SHARE * (ended - began))
-            except StoreDown:  # who writes to it tells of it
+            except JournalError:  # who writes to it tells of it, and `doctor` of what is damaged
                 self._since = -1
 
     def stop(self) -> None:
@@ -123,6 +123,7 @@ class Uptake:
         position, news = await self._journal.news(self._since)
         if self._since < 0:  # nobody knows what was missed
             self._stays.clear()
+            self._failed.clear()
         for run_id in news:
             self._stays.pop(run_id, None)
             self._failed.discard(run_id)

@@ -13,11 +13,14 @@ every append carries its epoch, and the store itself refuses one that is out of 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+
+from orchestrator.errors import JournalError
 
 RECORD_SCHEMA = 1
 """Version of the record bodies; written into each `created` record. A store refuses a newer one."""
@@ -215,3 +218,12 @@ def _counted(part: str | int) -> bytes:
     """Return what is the same in many records with its length before it."""
     text = str(part).encode()
     return b"%d:%s" % (len(text), text)
+
+
+async def let_go(journal: JournalWriter, lease: Lease) -> None:
+    """Give a run back behind something that ended well, or by an error that is not to be hidden by another.
+
+    A store that fails here has all that it needs; where it cannot be reached it owes the release.
+    """
+    with contextlib.suppress(JournalError):
+        await journal.release(lease)

@@ -19,7 +19,7 @@ from orchestrator.errors import (
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.journal import Journal, Lease, Record
+from orchestrator.kernel.journal import Journal, Lease, Record, let_go
 from orchestrator.kernel.record import Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.runtime import arguments, compose
@@ -163,7 +163,7 @@ class Carrier(Generic[R]):
             body = {"at": self._control.clock.time(), "by": by, "context": changes}
             await self._driver.announce(run, "resumed", body)
         except BaseException:
-            await self._journal.release(lease)
+            await let_go(self._journal, lease)
             raise
         return run, records
 

@@ -12,7 +12,7 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.heads import heads
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead
+from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go
 from orchestrator.kernel.record import Transition
 from orchestrator.runtime.outlook import expiry, plan, unattended
 
@@ -105,7 +105,7 @@ class Recovery:
                 stored = await self._migrate(stored, lease)
             return stored, records, lease
         except BaseException:
-            await self._journal.release(lease)
+            await let_go(self._journal, lease)
             raise
 
     async def open_runs(self) -> list[OpenRun]:

@@ -262,11 +262,20 @@ def test_a_worker_says_that_it_waits_for_a_server_that_does_not_answer(start: St
     assert "Traceback" not in process.stderr.read()
 
 
-def test_a_server_that_is_not_there_is_said_without_its_password(
+def test_a_server_that_is_not_there_is_bad_input_to_every_command_and_said_without_its_password(
     cli: Cli, one_sentence: Callable[[Any], str], postgres: Cluster
 ) -> None:
     wrong = postgres.dsn().replace(postgres.password, "secret-word")
-    for address in ("postgresql://me:secret-word@127.0.0.1:9/nowhere", wrong):
-        done = cli("submit", "x", "--dsn", address)
-        assert done.code == 1
+    away = "postgresql://me:secret-word@127.0.0.1:9/nowhere"
+    looking, beginning = (
+        ("runs", "list", "--journal"),
+        ("run", "x", "--model", "python:mine:answer", "--journal"),
+    )
+    submitting, working = ("submit", "x", "--dsn"), ("worker", "--agent", "mine:loop", "--dsn")
+    for *command, address in [
+        *((*one, where) for one in (looking, beginning, submitting) for where in (away, wrong)),
+        (*working, wrong),  # it waits for one that is away
+    ]:
+        done = cli(*command, address)
+        assert done.code == 2, (command, done)
         assert "secret-word" not in one_sentence(done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -102,3 +102,50 @@ async def test_a_store_with_a_defect_is_told_of_once_and_asked_again(
     assert [record.getMessage() for record in caplog.records] == [
         f"engine run {engine.run_id} cannot read what is ordered: KeyError: 'position'"
     ]
+
+
+async def test_an_engine_that_was_taken_for_dead_goes_on_under_a_new_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was frozen, or cut off from the server, and the next engine that started closed its records."""
+    journal, carried_out = MemoryJournal(), []
+
+    async def take(posted: Posted) -> None:
+        carried_out.append(posted.id)
+
+    async with listening(journal, take) as (engine, _):
+        first, other = engine.run_id, Registration(journal, SystemClock())
+        await journal.release(await journal.claim(first, "nobody", steal=True))
+        await other.begin({"name": "other"})
+        await other.close_lost("engine other")
+        assert (await journal.head(first)).status == "ended"
+        await until(lambda: engine.run_id != first)
+        await until(lambda: engine._lease is not None)
+        head = await journal.head(engine.run_id)
+        assert (head.status, head.owner is None) == ("open", False)
+        about = (await journal.load(engine.run_id))[0].body["engine"]
+        assert (about["name"], about["before"]) == ("mill", first)
+        await journal.post(engine.run_id, Posted("first", "pause_all", {}, "ann"))
+        await until(lambda: carried_out == ["first"])
+        await engine.end({})
+        assert (await journal.head(engine.run_id)).status == "ended"
+        [told] = [record.getMessage() for record in caplog.records]
+        assert told == f"engine run {first} was taken for dead; the engine goes on as {engine.run_id}"
+
+
+async def test_an_engine_that_cannot_say_that_it_stops_does_not_seem_to_live() -> None:
+    class Full(MemoryJournal):
+        full = False
+
+        def append(self, *about: Any, **more: Any) -> Any:
+            if self.full:
+                raise StoreDown("the disk is full")
+            return super().append(*about, **more)
+
+    journal = Full()
+    engine = Registration(journal, SystemClock())
+    await engine.begin({"name": "mill"})
+    journal.full = True
+    with pytest.raises(StoreDown):
+        await engine.end({})
+    assert (await journal.head(engine.run_id)).owner is None

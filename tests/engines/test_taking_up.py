@@ -14,7 +14,7 @@ from orchestrator.engines.handle import Phase
 from orchestrator.engines.local import LocalEngine
 from orchestrator.engines.registration import ENGINE
 from orchestrator.engines.roster import engines
-from orchestrator.errors import AnswerRefused, ConfigError, Fenced, StoreDown
+from orchestrator.errors import AnswerRefused, ConfigError, Corrupt, Fenced, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal, Posted, RunHead
@@ -330,6 +330,41 @@ async def test_what_goes_wrong_with_one_run_keeps_no_other_from_going_on(
         await journal.post("ask 1", Posted("2", "approve", {"call": "1:0"}, "ann"))
         assert (await ended(journal, "ask 1")).reason == "none"
     assert stage.effects == {"send": 2}
+
+
+async def test_what_is_posted_while_the_store_cannot_be_read_counts_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody knows then what it was for: a run that could not go on is tried again."""
+    clock = FakeClock()
+    journal, stage = await parked("ask 1", clock=clock)
+    wrong, missed = {"inbox"}, []
+
+    class Odd(MemoryJournal):
+        async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
+            if run_id == "ask 1" and "inbox" in wrong:
+                raise ValueError("what is this?")
+            return await super().inbox(run_id, since)
+
+        async def news(self, since: int) -> tuple[int, list[str]]:
+            if "news" in wrong:
+                missed.append(since)
+                raise Corrupt("a page is damaged")
+            return await super().news(since)
+
+    runner = agent(stage, journal, clock=clock)
+    async with LocalEngine(runner, recover="resume", rescan=SOON):
+        journal.__class__ = Odd
+        with caplog.at_level(logging.ERROR, "orchestrator"):
+            await journal.post("ask 1", Posted("1", "approve", {"call": "1:0"}, "ann"))
+            await until(lambda: "could not be taken up" in caplog.text)
+        wrong.add("news")
+        await until(lambda: len(missed) > 1)
+        wrong.remove("inbox")
+        await journal.post("ask 1", Posted("2", "approve", {"call": "1:0"}, "ann"))
+        wrong.clear()
+        assert (await ended(journal, "ask 1")).reason == "none"
+    assert stage.effects == {"send": 1}
 
 
 async def test_the_next_engine_closes_the_records_of_one_that_died_and_says_who_did() -> None:

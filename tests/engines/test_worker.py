@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from orchestrator.cli import operate
-from orchestrator.engines import roster
+from orchestrator.engines import drain, registration, roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.engines.dispatcher import Caps
@@ -288,7 +288,7 @@ async def test_a_run_that_lost_its_journal_goes_on_once_the_server_is_back(serve
 GONE = """
 import asyncio, sys
 from orchestrator.cli import operate
-from orchestrator.engines import roster
+from orchestrator.engines import drain, registration, roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 
@@ -369,3 +369,28 @@ def test_agents_that_no_worker_can_carry_are_refused() -> None:
         Worker({"mine": ralph}, dispatcher)  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match="a journal that many machines share"):
         Worker(agent(MemoryJournal()), dispatcher)
+
+
+async def test_a_worker_stops_though_the_server_is_away_for_longer_than_anybody_waits(
+    server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its runs would wait out the journal's patience, one after the other, and a supervisor kills it."""
+    monkeypatch.setattr(drain, "SETTLE", 0.1)
+    monkeypatch.setattr(registration, "TOLD", 0.1)
+    dsn, model = server.database(), Held()
+    async with PostgresJournal(dsn, name="w1", patience=3600) as journal:
+        async with Worker(
+            agent(journal, model.answer), DbosDispatcher(dsn), slots=3, grace=0, rescan=SOON
+        ) as worker:
+            for run in ("r1", "r2", "r3"):
+                await agent(journal).deposit("x", run_id=run)
+            await until(lambda: _is(model.asked == 3))
+            await asyncio.to_thread(server.stop, "immediate")
+            async with asyncio.timeout(60):
+                drained = await worker._engine.drain(0)
+            assert drained.interrupted == ("r1", "r2", "r3")
+        await asyncio.to_thread(server.start)
+    model.may.set()
+    async with working(dsn, "w2", model=model.answer), client(dsn) as host:
+        for run in ("r1", "r2", "r3"):
+            await until(ended(host, run))

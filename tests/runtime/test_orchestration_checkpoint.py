@@ -25,8 +25,8 @@ from orchestrator import (
     StateTransition,
     TransitionLog,
 )
-from orchestrator.errors import Corrupt, Held, TooNew
-from orchestrator.kernel.journal import Draft
+from orchestrator.errors import Corrupt, Held, StoreDown, TooNew
+from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.runtime.orchestration.checkpoint import GRAPH, KIND
 
 S = OrchestrationState
@@ -262,3 +262,15 @@ def test_a_history_that_the_host_spoilt_is_not_saved() -> None:
     ):
         store.save_state_machine(sm)
     assert len(loaded(store).history) == 3
+
+
+def test_what_kept_a_machine_from_being_saved_is_what_is_said() -> None:
+    class Full(MemoryJournal):
+        def append(self, *about: Any, **more: Any) -> Any:
+            raise StoreDown("the disk is full")
+
+        async def release(self, lease: Lease) -> None:
+            raise StoreDown("the journal is closed")
+
+    with pytest.raises(StoreDown, match="the disk is full"):
+        CheckpointManager(Full()).save_state_machine(machine())

@@ -13,6 +13,7 @@ from orchestrator.errors import Held, OtherGraph, RunUnknown, StoreDown, Suspend
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.graph import Edge
+from orchestrator.kernel.journal import Lease
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import LLMCall, RunCompleted, RunStarted, Transition
 from orchestrator.kernel.record import ToolCall as ToolCalled
@@ -238,3 +239,17 @@ async def test_a_run_that_kills_whoever_takes_it_up_is_parked_as_poison() -> Non
     assert [(plan.run_id, plan.reason) for plan in plans] == [("r", "poison")]
 
     assert (await agent(world, inner).resume("r")).outcome is Outcome.COMPLETED  # a person has looked at it
+
+
+async def test_what_is_wrong_with_a_run_is_said_though_it_cannot_be_given_back_either() -> None:
+    class Full(MemoryJournal):
+        async def release(self, lease: Lease) -> None:
+            await super().release(lease)
+            raise StoreDown("the disk is full")
+
+    journal = Full()
+    await agent(World(), journal).deposit("go", run_id="r")
+    for _ in range(MOST_CLAIMS):
+        journal.bury((await journal.claim("r", "somebody")).owner)
+    with pytest.raises(Suspended, match="poison"):
+        await agent(World(), journal).resume("r")

@@ -17,7 +17,7 @@ from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored import StoredRun
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import RunHead, let_go
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.loop_record import loop_codec
 from orchestrator.runtime.recovery import Migration, Recovery
@@ -149,7 +149,7 @@ async def _migrated(store: Store, one: Flight, change: Callable[[StoredRun], Sto
     try:
         await stand_again(store.journal, lease, records)
     finally:
-        await store.journal.release(lease)
+        await let_go(store.journal, lease)
     return None
 
 

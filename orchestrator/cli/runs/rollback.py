@@ -17,7 +17,16 @@ from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.errors import ConfigError
 from orchestrator.journal.change import Change, Conflict, Undone, plan_undo
 from orchestrator.journal.rollback import RollbackStack
-from orchestrator.kernel.journal import ENDING_KINDS, PARKING_KINDS, Draft, Journal, Lease, Record, RunHead
+from orchestrator.kernel.journal import (
+    ENDING_KINDS,
+    PARKING_KINDS,
+    Draft,
+    Journal,
+    Lease,
+    Record,
+    RunHead,
+    let_go,
+)
 
 _BACK = {
     "create": "remove {path}, which it made",
@@ -69,7 +78,7 @@ async def _undo(journal: Journal, wanted: Wanted, head: RunHead, root: Path) -> 
         finally:
             await stand_again(journal, lease, records)
     finally:
-        await journal.release(lease)
+        await let_go(journal, lease)
 
 
 async def stand_again(journal: Journal, lease: Lease, records: Sequence[Record]) -> None:

@@ -19,6 +19,7 @@ import asyncio
 import functools
 import os
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -232,6 +233,11 @@ class PostgresJournal:
         return await self._read(read.news, since)
 
     # ---- care ----
+
+    def hurry(self, seconds: float) -> None:
+        """Wait for no server that is away, for so many seconds: whoever asks is told StoreDown at once."""
+        if self._handle is not None:
+            self._handle.hurry_until(time.monotonic() + seconds)
 
     async def holders(self) -> list[Holder]:
         """Return who holds runs, or did within the last day, and whether they live. Raises StoreDown."""

@@ -69,6 +69,10 @@ class Handle:
         """Read something. In the thread of the readers."""
         return self._reader.run(work)
 
+    def hurry_until(self, then: float) -> None:
+        """Wait for no server that is away until then (monotonic)."""
+        self._reader.hurried_until = self._session.hurried_until = then
+
     def hurry(self) -> None:
         """Wait for no server any more: somebody wants to close."""
         self._reader.stopping.set()

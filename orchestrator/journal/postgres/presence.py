@@ -41,6 +41,10 @@ LOCKED: Final = _LOCKED
 _BEAT: Final = """INSERT INTO holder(token, name, seen, ttl, grace) VALUES (%s, %s, clock_timestamp(), %s, %s)
     ON CONFLICT (token) DO UPDATE SET seen = excluded.seen"""
 _LOCK: Final = "SELECT pg_try_advisory_lock(%s)"
+_IN_TURN: Final = "SELECT FROM run WHERE run_id = %s FOR UPDATE"
+"""A claim whose connection was lost may wait for the row still: it gets it before this does."""
+_BACK: Final = """UPDATE run SET owner = NULL, holder = NULL
+    WHERE run_id = %s AND epoch = %s AND owner = %s AND holder = %s"""
 _FORGET: Final = (
     """DELETE FROM holder WHERE seen < clock_timestamp() - interval '1 day' - ttl * interval '1 second'"""
 )
@@ -72,6 +76,8 @@ class Presence:
         self._ttl = ttl
         self._locked = False
         self._due = 0.0
+        self._doubtful: list[tuple[str, int, str]] = []
+        """Run, epoch and owner of claims whose answers got lost, and whoever made them gave them up."""
 
     def begin(self, db: psycopg.Connection[Any]) -> int:
         """Be a holder from now on; return the token that stands in the rows of the runs."""
@@ -82,10 +88,18 @@ class Presence:
         return self.token
 
     def greet(self, db: psycopg.Connection[Any]) -> None:
-        """Take a new connection."""
+        """Take a new connection. Before all else what may be ours and nobody carries is given back.
+
+        Else it would be held for as long as this process lives. Later would be too late: whoever claims the run again
+        may get the very epoch that is given back.
+        """
         self._locked = False
         if self.begun:
             self._write(db)
+        for run_id, epoch, owner in self._doubtful:
+            db.execute(_IN_TURN, (run_id,))
+            db.execute(_BACK, (run_id, epoch, owner, self.token))
+        self._doubtful.clear()
 
     def wait(self) -> float | None:
         """Return in how many seconds a heartbeat is due; None where there is nobody to be heard of."""
@@ -98,6 +112,10 @@ class Presence:
     def postpone(self) -> None:
         """Let the next heartbeat be due a beat from now, whatever became of this one."""
         self._due = time.monotonic() + self.beat
+
+    def doubt(self, run_id: str, epoch: int, owner: str) -> None:
+        """Note a run that may be ours though nobody here knows. Only while there is no connection."""
+        self._doubtful.append((run_id, epoch, owner))
 
     def end(self, db: psycopg.Connection[Any]) -> None:
         """Be no holder any more: whatever this journal owned may be claimed."""

@@ -61,6 +61,8 @@ class Session:
         self.tables = tables
         self.stopping = threading.Event()
         """Nobody waits for a server any more."""
+        self.hurried_until = 0.0
+        """Until when nobody does (monotonic)."""
         self._patience = patience
         self._create = create
         self._only_reads = only_reads
@@ -69,6 +71,11 @@ class Session:
         self._found = False
         """There was a connection ever: what is wrong with the address now may be so for a moment only."""
         self._parameters = self._read(address)
+
+    @property
+    def lost(self) -> bool:
+        """There is no connection now: the next thing that is done is to greet a new one."""
+        return self._db is None
 
     def run(self, work: Callable[[Db], T], patience: float | None = None) -> T:
         """Do some work, on a new connection if this one gets lost. Raises JournalError, and what the work raises."""
@@ -89,6 +96,9 @@ class Session:
                 if (
                     (is_hopeless(error) and not self._found)
                     or time.monotonic() >= end
+                    or (
+                        pause and time.monotonic() < self.hurried_until
+                    )  # one whose connection is gone may try
                     or self.stopping.wait(pause)
                 ):
                     raise unreachable(error, self.address) from error

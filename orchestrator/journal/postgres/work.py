@@ -61,6 +61,11 @@ class Create:
             raise RunExists(self.run_id)
         return Lease(self.run_id, self.owner, 1, 0, head)
 
+    def doubt(self) -> None:
+        """Nobody will ask any more what became of it."""
+        if self.sent:
+            self.presence.doubt(self.run_id, 1, self.owner)
+
     def _is_ours(self, db: Db, head: str, holder: int) -> bool:
         row = db.execute(_HELD, (self.run_id,)).fetchone()
         return row is not None and row[:5] == (1, 0, bytes.fromhex(head), self.owner, holder)
@@ -96,6 +101,11 @@ class Claim:
             taken = db.execute(statement.CLAIM, values, prepare=True).fetchone()
             if taken is not None:
                 return Lease(self.run_id, self.owner, taken[0], taken[1], taken[2].hex())
+
+    def doubt(self) -> None:
+        """Nobody will ask any more what became of it."""
+        if self.sent >= 0:
+            self.presence.doubt(self.run_id, self.sent, self.owner)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from orchestrator.journal.postgres.batch import Append, Batch, Db
 from orchestrator.journal.postgres.presence import Presence
 from orchestrator.journal.postgres.session import Session
 from orchestrator.journal.postgres.trouble import explain
+from orchestrator.journal.postgres.work import Claim, Create
 from orchestrator.journal.writing import Job, Outcome, Owed, WriterThread
 from orchestrator.kernel.journal import Lease
 
@@ -68,6 +69,8 @@ class Writer(WriterThread[Db]):
             if gives_back:
                 self._owe(job)
                 return
+            if isinstance(job.work, Create | Claim) and self._session.lost:
+                job.work.doubt()
             outcome = job, None, away
         except RunError as refused:
             outcome = job, None, refused

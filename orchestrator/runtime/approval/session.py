@@ -14,7 +14,7 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.clock import micros
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import Journal, RunHead
+from orchestrator.kernel.journal import Journal, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Observer, RunCompleted, RunRecovered
 from orchestrator.kernel.run import Run
@@ -135,11 +135,11 @@ class Session:
             self.up_to_date = projection.verify(self.folder, self._project_id, head.run_id, records)
         except Corrupt as damage:
             if self.run is None:
-                await self.journal.release(lease)
+                await let_go(self.journal, lease)
                 raise
             self.damage = damage  # of a projection or a command only: the journal can still tell what was
         except BaseException:
-            await self.journal.release(lease)
+            await let_go(self.journal, lease)
             raise
 
     async def close(self) -> None:

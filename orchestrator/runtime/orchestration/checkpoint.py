@@ -26,7 +26,7 @@ from orchestrator.errors import ConfigError, Corrupt, RunUnknown, TooNew
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.clock import Clock, SystemClock
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, let_go
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.pipeline.graph import PIPELINE
@@ -113,7 +113,7 @@ class CheckpointManager:
             if written is not None:
                 await written
         finally:
-            await journal.release(lease)
+            await let_go(journal, lease)
 
     async def _load(self, journal: Journal) -> dict[str, Any] | None:
         """Return the whole that the last checkpoint stands for."""
