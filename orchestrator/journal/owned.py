@@ -6,6 +6,8 @@ rename needs, and looks at the target after that.
 
 A thread that hangs on a disk that does not answer cannot be stopped. Whoever waits for one is told after a time; what
 the thread would still do is as harmless as what that frozen owner would, and what it prepared it takes away itself.
+Each operation has a daemon thread of its own: a pool would be full after a few that hang, and its threads are waited
+for at the end of the process. One that ends there is a crash as any other.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import errno
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from orchestrator.errors import Fenced
 from orchestrator.journal import files
@@ -23,6 +25,7 @@ from orchestrator.journal.change import Conflict, ExternalEdit
 from orchestrator.journal.files import Hook, Snapshot, Staged
 from orchestrator.journal.place import make_folder, remove_folder
 from orchestrator.kernel.journal import Journal, Lease
+from orchestrator.thread import in_thread
 
 T = TypeVar("T")
 
@@ -36,8 +39,6 @@ async def within(seconds: float, work: Callable[[], T], late: Callable[[T], None
 
     `late` gets, in that thread, what the work brings when nobody waits for it any more.
     """
-    if not seconds:
-        return await asyncio.to_thread(work)
     given_up = False
 
     def done() -> T:
@@ -46,22 +47,19 @@ async def within(seconds: float, work: Callable[[], T], late: Callable[[T], None
             late(made)
         return made
 
-    task = asyncio.ensure_future(asyncio.to_thread(done))
+    task = asyncio.ensure_future(in_thread(done, "file"))
     try:
-        await asyncio.wait((task,), timeout=seconds)
+        await asyncio.wait((task,), timeout=seconds or None)
     finally:
         if not task.done():
             given_up = True
-            task.add_done_callback(_heard)
+            task.cancel()  # the thread goes on
     if given_up:
         raise TimeoutError(errno.ETIMEDOUT, f"the file system did not answer within {seconds:g} s")
-    return task.result()
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    """Take the error of what nobody waits for: else asyncio tells of it."""
-    if not task.cancelled():
-        task.exception()
+    made, error = task.result()
+    if error is not None:
+        raise error
+    return cast("T", made)
 
 
 class OwnedFiles:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +122,34 @@ async def test_a_plan_on_such_a_disk_ends_in_failed_with_every_file_as_it_was(
         assert await asyncio.to_thread(disk.went_on.wait, 10)
     await tidy(root)
     assert {name: what for name, what in tree(root).items() if not name.startswith(".orchestrator")} == before
+
+
+ENDS = """
+import asyncio, os, sys, threading
+from orchestrator.machines.approval.fault import Faulted
+from orchestrator.runtime.approval.ground import Ground
+
+opening = os.open
+os.open = lambda path, *args, **named: (
+    threading.Event().wait() if path == "a.py" else opening(path, *args, **named)
+)
+
+async def main():
+    ground = Ground(sys.argv[1], None, 0.05)
+    try:
+        await ground.found("a.py")
+    except Faulted as fault:
+        print(fault.code)
+
+asyncio.run(main())
+"""
+
+
+def test_a_disk_that_never_answers_does_not_keep_the_process(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, str(root)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["FS-012"], "")
 
 
 def test_the_limit_is_that_of_the_knowledge_base() -> None:
