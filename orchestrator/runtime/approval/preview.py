@@ -35,20 +35,30 @@ class FileDiff:
     """What else the person has to know."""
 
 
-async def preview(plan: Plan, root: Path | str, caps: PlanCaps | None = None) -> tuple[FileDiff, ...]:
-    """Return everything that a plan would do, in order. Where a file changed meanwhile, its note says so."""
-    ground = Ground(root, caps)
-    return await asyncio.to_thread(_all, plan, ground)
+async def preview(
+    plan: Plan, root: Path | str, caps: PlanCaps | None = None, seconds: float = 0.0
+) -> tuple[FileDiff, ...]:
+    """Return everything that a plan would do, in order. Where a file changed meanwhile, its note says so.
+
+    Raises Faulted FS-012 where one takes longer than `seconds`: nobody knows then whether it changed.
+    """
+    ground = Ground(root, caps, seconds)
+    now = {target.path: await _unchanged(target, ground) for target in plan.targets}
+    return await asyncio.to_thread(_all, plan, now)
 
 
-def _all(plan: Plan, ground: Ground) -> tuple[FileDiff, ...]:
-    now: dict[str, Found | None] = {}
-    for target in plan.targets:
-        try:
-            found = ground.look(target.path)
-        except Faulted:
-            found = None
-        now[target.path] = found if found is not None and found.fingerprint == target else None
+async def _unchanged(target: Fingerprint, ground: Ground) -> Found | None:
+    """Return what is at a path; None where that is not what the plan was made for."""
+    try:
+        found = await ground.found(target.path)
+    except Faulted as fault:
+        if fault.code == "FS-012":
+            raise
+        return None
+    return found if found.fingerprint == target else None
+
+
+def _all(plan: Plan, now: dict[str, Found | None]) -> tuple[FileDiff, ...]:
     shown: list[FileDiff] = []
     for step in plan.steps:
         if step.kind is StepKind.RUN:
