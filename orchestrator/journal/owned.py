@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 from orchestrator.errors import Fenced
 from orchestrator.journal import files
 from orchestrator.journal.change import Conflict, ExternalEdit
-from orchestrator.journal.files import Hook, Snapshot, Staged
+from orchestrator.journal.files import Hook, Owner, Snapshot, Staged
 from orchestrator.journal.place import make_folder, remove_folder
 from orchestrator.kernel.journal import Journal, Lease
 from orchestrator.thread import in_thread
@@ -98,7 +98,15 @@ class OwnedFiles:
         await self._within(files.sweep, str(pure.parent), name=pure.name, root=self._root)
         self._hook("swept")
 
-    async def put(self, path: str, content: bytes | None, *, expected: str | None, mode: int | None) -> None:
+    async def put(
+        self,
+        path: str,
+        content: bytes | None,
+        *,
+        expected: str | None,
+        mode: int | None,
+        owner: Owner | None = None,
+    ) -> None:
         """Replace what has the digest `expected` (None: nothing is there) by content; None removes it.
 
         Raises ExternalEdit.
@@ -106,7 +114,8 @@ class OwnedFiles:
         if content is None:
             work = partial(files.stage_delete, path, root=self._root)
         else:
-            work = partial(files.stage, path, content, mode=mode, root=self._root, hook=self._hook)
+            named = {"mode": mode, "owner": owner, "root": self._root, "hook": self._hook}
+            work = partial(files.stage, path, content, **named)
         staged = await within(self._seconds, work, Staged.discard)
         try:
             await self.check()
