@@ -114,8 +114,9 @@ class OwnedFiles:
         if content is None:
             work = partial(files.stage_delete, path, root=self._root)
         else:
-            named = {"mode": mode, "owner": owner, "root": self._root, "hook": self._hook}
-            work = partial(files.stage, path, content, **named)
+            work = partial(
+                files.stage, path, content, mode=mode, owner=owner, root=self._root, hook=self._hook
+            )
         staged = await within(self._seconds, work, Staged.discard)
         try:
             await self.check()
