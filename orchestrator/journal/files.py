@@ -107,17 +107,13 @@ def stage(
 ) -> Staged:
     """Do everything of a write but the rename. On any error nothing is left.
 
-    Where no file is, it gets `mode` and `owner`: None, what the system gives; where one is, None is what it has.
+    `mode` and `owner` None: those of the file there, else what the system gives.
     """
     digest = hashlib.sha256(content).hexdigest()
     with place.parent(path, root) as (folder, name):
         if place.serves(name) is not None:
             raise FileRefused(path, "is named like one of our temporary files")
-        with suppress(FileNotFoundError):
-            there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            place.regular(path, there)
-            mode = stat.S_IMODE(there.st_mode) if mode is None else mode
-            owner = owner or (there.st_uid, there.st_gid)
+        mode, owner = _kept(path, folder, name, mode, owner)
         # Only we may read it until it has its mode: what it replaces may be private.
         first = 0o666 if mode is None else 0o600
         temporary = place.temporary_for(name)
@@ -166,9 +162,8 @@ def read_file(path: AnyPath, *, root: Path | None = None) -> Snapshot:
             return Snapshot(found)
         with open(found, "rb", closefd=False) as file:
             content = file.read()
-        status = os.fstat(found)
-        owner = (status.st_uid, status.st_gid)
-        return Snapshot(hashlib.sha256(content).hexdigest(), content, stat.S_IMODE(status.st_mode), owner)
+        there, digest = os.fstat(found), hashlib.sha256(content).hexdigest()
+        return Snapshot(digest, content, stat.S_IMODE(there.st_mode), _owner(there))
 
 
 def sweep(directory: AnyPath, *, name: str | None = None, root: Path | None = None) -> list[str]:
@@ -256,6 +251,22 @@ def _write(fd: int, content: bytes, mode: int | None, owner: Owner | None) -> No
         mode = _given(fd, owner, mode)
     if mode is not None:
         os.fchmod(fd, mode)
+
+
+def _kept(
+    path: AnyPath, folder: int, name: str, mode: int | None, owner: Owner | None
+) -> tuple[int | None, Owner | None]:
+    """Return the mode and owner of what is written to a name; FileRefused where no regular file is."""
+    try:
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return mode, owner
+    place.regular(path, there)
+    return stat.S_IMODE(there.st_mode) if mode is None else mode, owner or _owner(there)
+
+
+def _owner(status: os.stat_result) -> Owner:
+    return status.st_uid, status.st_gid
 
 
 def _given(fd: int, owner: Owner, mode: int) -> int:
