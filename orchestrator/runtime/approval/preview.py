@@ -72,11 +72,17 @@ def _one(step: Step, file: FileChange, now: dict[str, Found | None]) -> FileDiff
     if found is None:  # not the file that the plan is of: what the plan says of it is all there is to show
         text = file.diff if file.diff is not None else patch.make(file.path, None, file.content)
         note = "the file is not as it was when the plan was made"
-        return FileDiff(step.id, step.kind.value, file.path, text, note=note)
+        return FileDiff(step.id, step.kind.value, file.path, text, *_counted(text), note=note)
     before, after = found.text, changed(step.kind, file, found)
     text = patch.make(file.path, before, after)
     content = None if after is None else encoded(after, found.fingerprint.encoding)
     made = Fingerprint(path=file.path) if content is None else fingerprint(file.path, content)
     now[file.path] = Found(made, after)
-    lines = [line[:1] for line in text.splitlines()[2:]]
-    return FileDiff(step.id, step.kind.value, file.path, text, lines.count("+"), lines.count("-"))
+    return FileDiff(step.id, step.kind.value, file.path, text, *_counted(text))
+
+
+def _counted(text: str) -> tuple[int, int]:
+    """Return how many lines a diff adds and removes. Its two head lines may be missing: those are no such lines."""
+    lines = patch.split(text)
+    marks = [line[:1] for line in lines[2 if text.startswith("--- ") else 0 :]]
+    return marks.count("+"), marks.count("-")
