@@ -2,7 +2,7 @@
 
 Bodies, told from other effects by `"effect": "file"`; `before` also names the blob with the prior content:
 
-    intent       {effect, key, step, change, path, before, after, mode, folders}
+    intent       {effect, key, step, change, path, before, after, mode, owner, folders}
     done         {effect, key, after, folders}        folders: those that were really made
     rolled_back  {effect, key, outcome}               outcome: restored, already, kept
 """
@@ -54,6 +54,8 @@ class Change:
     after: str | None
     mode: int | None
     """Permission bits: those before, or those asked for by a create."""
+    owner: tuple[int, int] | None = None
+    """User and group before, by number; None where no file was, and in journals from before this was kept."""
     folders: tuple[str, ...] = ()
     """Folders made for it, outermost first."""
     done: bool = False
@@ -63,7 +65,8 @@ class Change:
         """Return the body of its `intent` record."""
         names = ("key", "step", "path", "before", "after", "mode")
         named = {name: getattr(self, name) for name in names}
-        return {"effect": EFFECT, **named, "change": self.kind.value, "folders": list(self.folders)}
+        lists = {"owner": self.owner and list(self.owner), "folders": list(self.folders)}
+        return {"effect": EFFECT, **named, "change": self.kind.value, **lists}
 
     def conflict(self, found: str | None) -> Conflict:
         """Say that its path does not hold what it left there."""
@@ -148,7 +151,9 @@ def fold(stack: dict[str, Change], kind: str, body: Mapping[str, Any]) -> bool:
     key = body["key"]
     if kind == "intent":
         facts = {name: body[name] for name in ("key", "step", "path", "before", "after", "mode")}
-        stack[key] = Change(kind=Kind(body["change"]), folders=tuple(body["folders"]), **facts)
+        owner = body.get("owner") and tuple(body["owner"])
+        folders = tuple(body["folders"])
+        stack[key] = Change(kind=Kind(body["change"]), owner=owner, folders=folders, **facts)
     elif kind == "done":
         stack[key] = replace(stack[key], done=True, folders=tuple(body["folders"]))
     elif kind == "rolled_back":

@@ -8,7 +8,8 @@
   replace the link, and following it would write where nobody looked.
 - An error before the rename leaves the file as it was. One after it (the folder's fsync) leaves the new
   content in place, but perhaps not durable.
-- A rename makes a new inode. Mode is kept, owner where the system allows (else set-id bits go); other hard
+- A rename makes a new inode. Mode is kept; owner and group where the system allows, each by itself (else set-id
+  bits go, and what the group might do is no more than what all others may: it would be another group). Other hard
   links keep the old content; extended attributes and times are not kept.
 - POSIX only: Windows has neither `dir_fd` nor an fsync of folders. There the first call raises.
 """
@@ -33,12 +34,17 @@ Hook: TypeAlias = Callable[[str], None]
 """Told the name of each step just made, so that a test can end the process exactly there."""
 
 
+Owner: TypeAlias = tuple[int, int]
+"""User and group of a file, by number."""
+
+
 class Snapshot(NamedTuple):
-    """What is at a path: SHA-256 (None: nothing; or one of ODD), content and mode bits of a regular file."""
+    """What is at a path: SHA-256 (None: nothing; or one of ODD), content, mode bits and owner of a regular file."""
 
     digest: str | None
     content: bytes = b""
     mode: int | None = None
+    owner: Owner | None = None
 
 
 def silent(_: str) -> None:
@@ -91,26 +97,32 @@ def atomic_delete(path: AnyPath, *, root: Path | None = None, hook: Hook = silen
 
 
 def stage(
-    path: AnyPath, content: bytes, *, mode: int | None = None, root: Path | None = None, hook: Hook = silent
+    path: AnyPath,
+    content: bytes,
+    *,
+    mode: int | None = None,
+    owner: Owner | None = None,
+    root: Path | None = None,
+    hook: Hook = silent,
 ) -> Staged:
-    """Do everything of a write but the rename. On any error nothing is left."""
+    """Do everything of a write but the rename. On any error nothing is left.
+
+    `mode` and `owner` None: those of the file there, else what the system gives.
+    """
     digest = hashlib.sha256(content).hexdigest()
     with place.parent(path, root) as (folder, name):
         if place.serves(name) is not None:
             raise FileRefused(path, "is named like one of our temporary files")
-        there = None
-        with suppress(FileNotFoundError):
-            there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            place.regular(path, there)
+        mode, owner = _kept(path, folder, name, mode, owner)
         # Only we may read it until it has its mode: what it replaces may be private.
-        first = 0o666 if there is None and mode is None else 0o600
+        first = 0o666 if mode is None else 0o600
         temporary = place.temporary_for(name)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         fd = os.open(temporary, flags, first, dir_fd=folder)
         try:
             try:
                 hook("temporary made")
-                _write(fd, content, there, mode)
+                _write(fd, content, mode, owner)
                 hook("written")
                 place.sync(fd)
                 hook("synced")
@@ -150,7 +162,8 @@ def read_file(path: AnyPath, *, root: Path | None = None) -> Snapshot:
             return Snapshot(found)
         with open(found, "rb", closefd=False) as file:
             content = file.read()
-        return Snapshot(hashlib.sha256(content).hexdigest(), content, stat.S_IMODE(os.fstat(found).st_mode))
+        there, digest = os.fstat(found), hashlib.sha256(content).hexdigest()
+        return Snapshot(digest, content, stat.S_IMODE(there.st_mode), _owner(there))
 
 
 def sweep(directory: AnyPath, *, name: str | None = None, root: Path | None = None) -> list[str]:
@@ -230,18 +243,44 @@ def _empty(folder: int, temporary: str, hook: Hook) -> None:
         os.close(inner)
 
 
-def _write(fd: int, content: bytes, there: os.stat_result | None, mode: int | None) -> None:
+def _write(fd: int, content: bytes, mode: int | None, owner: Owner | None) -> None:
     left = memoryview(content)
     while left:
         left = left[os.write(fd, left) :]
-    bits = mode if mode is not None or there is None else stat.S_IMODE(there.st_mode)
-    if there is not None and bits is not None:
+    if owner is not None and mode is not None:
+        mode = _given(fd, owner, mode)
+    if mode is not None:
+        os.fchmod(fd, mode)
+
+
+def _kept(
+    path: AnyPath, folder: int, name: str, mode: int | None, owner: Owner | None
+) -> tuple[int | None, Owner | None]:
+    """Return the mode and owner of what is written to a name; FileRefused where no regular file is."""
+    try:
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return mode, owner
+    place.regular(path, there)
+    return stat.S_IMODE(there.st_mode) if mode is None else mode, owner or _owner(there)
+
+
+def _owner(status: os.stat_result) -> Owner:
+    return status.st_uid, status.st_gid
+
+
+def _given(fd: int, owner: Owner, mode: int) -> int:
+    """Give a file to its owner and group, as far as the system lets us; return the mode that it may have then."""
+    user, group = owner
+    try:
+        os.fchown(fd, user, group)
+    except OSError:
+        mode &= 0o777  # the set-id bits of somebody else's file are not ours to give
         try:
-            os.fchown(fd, there.st_uid, there.st_gid)
+            os.fchown(fd, -1, group)
         except OSError:
-            bits &= 0o777  # the set-id bits of somebody else's file are not ours to give
-    if bits is not None:
-        os.fchmod(fd, bits)
+            mode &= 0o707 | (mode & 0o007) << 3
+    return mode
 
 
 def _digest(fd: int) -> str:

@@ -6,6 +6,8 @@ rename needs, and looks at the target after that.
 
 A thread that hangs on a disk that does not answer cannot be stopped. Whoever waits for one is told after a time; what
 the thread would still do is as harmless as what that frozen owner would, and what it prepared it takes away itself.
+Each operation has a daemon thread of its own: a pool would be full after a few that hang, and its threads are waited
+for at the end of the process. One that ends there is a crash as any other.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ import errno
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from orchestrator.errors import Fenced
 from orchestrator.journal import files
 from orchestrator.journal.change import Conflict, ExternalEdit
-from orchestrator.journal.files import Hook, Snapshot, Staged
+from orchestrator.journal.files import Hook, Owner, Snapshot, Staged
 from orchestrator.journal.place import make_folder, remove_folder
 from orchestrator.kernel.journal import Journal, Lease
+from orchestrator.thread import in_thread
 
 T = TypeVar("T")
 
@@ -36,8 +39,6 @@ async def within(seconds: float, work: Callable[[], T], late: Callable[[T], None
 
     `late` gets, in that thread, what the work brings when nobody waits for it any more.
     """
-    if not seconds:
-        return await asyncio.to_thread(work)
     given_up = False
 
     def done() -> T:
@@ -46,22 +47,19 @@ async def within(seconds: float, work: Callable[[], T], late: Callable[[T], None
             late(made)
         return made
 
-    task = asyncio.ensure_future(asyncio.to_thread(done))
+    task = asyncio.ensure_future(in_thread(done, "file"))
     try:
-        await asyncio.wait((task,), timeout=seconds)
+        await asyncio.wait((task,), timeout=seconds or None)
     finally:
         if not task.done():
             given_up = True
-            task.add_done_callback(_heard)
+            task.cancel()  # the thread goes on
     if given_up:
         raise TimeoutError(errno.ETIMEDOUT, f"the file system did not answer within {seconds:g} s")
-    return task.result()
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    """Take the error of what nobody waits for: else asyncio tells of it."""
-    if not task.cancelled():
-        task.exception()
+    made, error = task.result()
+    if error is not None:
+        raise error
+    return cast("T", made)
 
 
 class OwnedFiles:
@@ -100,7 +98,15 @@ class OwnedFiles:
         await self._within(files.sweep, str(pure.parent), name=pure.name, root=self._root)
         self._hook("swept")
 
-    async def put(self, path: str, content: bytes | None, *, expected: str | None, mode: int | None) -> None:
+    async def put(
+        self,
+        path: str,
+        content: bytes | None,
+        *,
+        expected: str | None,
+        mode: int | None,
+        owner: Owner | None = None,
+    ) -> None:
         """Replace what has the digest `expected` (None: nothing is there) by content; None removes it.
 
         Raises ExternalEdit.
@@ -108,7 +114,9 @@ class OwnedFiles:
         if content is None:
             work = partial(files.stage_delete, path, root=self._root)
         else:
-            work = partial(files.stage, path, content, mode=mode, root=self._root, hook=self._hook)
+            work = partial(
+                files.stage, path, content, mode=mode, owner=owner, root=self._root, hook=self._hook
+            )
         staged = await within(self._seconds, work, Staged.discard)
         try:
             await self.check()

@@ -163,6 +163,7 @@ class RollbackStack:
             before=there.digest,
             after=None if content is None else hashlib.sha256(content).hexdigest(),
             mode=mode if kind is Kind.CREATE else there.mode,
+            owner=there.owner,
             folders=await self._files.missing_folders(path),
         )
         await self._append("intent", change.intent(), {there.digest: there.content} if there.digest else {})
@@ -227,8 +228,8 @@ class RollbackStack:
         content = None if change.before is None else await self._journal.blob(change.before)
         if content is not None:
             await self._files.make_folders(await self._files.missing_folders(change.path))
-        mode = change.mode if change.kind is Kind.DELETE else None
-        await self._files.put(change.path, content, expected=change.after, mode=mode)
+        mode, owner = (change.mode, change.owner) if change.kind is Kind.DELETE else (None, None)
+        await self._files.put(change.path, content, expected=change.after, mode=mode, owner=owner)
 
     async def _leave(self, change: Change, outcome: Outcome) -> None:
         await self._files.remove_folders(reversed(change.folders))

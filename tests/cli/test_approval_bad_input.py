@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -207,6 +208,41 @@ def test_a_project_that_cannot_be_written_to_is_one_sentence(cli: Cli, shop: Sho
     assert done.err.startswith("orchestrator: ")
     assert "unexpected" not in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, shop: Shop, absent: Callable[[str], NoReturn]) -> Iterator[tuple[str, str]]:
+    """The option that names the project where nothing can be written; needs root."""
+    if os.geteuid() != 0:
+        absent("mounting needs root")
+    point = tmp_path / "sealed"
+    point.mkdir()
+    for options in (["--bind", str(shop.folder)], ["-o", "remount,bind,ro"]):
+        done = subprocess.run(["mount", *options, point], capture_output=True, text=True, check=False)
+        if done.returncode:
+            absent(f"mount is refused: {done.stderr.strip()}")
+    yield "--project", str(point)
+    subprocess.run(["umount", "--lazy", point], check=True)
+
+
+def test_a_project_on_a_read_only_disk_can_be_looked_at_and_that_is_all(
+    cli: Cli, shop: Shop, sealed: tuple[str, str]
+) -> None:
+    assert cli(*shop.submit).code == 0
+    for look, line in (("status", "state: AwaitingApproval"), ("show", "goal: "), ("diff", "+++ b/")):
+        plain = cli("approval", look, *shop.here)
+        done = cli("approval", look, *sealed)
+        assert (done.code, done.out) == (plain.code, plain.out.replace(str(shop.folder), sealed[1]))
+        assert line in done.out
+        assert "read-only" in done.err or "cannot be opened for writing" in done.err
+        assert len(done.err.splitlines()) == 1
+        assert json.loads(cli("approval", look, "--json", *sealed).out)
+    for act in ("approve", "execute", "reject", "submit"):
+        done = cli("approval", act, *(["x", "--plan", str(shop.plan)] if act == "submit" else []), *sealed)
+        assert (done.out, len(done.err.splitlines())) == ("", 1), (
+            "nothing was done, and that is all that is said"
+        )
+        assert done.code in {1, 2}
 
 
 def test_a_state_that_was_tampered_with_is_told_and_never_used(cli: Cli, approval: Cli, shop: Shop) -> None:

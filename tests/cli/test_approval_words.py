@@ -120,6 +120,14 @@ def test_a_recovery_says_what_was_found_kept_put_back_and_what_only_a_person_can
     ]
 
 
+def test_a_recovery_of_a_cancel_speaks_of_no_open_step() -> None:
+    recovered = Recovered("Cancelling", "Idle", "", undone=("a.txt", "c.txt"))
+    assert list(standing.recovery_lines(recovered, None)) == [
+        "recovered: Cancelling was interrupted, now Idle",
+        "  put back: a.txt, c.txt",
+    ]
+
+
 def test_what_can_be_done_is_told_as_commands_that_can_be_typed_here() -> None:
     lines = list(standing.action_lines(("approve", "changes", "reject", "cancel", "show", "diff"), "a b"))
     assert [one.split("  ")[1] for one in lines[1:]] == [

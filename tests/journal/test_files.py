@@ -103,7 +103,8 @@ def test_a_file_can_be_read_with_digest_content_and_mode_together(tmp_path: Path
     path = tmp_path / "file"
     path.write_bytes(b"x")
     path.chmod(0o640)
-    assert files.read_file(path) == files.Snapshot(digest(b"x"), b"x", 0o640)
+    status = path.stat()
+    assert files.read_file(path) == files.Snapshot(digest(b"x"), b"x", 0o640, (status.st_uid, status.st_gid))
     assert files.read_file(tmp_path / "none") == files.Snapshot(None)
 
 

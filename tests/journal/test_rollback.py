@@ -209,6 +209,8 @@ async def test_the_bodies_are_these_and_the_same_every_time(root: Path, tmp_path
             bodies.append(json.dumps(await told(stack)))
     assert bodies[0] == bodies[1]
     create, done, edit, edited, delete, deleted, *back = json.loads(bodies[0])
+    status = root.stat()
+    ours = {"owner": [status.st_uid, status.st_gid]}
     x, y, old = digest(b"x"), digest(b"y"), digest(b"#!/bin/sh\n")
     intent: dict[str, Any] = {
         "effect": "file",
@@ -217,13 +219,14 @@ async def test_the_bodies_are_these_and_the_same_every_time(root: Path, tmp_path
         "change": "create",
         "path": "a/b",
     }
-    assert create == ["intent", intent | {"before": None, "after": x, "mode": 0o600, "folders": ["a"]}]
+    nobodys = {"before": None, "after": x, "mode": 0o600, "owner": None, "folders": ["a"]}
+    assert create == ["intent", intent | nobodys]
     assert done == ["done", {"effect": "file", "key": "file-0", "after": x, "folders": ["a"]}]
     intent |= {"key": "file-1", "step": "2", "change": "edit", "path": "run.sh"}
-    assert edit == ["intent", intent | {"before": old, "after": y, "mode": 0o750, "folders": []}]
+    assert edit == ["intent", intent | ours | {"before": old, "after": y, "mode": 0o750, "folders": []}]
     assert edited == ["done", {"effect": "file", "key": "file-1", "after": y, "folders": []}]
     intent |= {"key": "file-2", "change": "delete"}
-    assert delete == ["intent", intent | {"before": y, "after": None, "mode": 0o750, "folders": []}]
+    assert delete == ["intent", intent | ours | {"before": y, "after": None, "mode": 0o750, "folders": []}]
     assert deleted == ["done", {"effect": "file", "key": "file-2", "after": None, "folders": []}]
     assert back == [
         ["rolled_back", {"effect": "file", "key": "file-2", "outcome": "restored"}],

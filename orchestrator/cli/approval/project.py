@@ -18,7 +18,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, say, say_json
 from orchestrator.cli.stop import on_signal
 from orchestrator.cli.who import who
-from orchestrator.errors import ConfigError, Held
+from orchestrator.errors import ConfigError, Held, StoreDown
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.model import State
 from orchestrator.machines.approval.refusal import GateRefused
@@ -148,6 +148,11 @@ class _Carried:
         except Held as held:
             if self._command.elsewhere is None:
                 return refusal.busy(held, asked.given, json=asked.json)
+            return self._tell(await self._command.elsewhere(root), None)
+        except StoreDown as down:  # a look is possible where nothing can be written, not even what was recovered
+            if self._command.elsewhere is None or self._approval is not None:
+                raise
+            complain(f"{down}; nothing can be done here, and this is how it was left:")
             return self._tell(await self._command.elsewhere(root), None)
 
     async def _done(self, approval: Approval) -> int:

@@ -125,7 +125,8 @@ def recovery_lines(recovered: Recovered, project: str | None, *, colour: bool = 
     if recovered.kept:
         yield f"  complete, and kept: {many(len(recovered.kept), 'step')} ({_names(recovered.kept)})"
     if recovered.undone:
-        yield f"  of the step that was open, put back: {_names(recovered.undone)}"
+        whole = recovered.found == State.CANCELLING
+        yield f"  {'' if whole else 'of the step that was open, '}put back: {_names(recovered.undone)}"
     yield from (f"  {line}" for line in conflict_lines(recovered.conflicts, colour=colour))
     for option in recovered.options:
         if option not in VERBS:  # those are said with how the project stands now

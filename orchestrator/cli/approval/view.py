@@ -56,8 +56,8 @@ class _Seen:
 
     async def look(self, found: Status) -> Status:
         """Make the differences of the plan that was found. Raises ConfigError where there is none."""
-        caps = limits_of(found.launch.get("limits") or {}).caps
-        self.files = await preview(the_plan(found), self.root, caps)
+        limits = limits_of(found.launch.get("limits") or {})
+        self.files = await preview(the_plan(found), self.root, limits.caps, limits.file_seconds)
         return found
 
     def told(self, found: Status) -> None:

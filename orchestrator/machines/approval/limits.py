@@ -32,6 +32,8 @@ class ApprovalLimits:
     """How long one answer of the planner may take; 0: for ever."""
     file_seconds: float = 30.0
     """How long one operation on a file may take; 0: for ever."""
+    index_seconds: float = 5.0
+    """How long one file may take where all of a project are listed, with their digests; 0: for ever."""
     keep_plans: int = 10
     """Requests whose plans, prior contents and records are kept: from 1 to 100."""
     ai_per_minute: int = 60

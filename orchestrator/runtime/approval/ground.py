@@ -7,6 +7,8 @@ a person approves what will be written byte for byte, and a step that would give
 from __future__ import annotations
 
 import asyncio
+import errno
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -38,11 +40,21 @@ T = TypeVar("T")
 
 
 class Ground:
-    """A project folder. Raises Faulted CFG-003 where it is none, FS-012 where a file takes longer than `seconds`."""
+    """A project folder. Raises Faulted CFG-003 where it is none, FS-012 where a file takes longer than `seconds`.
 
-    def __init__(self, root: Path | str, caps: PlanCaps | None = None, seconds: float = 0.0) -> None:
+    Or, where it is only one of all that are listed, longer than `index_seconds`. 0: however long it takes.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        caps: PlanCaps | None = None,
+        seconds: float = 0.0,
+        index_seconds: float = 0.0,
+    ) -> None:
         self.caps = caps or PlanCaps()
         self._seconds = seconds
+        self._index_seconds = index_seconds
         try:
             self.root = Path(root).resolve(strict=True)
         except (OSError, RuntimeError, ValueError):
@@ -95,8 +107,29 @@ class Ground:
         return await self._in_time(partial(self.look, path), 1, path)
 
     async def tree(self) -> tuple[Fingerprint, ...]:
-        """Return the files of the project, in order of their paths; see `listing` for what is left out."""
-        return await asyncio.to_thread(listing.files, self.root, self.caps)
+        """Return the files of the project, in order of their paths; see `listing` for what is left out.
+
+        A file that is too slow is not left out: whoever plans would take it for one that is not there.
+        """
+        progress = listing.Progress()
+        listed = asyncio.ensure_future(within(0, partial(listing.files, self.root, self.caps, progress)))
+        try:
+            while not listed.done():
+                await asyncio.wait((listed,), timeout=self._left(progress))
+        finally:
+            progress.given_up = True
+            listed.cancel()
+        return listed.result()
+
+    def _left(self, progress: listing.Progress) -> float | None:
+        """Return how long what is looked at now may still take; None: for ever. Raises Faulted."""
+        path, since = progress.at
+        if not self._index_seconds:
+            return None
+        left = since + self._index_seconds - time.monotonic()
+        if left <= 0:
+            raise Faulted(fault_of(TimeoutError(errno.ETIMEDOUT, ""), path or str(self.root)))
+        return left
 
     def look(self, path: str) -> Found:
         """Return what is at a path. Blocks. Raises Faulted."""

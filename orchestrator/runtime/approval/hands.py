@@ -67,7 +67,7 @@ class ProjectHands:
             clock,
         )
         self._planner = None if planner is None else _InTime(planner, self._pace, limits.ai_seconds)
-        self._ground = Ground(root, limits.caps, limits.file_seconds)
+        self._ground = Ground(root, limits.caps, limits.file_seconds, limits.index_seconds)
         self._work: tuple[str, StepWork] | None = None
         """The work on the plan of that digest, by the lease of the run."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,10 +22,26 @@ MOST_FILES = 2_000
 """A project with more is known by these alone, in order of their paths."""
 
 
-def files(root: Path, caps: PlanCaps) -> tuple[Fingerprint, ...]:
+class Progress:
+    """How far a listing is: told by the thread that makes it, read by whoever waits for it."""
+
+    def __init__(self) -> None:
+        self.at: tuple[str, float] = ("", time.monotonic())
+        """A file or folder of the project (empty: the project), and since when it is looked at."""
+        self.given_up = False
+        """Set by whoever waits no longer."""
+
+    def turns_to(self, path: str) -> None:
+        """Say what is looked at now. Raises TimeoutError once nobody waits any more."""
+        if self.given_up:
+            raise TimeoutError
+        self.at = (path, time.monotonic())
+
+
+def files(root: Path, caps: PlanCaps, progress: Progress) -> tuple[Fingerprint, ...]:
     """Return what a plan could touch: no hidden folder, build output, denied name, link, or file above the cap."""
     found: list[Fingerprint] = []
-    for path, size in _paths(root, caps):
+    for path, size in _paths(root, caps, progress):
         if len(found) >= MOST_FILES:
             break
         if not caps.file_bytes or size <= caps.file_bytes:
@@ -43,16 +60,18 @@ def fingerprint_at(root: Path, path: str) -> Fingerprint:
     return fingerprint(path, None if snapshot.digest is None else snapshot.content)
 
 
-def _paths(root: Path, caps: PlanCaps) -> Iterator[tuple[str, int]]:
+def _paths(root: Path, caps: PlanCaps, progress: Progress) -> Iterator[tuple[str, int]]:
     refused = [folded(rule) for rule in (*caps.build_output, *caps.denied)]
     for folder, folders, names, fd in os.fwalk(root, follow_symlinks=False, onerror=_raise):
         folders[:] = sorted(one for one in folders if not _left_out(one, refused))
         below = Path(folder).relative_to(root).as_posix()
         for name in sorted(names):
             path = name if below == "." else f"{below}/{name}"
+            progress.turns_to(path)
             status = _status(name, fd)
             if status is not None and stat.S_ISREG(status.st_mode) and not any(path_faults(path, caps)):
                 yield path, status.st_size
+        progress.turns_to("")
 
 
 def _left_out(folder: str, refused: list[str]) -> bool:

@@ -79,12 +79,12 @@ async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
     state = State(stored.state or State.IDLE)
     if head.owner is None or state not in WORKING:
         raise _nobody(state.value)
-    if wish == "pause" and state is not State.EXECUTING:
-        reason = f"pause is not possible in {state.value}; possible in Executing"
-        raise GateRefused(Blocked("state", reason, ("cancel",), code="ST-001"))
     if state is State.CANCELLING:
         reason = "it is being cancelled already; nothing stops that"
         raise GateRefused(Blocked("not_cancelling", reason, ("status",), code="IPC-002"))
+    if wish == "pause" and state is not State.EXECUTING:
+        reason = f"pause is not possible in {state.value}; possible in Executing"
+        raise GateRefused(Blocked("state", reason, ("cancel",), code="ST-001"))
     posted = await journal.inbox(head.run_id, stored.inbox)
     if any(one.kind == wish and one.id not in stored.handled for one in posted[-_FEW:]):
         reason = f"it was asked to {wish} already, and will as soon as it can"

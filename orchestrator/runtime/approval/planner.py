@@ -219,7 +219,7 @@ def reading(ground: Ground) -> tuple[ToolSpec, ...]:
         if faults := tuple(path_faults(path, ground.caps)):
             raise ValueError(faults[0].message)
         try:
-            found = await asyncio.to_thread(ground.look, path)
+            found = await ground.found(path)
         except Faulted as fault:
             raise ValueError(fault.fault.message) from None
         if found.text is None:

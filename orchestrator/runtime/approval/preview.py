@@ -35,20 +35,30 @@ class FileDiff:
     """What else the person has to know."""
 
 
-async def preview(plan: Plan, root: Path | str, caps: PlanCaps | None = None) -> tuple[FileDiff, ...]:
-    """Return everything that a plan would do, in order. Where a file changed meanwhile, its note says so."""
-    ground = Ground(root, caps)
-    return await asyncio.to_thread(_all, plan, ground)
+async def preview(
+    plan: Plan, root: Path | str, caps: PlanCaps | None = None, seconds: float = 0.0
+) -> tuple[FileDiff, ...]:
+    """Return everything that a plan would do, in order. Where a file changed meanwhile, its note says so.
+
+    Raises Faulted FS-012 where one takes longer than `seconds`: nobody knows then whether it changed.
+    """
+    ground = Ground(root, caps, seconds)
+    now = {target.path: await _unchanged(target, ground) for target in plan.targets}
+    return await asyncio.to_thread(_all, plan, now)
 
 
-def _all(plan: Plan, ground: Ground) -> tuple[FileDiff, ...]:
-    now: dict[str, Found | None] = {}
-    for target in plan.targets:
-        try:
-            found = ground.look(target.path)
-        except Faulted:
-            found = None
-        now[target.path] = found if found is not None and found.fingerprint == target else None
+async def _unchanged(target: Fingerprint, ground: Ground) -> Found | None:
+    """Return what is at a path; None where that is not what the plan was made for."""
+    try:
+        found = await ground.found(target.path)
+    except Faulted as fault:
+        if fault.code == "FS-012":
+            raise
+        return None
+    return found if found.fingerprint == target else None
+
+
+def _all(plan: Plan, now: dict[str, Found | None]) -> tuple[FileDiff, ...]:
     shown: list[FileDiff] = []
     for step in plan.steps:
         if step.kind is StepKind.RUN:
@@ -62,11 +72,17 @@ def _one(step: Step, file: FileChange, now: dict[str, Found | None]) -> FileDiff
     if found is None:  # not the file that the plan is of: what the plan says of it is all there is to show
         text = file.diff if file.diff is not None else patch.make(file.path, None, file.content)
         note = "the file is not as it was when the plan was made"
-        return FileDiff(step.id, step.kind.value, file.path, text, note=note)
+        return FileDiff(step.id, step.kind.value, file.path, text, *_counted(text), note=note)
     before, after = found.text, changed(step.kind, file, found)
     text = patch.make(file.path, before, after)
     content = None if after is None else encoded(after, found.fingerprint.encoding)
     made = Fingerprint(path=file.path) if content is None else fingerprint(file.path, content)
     now[file.path] = Found(made, after)
-    lines = [line[:1] for line in text.splitlines()[2:]]
-    return FileDiff(step.id, step.kind.value, file.path, text, lines.count("+"), lines.count("-"))
+    return FileDiff(step.id, step.kind.value, file.path, text, *_counted(text))
+
+
+def _counted(text: str) -> tuple[int, int]:
+    """Return how many lines a diff adds and removes. Its two head lines may be missing: those are no such lines."""
+    lines = patch.split(text)
+    marks = [line[:1] for line in lines[2 if text.startswith("--- ") else 0 :]]
+    return marks.count("+"), marks.count("-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,9 @@ def _refuse_strange(changes: Iterable[Change]) -> None:
     for change in changes:
         if is_never_allowed(change.path):
             raise Corrupt(f"the journal tells of a change to {change.path!r}, which no plan may touch")
+        if (change.mode or 0) & (stat.S_ISUID | stat.S_ISGID):  # given to whoever starts us: root, perhaps
+            said = f"the journal tells of set-id bits of {change.path!r}, and no plan may change such a file"
+            raise Corrupt(said)
 
 
 def _of_this_graph(stored: StoredRun) -> StoredRun:

@@ -61,7 +61,7 @@ class Recovered:
     kept: tuple[str, ...] = ()
     """Ids of the steps that had been completed, and stay."""
     undone: tuple[str, ...] = ()
-    """Files of the step that was open: they are as before it."""
+    """Files of the step that was open, or of all steps after a cancel: they are as before."""
     conflicts: tuple[Mapping[str, Any], ...] = ()
     """Files that were kept, because somebody else has changed them."""
     options: tuple[str, ...] = ()

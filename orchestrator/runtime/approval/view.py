@@ -74,7 +74,7 @@ def _version(ctx: ApprovalContext, version: int) -> Mapping[str, Any] | None:
 def _actions(state: State, ctx: ApprovalContext, log: StepLog, held: str | None) -> Iterator[str]:
     """Yield what a person can do, the likeliest first."""
     if held is not None:
-        yield from ("pause", "cancel") if state is State.EXECUTING else ("cancel",)
+        yield from _ASKED.get(state, ())
     else:
         yield from _OWN[state](ctx, log) if state in _OWN else ()
     if ctx.plan is not None:
@@ -110,6 +110,13 @@ def _failed_plans(ctx: ApprovalContext) -> Iterator[Mapping[str, Any]]:
         if f"{one['id']}.{one['version']}/" not in ctx.completed:
             yield one["plan"]
 
+
+_ASKED = {
+    State.EXTRACTING_INTENT: ("cancel",),
+    State.PLANNING: ("cancel",),
+    State.EXECUTING: ("pause", "cancel"),
+}
+"""What another process that works on the project can be asked for. Nothing stops a cancel."""
 
 _OWN = {
     State.IDLE: _idle,

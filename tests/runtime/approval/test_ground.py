@@ -76,6 +76,20 @@ async def test_a_preview_of_a_file_that_changed_says_so(root: Path) -> None:
         "",
         NO_UNDO,
     ]
+    assert (shown[1].text, shown[1].added, shown[1].removed) == (DIFF, 1, 1), (
+        "what the plan says of it counts"
+    )
+
+
+async def test_what_a_plan_adds_is_counted_in_lines_of_the_file_and_nothing_else(root: Path) -> None:
+    content = "one\x0c+still one\u2028+still one\n-- two\n"
+    plan = await planned(root, create("n.txt", content))
+    (shown,) = await preview(plan, root)
+    assert (shown.added, shown.removed) == (2, 0)
+    (root / "n.txt").write_text(content)
+    plan = await planned(root, delete("n.txt"))
+    (shown,) = await preview(plan, root)
+    assert (shown.added, shown.removed) == (0, 2)
 
 
 def gone(root: Path) -> None:

@@ -40,8 +40,9 @@ from tests.runtime.approval.stand import (
 class AtWork:
     """A project whose second step is in flight until it is let go."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **options: Any) -> None:
         self.root = root
+        self.options = options
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
@@ -51,7 +52,8 @@ class AtWork:
             await self.go.wait()
 
     async def carried_out(self) -> str:
-        async with project(self.root, on_step=self.on_step, clock=SystemClock()) as approval:
+        options = {"on_step": self.on_step, "clock": SystemClock(), **self.options}
+        async with project(self.root, **options) as approval:
             await waiting(approval)
             status = await approval.approve()
             return f"{status.state.value} {status.plan_status}"
@@ -89,6 +91,43 @@ async def test_another_process_asks_the_one_that_works_to_stop(tmp_path: Path, w
         records = await approval._session.journal.load("approval-0001")
     (control,) = [one.body for one in records if one.kind == "control"]
     assert (control["kind"], control["by"], control["why"]) == (wish, "bob", "lunch")
+
+
+class Undoing:
+    """Holds the thread that undoes the first file, until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.swept = False
+
+    def __call__(self, boundary: str) -> None:
+        self.swept = self.swept or boundary == "swept"
+        if self.swept and boundary == "renamed":
+            self.begun.set()
+            self.go.wait(30)
+
+
+async def test_who_looks_at_a_cancel_under_way_is_offered_nothing_that_would_be_refused(
+    tmp_path: Path,
+) -> None:
+    root, undoing = planted(tmp_path), Undoing()
+    before = tree(root)
+    work = AtWork(root, hook=undoing)
+    task = asyncio.create_task(work.carried_out())
+    await work.begun.wait()
+    await Approval.ask(root, "cancel", by="bob")
+    await heard(root)
+    work.go.set()
+    assert await asyncio.to_thread(undoing.begun.wait, 30)
+    status = await Approval.look(root)
+    assert (status.state, status.actions) == ("Cancelling", ("show", "diff"))
+    for wish in ("pause", "cancel"):
+        with pytest.raises(GateRefused, match=r"IPC-002.*being cancelled already") as refusal:
+            await Approval.ask(root, wish, by="bob")
+        assert refusal.value.next_steps == ("status",)
+    undoing.go.set()
+    assert await task == "Idle cancelled"
+    assert tree(root) == before
 
 
 async def test_a_second_process_cannot_take_a_project_that_is_worked_on(tmp_path: Path) -> None:

@@ -180,9 +180,18 @@ async def test_a_host_may_pass_observers_that_count(tmp_path: Path) -> None:
         assert registry.get_sample_value("orchestrator_transitions_total", labels) == 1
 
 
-@pytest.mark.parametrize("path", [".git/hooks/pre-commit", "src/../.git/config", ".ORCHESTRATOR/journal.db"])
+@pytest.mark.parametrize(
+    ("path", "mode"),
+    [
+        (".git/hooks/pre-commit", 0o755),
+        ("src/../.git/config", 0o755),
+        (".ORCHESTRATOR/journal.db", 0o755),
+        ("tool", 0o4755),
+        ("tool", 0o2711),
+    ],
+)
 async def test_a_store_that_tells_of_a_change_that_no_plan_could_make_puts_nothing_back(
-    tmp_path: Path, path: str
+    tmp_path: Path, path: str, mode: int
 ) -> None:
     root = planted(tmp_path / "cloned")
     (root / ".git/hooks").mkdir(parents=True)
@@ -191,7 +200,7 @@ async def test_a_store_that_tells_of_a_change_that_no_plan_could_make_puts_nothi
     content = b"#!/bin/sh\nowned\n"
     digest = hashlib.sha256(content).hexdigest()
     forged: dict[str, Any] = {"effect": "file", "key": "file-99", "step": "plan-1.1/1", "change": "delete"}
-    forged |= {"path": path, "before": digest, "after": None, "mode": 0o755, "folders": []}
+    forged |= {"path": path, "before": digest, "after": None, "mode": mode, "folders": []}
     async with SqliteJournal(root / ".orchestrator/journal.db") as journal:
         lease = await journal.claim("approval-0001", "somebody")
         queued = journal.append(lease, [Draft("intent", forged)], {digest: content})

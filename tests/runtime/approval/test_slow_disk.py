@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +18,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.runtime.approval.ground import Ground
+from orchestrator.runtime.approval.listing import Progress
 from tests.runtime.approval.stand import planted, waiting
 from tests.runtime.approval.stand import project as opened
 from tests.runtime.approval.work_stage import STEPS, Stage, project, refused, tree
@@ -122,5 +127,99 @@ async def test_a_plan_on_such_a_disk_ends_in_failed_with_every_file_as_it_was(
     assert {name: what for name, what in tree(root).items() if not name.startswith(".orchestrator")} == before
 
 
-def test_the_limit_is_that_of_the_knowledge_base() -> None:
-    assert ApprovalLimits().file_seconds == 30.0
+class Lists:
+    """Holds a thread wherever the project's `stuck.py` is read, until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers = threading.Event()
+        self.read: list[str] = []
+        opening = os.open
+
+        def hung(path: Any, *args: Any, **named: Any) -> int:
+            self.read.append(str(path))
+            if path == "stuck.py":
+                self.answers.wait(30)
+            return opening(path, *args, **named)
+
+        monkeypatch.setattr(os, "open", hung)
+
+
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lists]:
+    made = Lists(monkeypatch)
+    yield made
+    made.answers.set()
+
+
+async def test_a_file_that_is_too_slow_to_be_listed_is_named_and_nothing_after_it_is_read(
+    root: Path, lists: Lists
+) -> None:
+    (root / "stuck.py").write_text("x = 1\n")
+    (root / "zz.py").write_text("z = 1\n")
+    with pytest.raises(Faulted, match=r"FS-012: 'stuck\.py' is on a file system that does not answer"):
+        await Ground(root, index_seconds=LIMIT).tree()
+    lists.answers.set()
+    async with asyncio.timeout(10):
+        while any(one.name == "file" for one in threading.enumerate()):  # noqa: ASYNC110 - a thread tells nobody
+            await asyncio.sleep(0.01)
+    assert "a.py" in lists.read
+    assert "zz.py" not in lists.read, "nobody waits for the rest"
+    assert "zz.py" in [one.path for one in await Ground(root).tree()]
+
+
+def test_the_limit_of_a_listing_begins_anew_with_each_file() -> None:
+    progress = Progress()
+    progress.turns_to("a.py")
+    path, since = progress.at
+    while time.monotonic() <= since:
+        pass
+    progress.turns_to("b.py")
+    assert (path, progress.at[0]) == ("a.py", "b.py")
+    assert progress.at[1] > since
+
+
+async def test_a_project_that_cannot_be_listed_is_not_planned_for_and_that_is_said(
+    tmp_path: Path, lists: Lists
+) -> None:
+    root = planted(tmp_path / "project")
+    (root / "stuck.py").write_text("x = 1\n")
+    before = tree(root)
+    options = {"journal": MemoryJournal(), "limits": ApprovalLimits(index_seconds=LIMIT)}
+    async with opened(root, **options) as approval:
+        status = await approval.submit("Please tidy up.")
+        assert (status.state, status.error["code"]) == ("Failed", "FS-012")
+        assert "'stuck.py'" in status.error["message"]
+    assert {name: what for name, what in tree(root).items() if not name.startswith(".orchestrator")} == before
+
+
+ENDS = """
+import asyncio, os, sys, threading
+from orchestrator.machines.approval.fault import Faulted
+from orchestrator.runtime.approval.ground import Ground
+
+opening = os.open
+os.open = lambda path, *args, **named: (
+    threading.Event().wait() if path == "a.py" else opening(path, *args, **named)
+)
+
+async def main():
+    ground = Ground(sys.argv[1], None, 0.05, 0.05)
+    for look in (ground.found("a.py"), ground.tree()):
+        try:
+            await look
+        except Faulted as fault:
+            print(fault.code)
+
+asyncio.run(main())
+"""
+
+
+def test_a_disk_that_never_answers_does_not_keep_the_process(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, str(root)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["FS-012", "FS-012"], "")
+
+
+def test_the_limits_are_those_of_the_knowledge_base() -> None:
+    assert (ApprovalLimits().file_seconds, ApprovalLimits().index_seconds) == (30.0, 5.0)
