@@ -182,7 +182,7 @@ class Rlm(Carrier[RlmResult]):
             return await self._told(run_id)
         if not again:
             stored, _ = await self._recovery.read(run_id)
-            if stored.fingerprint == self._machine.graph.fingerprint:
+            if stored.fingerprint == self._machine.graph.fingerprint and not stored.unbegun:
                 tools = ToolSet(self._equipment.tools, clock=self._clock)
                 rlm_record.refuse_unknown(self._restored(stored), tools)
         try:

@@ -98,7 +98,8 @@ def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCod
     if run.pending is not None and run.pending.value != FAILED:
         run.fresh, run.pending = True, None
     if isinstance(ctx, CodeModeContext) and ctx.begun:
-        repeats = run.fresh and run.cursor == CodeModeState.EXECUTING.name and ctx.blocks
+        begun = run.fresh and not stored.unbegun
+        repeats = begun and run.cursor == CodeModeState.EXECUTING.name and ctx.blocks
         ctx.notice = f"{LOST} {AGAIN}" if repeats else LOST
     return run
 

@@ -32,7 +32,7 @@ from orchestrator.kernel.record import RunRecovered
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.providers.scripted import call
 from orchestrator.switch import refuse_real_models
-from orchestrator_callbacks.rlm.prompt import LOST
+from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 from tests.runtime.stage import Facts, path, until
 
 TEXT = "nothing\n" * 50 + "needle 42\n"
@@ -329,6 +329,90 @@ async def test_a_paused_run_waits_and_goes_on_in_the_same_repl() -> None:
     await until(lambda: one[0]._live.find("r") is not None and one[0]._live.find("r").held is not None)  # type: ignore[union-attr]
     done = await one[0].resume("r", by="ann")
     assert (done.output, (await running).output) == ("still here", "still here")
+
+
+async def paused_at(journal: Any, at: int, model: Any, **options: Any) -> None:
+    """Leave a run for another process by pausing it while the model is asked for the `at`-th time."""
+    asked = 0
+
+    def pauses(request: Request) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == at:
+            one.pause("r", by="ann")
+        return model(request)
+
+    one = rlm(journal, pauses, **options)
+    one.parks = True
+    with pytest.raises(Suspended):
+        await one.completion("What?", TEXT, run_id="r")
+    assert (await journal.head("r")).reason == "paused"
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+async def test_a_run_that_is_paused_after_a_states_work_and_resumed_elsewhere_does_none_of_it_again(
+    at: int,
+) -> None:
+    journal, asked = MemoryJournal(), list[Request]()
+    counts: list[Request] = []
+
+    def model(request: Request) -> str:
+        asked.append(request)
+        return decides(request).replace("print(", "llm_query('x'); print(")
+
+    async def sub(request: Request) -> str:
+        counts.append(request)
+        return "y"
+
+    await paused_at(journal, at, model, sub_llm=FunctionLLM(sub))
+    done = await rlm(journal, model, sub_llm=FunctionLLM(sub)).resume("r")
+    assert (done.outcome, done.output, done.iterations) == (Outcome.COMPLETED, "42", 3)
+    assert (len(asked), len(counts)) == (4, 3), "each turn was asked for once, and its code ran once"
+    assert (done.usage.output_tokens, done.sub_calls) == (7, 3)
+    assert not any(AGAIN in message.text for message in done.messages)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_calls_before_or_after_a_pause_run_once_and_nobody_is_asked(at: int) -> None:
+    journal, runs = MemoryJournal(), list[int]()
+
+    @tool(effect="irreversible")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        runs.append(amount)
+        return "paid"
+
+    def model(request: Request) -> Any:
+        return "done" if request.messages[-1].role == "tool" else call("pay", amount=5)
+
+    await paused_at(journal, at, model, mode="tools", tools=[pay])
+    done = await rlm(journal, model, mode="tools", tools=[pay]).resume("r")
+    assert (done.output, runs) == ("done", [5])
+
+
+async def test_calls_that_a_pause_kept_from_beginning_run_without_anybodys_word() -> None:
+    journal, runs = MemoryJournal(), list[int]()
+
+    @tool(effect="irreversible")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        runs.append(amount)
+        return "paid"
+
+    def model(request: Request) -> Any:
+        return "done" if request.messages[-1].role == "tool" else call("pay", amount=5)
+
+    class Pauses:
+        async def enter_prompting(self, run: Any) -> None:
+            one.pause("r", by="ann")
+
+    one = rlm(journal, model, mode="tools", tools=[pay], hooks=[Pauses()])
+    one.parks = True
+    with pytest.raises(Suspended):
+        await one.completion("p", run_id="r")
+    assert ((await journal.load("r"))[-1].kind, runs) == ("parked", [])
+    done = await rlm(journal, model, mode="tools", tools=[pay]).resume("r")
+    assert (done.output, runs) == ("done", [5])
 
 
 async def test_the_records_of_a_run_tell_each_message_once_and_the_data_once() -> None:
