@@ -29,7 +29,7 @@ from orchestrator.runtime.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
 from orchestrator.runtime.rlm_hosting import ModeHosting
-from orchestrator.runtime.rlm_mode import mode_of
+from orchestrator.runtime.rlm_mode import mode_of, tool_names
 from orchestrator.runtime.rlm_result import RlmResult, result_of
 from orchestrator.runtime.rlm_run import Equipment, equipped
 from orchestrator.switch import refuse_real
@@ -89,8 +89,8 @@ class Rlm(Carrier[RlmResult]):
         self._codec = rlm_record.codec(self._mode.context, launch)
         self._driver, self._recovery = self._wired(tuple(migrations))
         parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
-        names = {one.name for one in self._mode.offers(given.tools)}
-        self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=sorted(names))
+        names = tool_names(given.offered())
+        self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=names)
         """For the engine that runs it."""
 
     # ---- running ----

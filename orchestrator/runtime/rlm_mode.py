@@ -66,6 +66,11 @@ MODES: Mapping[str, Mode] = {
 }
 
 
+def tool_names(offered: Iterable[tuple[str, Sequence[ToolSpec]]]) -> list[str]:
+    """Return the names of all tools that runs of these modes have, with these tools."""
+    return sorted({one.name for mode, tools in offered for one in MODES[mode].offers(tools)})
+
+
 def mode_of(name: object) -> Mode:
     """Return the mode of this name. Raises ConfigError."""
     if not isinstance(name, str) or name not in MODES:

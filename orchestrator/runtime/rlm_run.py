@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -83,6 +83,14 @@ class Equipment:
     def models(self) -> tuple[str, str]:
         """The configured names of the model of a run and of that of its questions."""
         return model_name(self.llm), model_name(self.sub_llm)
+
+    def offered(self) -> list[tuple[str, tuple[ToolSpec, ...]]]:
+        """Return mode and tools of a run, and of those below as far as the policy on these can say it by now."""
+        offered = [(self.mode, self.tools)]
+        with suppress(Exception):  # an order is not to fail for the sake of somebody's policy
+            below = self.below()
+            offered.append((below.mode, below.tools))
+        return offered
 
     def below(self) -> Equipment:
         """Return what a run below one of these gets, as the policy on such runs says."""
