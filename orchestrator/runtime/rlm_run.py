@@ -28,7 +28,7 @@ from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
 from orchestrator_callbacks.code_mode.source import CodeModeSource
 from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.deps import ModeRun, allowed
+from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
 from orchestrator_callbacks.rlm.model_call import OwnModel, asked, bound
 from orchestrator_callbacks.rlm.purse import Purse
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
@@ -86,7 +86,7 @@ class Equipment:
 
     def offered(self) -> list[tuple[str, tuple[ToolSpec, ...]]]:
         """Return mode and tools of a run, and of those below as far as the policy on these can say it by now."""
-        offered = [(self.mode, self.tools)]
+        offered: list[tuple[str, tuple[ToolSpec, ...]]] = [(self.mode, self.tools)]
         with suppress(Exception):  # an order is not to fail for the sake of somebody's policy
             below = self.below()
             offered.append((below.mode, below.tools))
@@ -136,7 +136,12 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
         deps.source = _tools_source(given, run, broker)
         yield
         return
-    repl = _repl(given, run, broker)
+    try:
+        repl = _repl(given, run, broker)
+    except Exception as error:  # noqa: BLE001 - a host's: the run fails by it, as by a worker that does not come up
+        deps.source = _raising(error)
+        yield
+        return
     deps.source = CodeModeSource(
         OwnModel(run),
         repl,
@@ -176,10 +181,23 @@ def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
     )
 
 
+def _raising(error: Exception) -> Source:
+    async def source(_state: object, _ctx: object) -> None:
+        raise error
+
+    return source
+
+
+_REPL = ("run", "variable", "close")
+
+
 def _repl(given: Equipment, run: ModeRun, broker: SubCalls) -> Repl:
     ctx = run.ctx
     if given.repl is not None:
-        return given.repl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id)
+        made = given.repl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id)
+        if lacks := [name for name in _REPL if not callable(getattr(made, name, None))]:
+            raise ConfigError(f"repl made {type(made).__name__}, which has no {', '.join(lacks)}")
+        return made
     limits = ReplLimits(seconds=ctx.limits.code_seconds) if ctx.limits.code_seconds else ReplLimits()
     return WorkerRepl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id, limits=limits)
 

@@ -240,6 +240,28 @@ async def test_what_policies_keep_is_there_again() -> None:
     assert done.iterations == 3
 
 
+def no_repl(_context: Any, **_names: Any) -> Any:
+    raise LookupError("no machine for it")
+
+
+@pytest.mark.parametrize(
+    ("repl", "said"),
+    [
+        (no_repl, "no machine for it"),
+        (lambda _, **names: names, "repl made dict, which has no run, variable"),
+    ],
+)
+async def test_a_repl_that_cannot_be_made_fails_the_run_and_nobody_holds_it(repl: Any, said: str) -> None:
+    journal = MemoryJournal()
+    await rlm(journal).deposit("What?", TEXT, run_id="r")
+    done = await rlm(journal, repl=repl).resume("r")
+    assert (done.outcome, done.reason) == (Outcome.FAILED, "callback_error")
+    assert said in str(done.error)
+    head = await journal.head("r")
+    assert (head.status, head.owner) == ("ended", None)
+    assert (await rlm(None, repl=repl).completion("What?", TEXT)).outcome is Outcome.FAILED
+
+
 # ---- tools ----
 
 
