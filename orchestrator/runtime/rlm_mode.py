@@ -68,7 +68,8 @@ MODES: Mapping[str, Mode] = {
 
 def tool_names(offered: Iterable[tuple[str, Sequence[ToolSpec]]]) -> list[str]:
     """Return the names of all tools that runs of these modes have, with these tools."""
-    return sorted({one.name for mode, tools in offered for one in MODES[mode].offers(tools)})
+    known = [(MODES[mode], tools) for mode, tools in offered if mode in MODES]
+    return sorted({one.name for mode, tools in known for one in mode.offers(tools)})
 
 
 def mode_of(name: object) -> Mode:

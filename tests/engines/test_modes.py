@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -193,12 +194,21 @@ async def test_tools_that_only_runs_below_have_can_be_named_in_orders(mode: str)
     assert ran == ["1"]
 
 
-async def test_a_policy_that_cannot_say_what_runs_below_get_keeps_nobody_from_giving_orders() -> None:
-    class Undecided(SimpleNestedCallPolicy):
-        def get_nested_config(self) -> NestedConfig:
-            raise LookupError("not yet")
+class Undecided(SimpleNestedCallPolicy):
+    def get_nested_config(self) -> NestedConfig:
+        raise LookupError("not yet")
 
-    async with LocalEngine(Rlm(ScriptedLLM(["FINAL(x)"]), nested=Undecided(), observers=())) as engine:
+
+class Astray(SimpleNestedCallPolicy):
+    def get_nested_config(self) -> Any:
+        return SimpleNamespace(agent_mode="nowhere", tools=())
+
+
+@pytest.mark.parametrize("nested", [Undecided(), Astray()], ids=["none", "no such mode"])
+async def test_a_policy_that_cannot_say_what_runs_below_get_keeps_nobody_from_giving_orders(
+    nested: SimpleNestedCallPolicy,
+) -> None:
+    async with LocalEngine(Rlm(ScriptedLLM(["FINAL(x)"]), nested=nested, observers=())) as engine:
         with pytest.raises(ConfigError, match="has no tool 'look'; it has: none"):
             await engine.control("disable_tool", tool="look", by="ann")
         assert (await (await engine.submit("x"))).output == "x"
