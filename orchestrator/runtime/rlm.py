@@ -147,9 +147,10 @@ class Rlm(Carrier[RlmResult]):
         """Answer many prompts, each alone or with its context, at most `max_concurrent` at once (0: all).
 
         Results are in the order of the questions; options as for `completion`, the same for each. An error that is no
-        outcome of a run ends the batch and cancels what is under way.
+        outcome of a run ends the batch and cancels what is under way. Raises ConfigError for what are no questions.
         """
-        given = [one if isinstance(one, tuple) else (one, None) for one in questions]
+        given = _asked(questions, options.get("run_id"))
+        arguments.check_concurrent(max_concurrent)
         slots = asyncio.Semaphore(max_concurrent or max(1, len(given)))
 
         async def answer(prompt: Prompt, context: Any) -> RlmResult:
@@ -359,3 +360,19 @@ class Rlm(Carrier[RlmResult]):
         )
         graph, now = self._machine.graph, self._clock.time
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
+
+
+def _asked(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:
+    """Return prompt and context of each question of a batch. Raises ConfigError for what is none."""
+    if isinstance(questions, str | bytes) or not isinstance(questions, Iterable):
+        kind = type(questions).__name__
+        raise ConfigError(f"the questions are {kind}; give a list of prompts, or of (prompt, context)")
+    found: list[Any] = [one if isinstance(one, tuple) else (one, None) for one in questions]
+    for number, one in enumerate(found, 1):
+        if len(one) != 2:  # noqa: PLR2004 - prompt and context
+            raise ConfigError(
+                f"question {number} is a tuple of {len(one)}; give a prompt, or (prompt, context)"
+            )
+    if run_id is not None and len(found) > 1:
+        raise ConfigError(f"run_id is {run_id!r}, and a batch of {len(found)} is as many runs; give none")
+    return found

@@ -76,9 +76,10 @@ def codec(kind: type[ModeContext], launch: Mapping[str, Any] | None = None) -> M
 
 def plain_context(context: Any) -> Any:
     """Return what a prompt is about as text or JSON types. Raises ConfigError for what JSON has no form for."""
-    if context is None or isinstance(context, str):
-        return context
     try:
+        if isinstance(context, str):
+            context.encode()  # half a surrogate pair is no text
+            return context
         return plain_json(context)
     except ValueError as error:
         raise ConfigError(
