@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -153,7 +154,7 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
     try:
         yield
     finally:
-        await asyncio.shield(repl.close())
+        await _closed(repl, run.run_id)
 
 
 def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
@@ -179,6 +180,16 @@ def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
         bound=lambda request: bound(run, request),
         admit=lambda: allowed(run, given.models[1]),
     )
+
+
+async def _closed(repl: Repl, run_id: str) -> None:
+    """Close a REPL. Where a host's own one cannot be, that is logged: the run has its result all the same."""
+    try:
+        await asyncio.shield(repl.close())
+    except Exception as error:  # noqa: BLE001 - a host's
+        logging.getLogger("orchestrator").warning(
+            "run %s: its REPL could not be closed (%s: %s)", run_id, type(error).__name__, error
+        )
 
 
 def _raising(error: Exception) -> Source:

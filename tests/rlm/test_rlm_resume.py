@@ -31,6 +31,7 @@ from orchestrator.errors import ConfigError, Held, JournalError, StoreDown
 from orchestrator.kernel.record import RunRecovered
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.providers.scripted import call
+from orchestrator.repl import WorkerRepl
 from orchestrator.switch import refuse_real_models
 from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 from tests.runtime.stage import Facts, path, until
@@ -260,6 +261,18 @@ async def test_a_repl_that_cannot_be_made_fails_the_run_and_nobody_holds_it(repl
     head = await journal.head("r")
     assert (head.status, head.owner) == ("ended", None)
     assert (await rlm(None, repl=repl).completion("What?", TEXT)).outcome is Outcome.FAILED
+
+
+async def test_a_repl_that_cannot_be_closed_takes_no_result_away(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(WorkerRepl):
+        async def close(self) -> None:
+            await super().close()
+            raise OSError("the machine does not answer")
+
+    done = await rlm(MemoryJournal(), repl=Stuck).completion("What?", TEXT, run_id="r")
+    assert (done.outcome, done.output) == (Outcome.COMPLETED, "42")
+    said = [one.getMessage() for one in caplog.records if one.name == "orchestrator"]
+    assert said == ["run r: its REPL could not be closed (OSError: the machine does not answer)"]
 
 
 # ---- tools ----
