@@ -81,7 +81,7 @@ class InvalidEvent(EventError):
     def __init__(self, *, graph: str, state: str, event: str, allowed: Sequence[str]) -> None:
         can = ", ".join(repr(str(name)) for name in allowed) or "nothing"
         super().__init__(
-            f"event {event!r} is not possible in state {state!r}; possible: {can}",
+            f"event {str(event)!r} is not possible in state {str(state)!r}; possible: {can}",
             graph=graph,
             state=state,
             event=event,
@@ -94,7 +94,9 @@ class UnknownEvent(EventError):
 
     def __init__(self, *, graph: str, state: str, event: str, known: Sequence[str]) -> None:
         names = ", ".join(repr(str(name)) for name in known)
-        super().__init__(f"unknown event {event!r}; known: {names}", graph=graph, state=state, event=event)
+        super().__init__(
+            f"unknown event {str(event)!r}; known: {names}", graph=graph, state=state, event=event
+        )
         self.known = tuple(known)
 
 
@@ -106,7 +108,7 @@ class Refused(EventError):
     ) -> None:
         self.reason = reason
         self.verdict = verdict
-        where = f"event {event!r} in state {state!r} refused: " if event else ""
+        where = f"event {str(event)!r} in state {str(state)!r} refused: " if event else ""
         super().__init__(f"{where}{reason}", graph=graph, state=state, event=event)
 
 
@@ -114,7 +116,9 @@ class NoTransition(EventError):
     """Strict mode only: the event ran its hooks but its edge stays in the state (looplab's error)."""
 
     def __init__(self, *, graph: str, state: str, event: str) -> None:
-        super().__init__(f"event {event!r} stays in state {state!r}", graph=graph, state=state, event=event)
+        super().__init__(
+            f"event {str(event)!r} stays in state {str(state)!r}", graph=graph, state=state, event=event
+        )
 
 
 class InTransition(EventError):
@@ -122,7 +126,7 @@ class InTransition(EventError):
 
     def __init__(self, *, graph: str, state: str, event: str) -> None:
         super().__init__(
-            f"event {event!r} refused: another event is in flight in state {state!r}",
+            f"event {str(event)!r} refused: another event is in flight in state {str(state)!r}",
             graph=graph,
             state=state,
             event=event,

@@ -160,7 +160,7 @@ class ToolSet:
         at, started = self._clock.time(), self._clock.monotonic()
         bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
-        was_cut = False
+        was_cut, before = False, _cancels()
         try:
             arguments = parse_arguments(spec, call.arguments)
             if spec.timeout is None:
@@ -172,7 +172,7 @@ class ToolSet:
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
                 context.cancelled.set()
-            if not _is_the_tools_own(error):
+            if not _is_the_tools_own(error, before):
                 raise
             outcome, content = _fault(error)
         seconds = self._clock.monotonic() - started
@@ -293,17 +293,23 @@ async def _in_thread(function: Callable[[], object], name: str) -> object:
 
 
 def _cancels() -> int:
-    """Return how many cancellations of the running task are pending or on their way through it."""
+    """Return how often the running task was asked to cancel and nobody took that back.
+
+    Counted by the task, not by `cancellations`: a time limit that a hook set round its calls cancels its task only.
+    """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
-def _is_the_tools_own(error: BaseException) -> bool:
-    """Tell what a tool raised from a cancellation that somebody sent us, and find exits hidden in groups."""
+def _is_the_tools_own(error: BaseException, before: int) -> bool:
+    """Tell what a tool raised from a cancellation that somebody sent us, and find exits hidden in groups.
+
+    `before` is what `_cancels` said when the call began: a task group that failed earlier leaves a count on 3.11.
+    """
     if isinstance(error, Exception):
         return True
     is_exit = isinstance(error, BaseExceptionGroup) and error.subgroup((KeyboardInterrupt, SystemExit))
-    return not (is_exit or _cancels())
+    return not (is_exit or _cancels() > before)
 
 
 def _fault(error: BaseException) -> tuple[ToolOutcome, str]:

@@ -83,6 +83,12 @@ class StoredRun:
         return self.next is None and (self.parked is None or self.parked.get("reason") == "interrupted")
 
     @property
+    def unbegun(self) -> bool:
+        """The work of the present state is not begun: the run was paused when it came to it."""
+        paused = self.parked is not None and self.parked.get("reason") in {"paused", "shutdown"}
+        return paused and self.next is None
+
+    @property
     def questions(self) -> dict[str, Question]:
         """Key of a call -> what a person is asked about it and has not answered, in the order of the calls."""
         waiting = () if self.ended is not None else self.ledger.waiting

@@ -245,7 +245,7 @@ class Driver:
         while not (run.ended or run.halted):
             event = None if run.fresh else run.pending
             try:
-                if event is not None and run.held is None:
+                if event is not None and (run.held is None or run.loses):
                     await self._stepper.fire(run, event)
                 elif not await self._next(run, event, park=park):
                     return

@@ -326,6 +326,11 @@ class Run(Generic[Ctx, Deps]):
         return 0.0 if self.started_at is None else now - self.started_at
 
     @property
+    def loses(self) -> bool:
+        """The event that the state's work came to is an object: no record has it, only its transition keeps it."""
+        return self.given is not None and self.pending is not None and not self.fresh and self.error is None
+
+    @property
     def stopping(self) -> bool:
         """Somebody has asked the run to stop, and it is on its way to its end."""
         return isinstance(self.interruption, CancelRequested) or isinstance(self.error, CancelRequested)

@@ -80,8 +80,11 @@ class Stepper:
     async def enter(self, run: Run[Any, Any]) -> bool:
         """Run the enter hooks of the present state; the last event that one returns is the pending one then.
 
-        An event that was pending before, because the caller gave one, stays. Returns False when halted.
+        An event that was pending before, because the caller gave one, stays. Returns False when halted, and where a
+        paused run was only let out of its last state because it would have lost that state's work.
         """
+        if run.held is not None and run.given is not None:
+            return False
         chosen: StrEnum | None = None
         by: tuple[str, Hook] | None = None
         for named in run.machine.enter[run.cursor]:

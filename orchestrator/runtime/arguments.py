@@ -57,6 +57,12 @@ def check_run(
         _refuse([_limits(limits, kind), _deadline(deadline)])
 
 
+def check_concurrent(most: object) -> None:
+    """Look at how many may be at work at once. Raises ConfigError."""
+    if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+        _refuse([f"max_concurrent is {most!r}; it must be a whole number, 0 (all at once) or more"])
+
+
 def checked_tenant(tenant: object) -> str:
     """Return whose run it is; "" for nobody's. Raises ConfigError."""
     if tenant != "":

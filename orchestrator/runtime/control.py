@@ -97,12 +97,9 @@ class Control:
     ) -> Awaitable[None]:
         """Leave a message for a run; its hooks read those in order. Raises RunUnknown, RunOver."""
         run = self._live.find(run_id)
-        if self._journal.shared and (
-            run is None or run.lease is not None
-        ):  # durable, and one order for everybody
+        # Durable, and one order for everybody; one that is left in memory reads it when it goes on here.
+        if run is None or (self._journal.shared and run.lease is not None):
             return self._sent(run_id, says, lambda: self._post(run_id, says, by, text, about or {}))
-        if run is None:
-            return self._sent(run_id, says, lambda: self._nobody(run_id))
         payload = {**(about or {}), "says": says}
         run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, payload, "message"))
         return _Done()

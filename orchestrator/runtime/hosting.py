@@ -13,29 +13,20 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.parking import Seats
 from orchestrator.kernel.record import Fact
-from orchestrator.kernel.run import Kind, Run, Signal
-from orchestrator.messages import Request, ToolCall
+from orchestrator.kernel.run import Kind, Signal
+from orchestrator.messages import Request
 from orchestrator.ports import Clock
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.recovery import OpenRun, Recovery
 from orchestrator.runtime.subagent import AgentTool
-from orchestrator.toolresult import ToolResult
-from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point
+from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Overseer, Point
 
 
-class Host(Seats, Protocol):
+class Host(Seats, Overseer, Protocol):
     """Who runs an agent: gives seats, and is asked before each model call and each tool call."""
-
-    async def may_ask(self, run: Run[Any, Any], model: str, /) -> None:
-        """Return when a model may be asked, by its configured name."""
-        ...
 
     async def before_llm_request(self, run: LoopRun, request: Request, /) -> None:
         """Return when the model may be asked."""
-        ...
-
-    async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall, /) -> ToolResult | None:
-        """Return the result of a call that may not run, or None."""
         ...
 
 

@@ -176,6 +176,9 @@ class RalphOrchestrator(Carrier[RalphResult]):
 
     def answer(self, run_id: str, answers: Mapping[str, str], *, by: str = "") -> Awaitable[None]:
         """Answer questions of a run that waits for that: question id -> answer. As `steer`."""
+        given: object = answers
+        if not isinstance(given, Mapping) or not given:
+            raise ConfigError(f"the answers are {given!r}; give question id -> answer")
         told = {str(one): _said("answer", text) for one, text in answers.items()}
         return self._control.say(run_id, "answer", "", by, {"answers": told})
 

@@ -29,7 +29,7 @@ from orchestrator.runtime.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.recovery import EndedMeanwhile, Migration, Recovery, path_of
 from orchestrator.runtime.rlm_hosting import ModeHosting
-from orchestrator.runtime.rlm_mode import mode_of
+from orchestrator.runtime.rlm_mode import mode_of, tool_names
 from orchestrator.runtime.rlm_result import RlmResult, result_of
 from orchestrator.runtime.rlm_run import Equipment, equipped
 from orchestrator.switch import refuse_real
@@ -89,8 +89,8 @@ class Rlm(Carrier[RlmResult]):
         self._codec = rlm_record.codec(self._mode.context, launch)
         self._driver, self._recovery = self._wired(tuple(migrations))
         parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
-        names = {one.name for one in self._mode.offers(given.tools)}
-        self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=sorted(names))
+        names = tool_names(given.offered())
+        self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=names)
         """For the engine that runs it."""
 
     # ---- running ----
@@ -147,9 +147,10 @@ class Rlm(Carrier[RlmResult]):
         """Answer many prompts, each alone or with its context, at most `max_concurrent` at once (0: all).
 
         Results are in the order of the questions; options as for `completion`, the same for each. An error that is no
-        outcome of a run ends the batch and cancels what is under way.
+        outcome of a run ends the batch and cancels what is under way. Raises ConfigError for what are no questions.
         """
-        given = [one if isinstance(one, tuple) else (one, None) for one in questions]
+        given = _asked(questions, options.get("run_id"))
+        arguments.check_concurrent(max_concurrent)
         slots = asyncio.Semaphore(max_concurrent or max(1, len(given)))
 
         async def answer(prompt: Prompt, context: Any) -> RlmResult:
@@ -182,7 +183,7 @@ class Rlm(Carrier[RlmResult]):
             return await self._told(run_id)
         if not again:
             stored, _ = await self._recovery.read(run_id)
-            if stored.fingerprint == self._machine.graph.fingerprint:
+            if stored.fingerprint == self._machine.graph.fingerprint and not stored.unbegun:
                 tools = ToolSet(self._equipment.tools, clock=self._clock)
                 rlm_record.refuse_unknown(self._restored(stored), tools)
         try:
@@ -359,3 +360,19 @@ class Rlm(Carrier[RlmResult]):
         )
         graph, now = self._machine.graph, self._clock.time
         return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
+
+
+def _asked(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:
+    """Return prompt and context of each question of a batch. Raises ConfigError for what is none."""
+    if isinstance(questions, str | bytes) or not isinstance(questions, Iterable):
+        kind = type(questions).__name__
+        raise ConfigError(f"the questions are {kind}; give a list of prompts, or of (prompt, context)")
+    found: list[Any] = [one if isinstance(one, tuple) else (one, None) for one in questions]
+    for number, one in enumerate(found, 1):
+        if len(one) != 2:  # noqa: PLR2004 - prompt and context
+            raise ConfigError(
+                f"question {number} is a tuple of {len(one)}; give a prompt, or (prompt, context)"
+            )
+    if run_id is not None and len(found) > 1:
+        raise ConfigError(f"run_id is {run_id!r}, and a batch of {len(found)} is as many runs; give none")
+    return found

@@ -66,6 +66,12 @@ MODES: Mapping[str, Mode] = {
 }
 
 
+def tool_names(offered: Iterable[tuple[str, Sequence[ToolSpec]]]) -> list[str]:
+    """Return the names of all tools that runs of these modes have, with these tools."""
+    known = [(MODES[mode], tools) for mode, tools in offered if mode in MODES]
+    return sorted({one.name for mode, tools in known for one in mode.offers(tools)})
+
+
 def mode_of(name: object) -> Mode:
     """Return the mode of this name. Raises ConfigError."""
     if not isinstance(name, str) or name not in MODES:

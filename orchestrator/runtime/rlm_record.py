@@ -76,9 +76,10 @@ def codec(kind: type[ModeContext], launch: Mapping[str, Any] | None = None) -> M
 
 def plain_context(context: Any) -> Any:
     """Return what a prompt is about as text or JSON types. Raises ConfigError for what JSON has no form for."""
-    if context is None or isinstance(context, str):
-        return context
     try:
+        if isinstance(context, str):
+            context.encode()  # half a surrogate pair is no text
+            return context
         return plain_json(context)
     except ValueError as error:
         raise ConfigError(
@@ -98,7 +99,8 @@ def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCod
     if run.pending is not None and run.pending.value != FAILED:
         run.fresh, run.pending = True, None
     if isinstance(ctx, CodeModeContext) and ctx.begun:
-        repeats = run.fresh and run.cursor == CodeModeState.EXECUTING.name and ctx.blocks
+        begun = run.fresh and not stored.unbegun
+        repeats = begun and run.cursor == CodeModeState.EXECUTING.name and ctx.blocks
         ctx.notice = f"{LOST} {AGAIN}" if repeats else LOST
     return run
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -28,7 +29,7 @@ from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
 from orchestrator_callbacks.code_mode.source import CodeModeSource
 from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.deps import ModeRun, allowed
+from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
 from orchestrator_callbacks.rlm.model_call import OwnModel, asked, bound
 from orchestrator_callbacks.rlm.purse import Purse
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
@@ -84,6 +85,14 @@ class Equipment:
         """The configured names of the model of a run and of that of its questions."""
         return model_name(self.llm), model_name(self.sub_llm)
 
+    def offered(self) -> list[tuple[str, tuple[ToolSpec, ...]]]:
+        """Return mode and tools of a run, and of those below as far as the policy on these can say it by now."""
+        offered: list[tuple[str, tuple[ToolSpec, ...]]] = [(self.mode, self.tools)]
+        with suppress(Exception):  # an order is not to fail for the sake of somebody's policy
+            below = self.below()
+            offered.append((below.mode, below.tools))
+        return offered
+
     def below(self) -> Equipment:
         """Return what a run below one of these gets, as the policy on such runs says."""
         if self.nested is None:
@@ -128,7 +137,12 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
         deps.source = _tools_source(given, run, broker)
         yield
         return
-    repl = _repl(given, run, broker)
+    try:
+        repl = _repl(given, run, broker)
+    except Exception as error:  # noqa: BLE001 - a host's: the run fails by it, as by a worker that does not come up
+        deps.source = _raising(error)
+        yield
+        return
     deps.source = CodeModeSource(
         OwnModel(run),
         repl,
@@ -140,7 +154,7 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
     try:
         yield
     finally:
-        await asyncio.shield(repl.close())
+        await _closed(repl, run.run_id)
 
 
 def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
@@ -168,10 +182,33 @@ def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
     )
 
 
+async def _closed(repl: Repl, run_id: str) -> None:
+    """Close a REPL. Where a host's own one cannot be, that is logged: the run has its result all the same."""
+    try:
+        await asyncio.shield(repl.close())
+    except Exception as error:  # noqa: BLE001 - a host's
+        logging.getLogger("orchestrator").warning(
+            "run %s: its REPL could not be closed (%s: %s)", run_id, type(error).__name__, error
+        )
+
+
+def _raising(error: Exception) -> Source:
+    async def source(_state: object, _ctx: object) -> None:
+        raise error
+
+    return source
+
+
+_REPL = ("run", "variable", "close")
+
+
 def _repl(given: Equipment, run: ModeRun, broker: SubCalls) -> Repl:
     ctx = run.ctx
     if given.repl is not None:
-        return given.repl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id)
+        made = given.repl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id)
+        if lacks := [name for name in _REPL if not callable(getattr(made, name, None))]:
+            raise ConfigError(f"repl made {type(made).__name__}, which has no {', '.join(lacks)}")
+        return made
     limits = ReplLimits(seconds=ctx.limits.code_seconds) if ctx.limits.code_seconds else ReplLimits()
     return WorkerRepl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id, limits=limits)
 

@@ -254,12 +254,19 @@ def test_answers_come_from_files_of_three_kinds(folder: Path, cli: Cli) -> None:
     }.items():
         (folder / name).write_text(text)
         assert read_answers(folder / name) == {"1.1": "two"}
+    ahead = {"12.1": "a", "technical:2.10": "b", "1.1+": "c", "*": "d"}
+    (folder / "ahead.json").write_text(json.dumps(ahead))
+    assert read_answers(folder / "ahead.json") == ahead
     agents(folder)
     for name, text, why in (
         ("b.txt", "1.1 two\n", "b.txt:1 is no answer; `1.1: the answer` would be one"),
         ("c.txt", "1.1: two\n1.1: three\n", "c.txt:2 answers 1.1 a second time"),
         ("b.json", "[1]", "b.json holds no answers"),
         ("b.toml", "1.1 two", "b.toml cannot be read"),
+        ("d.txt", "1.1: two\nshell: bash\n", "d.txt answers 'shell', which no question can be named: 1.1 is"),
+        ("d.json", '{"1,1": "two"}', "d.json answers '1,1', which no question can be named"),
+        ("d.toml", "[1]\n1 = 'two'\n", "d.toml holds no answers"),
+        ("e.toml", "'style:1.1' = 'two'\n", "e.toml answers 'style:1.1', which no question can be named"),
     ):
         (folder / name).write_text(text)
         done = cli("ralph", "run", "x", "--answers", name)

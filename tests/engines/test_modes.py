@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.policy import NestedConfig, SimpleNestedCallPolicy
 from orchestrator.messages import Request
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.approval.project import Approval
@@ -149,6 +151,67 @@ async def test_calls_of_a_disabled_tool_are_answered_in_tools_mode() -> None:
         await engine.control("enable_tool", tool="look", by="ann")
         assert (await (await engine.submit("Look!"))).output == "seen"
     assert ran == ["1"]
+
+
+@pytest.mark.parametrize("mode", ["code", "tools"])
+async def test_tools_that_only_runs_below_have_can_be_named_in_orders(mode: str) -> None:
+    ran: list[str] = []
+
+    @tool(effect="pure")
+    def look(at: int) -> str:
+        """Look."""
+        ran.append(str(at))
+        return "seen"
+
+    def above(request: Request) -> Any:
+        last = request.messages[-1]
+        if mode == "tools":
+            return last.text if last.role == "tool" else call("context_query", question="Look!")
+        return "FINAL_VAR(said)" if "Result" in last.text else "```repl\nsaid = llm_query('Look!')\n```"
+
+    def below(request: Request) -> Any:
+        last = request.messages[-1]
+        return last.text if last.role == "tool" else call("look", at=1)
+
+    nested = SimpleNestedCallPolicy(min_chars=0, config=NestedConfig("tools", (look,)))
+    rlm = Rlm(
+        FunctionLLM(above),
+        mode=mode,  # type: ignore[arg-type]
+        sub_llm=FunctionLLM(below),
+        nested=nested,
+        limits=RlmLimits(max_depth=2),
+        observers=(),
+    )
+    async with LocalEngine(rlm) as engine:
+        with pytest.raises(ConfigError, match=r"has no tool .lok.; it has: context_query, .*look"):
+            await engine.control("disable_tool", tool="lok", by="ann")
+        await engine.control("disable_tool", tool="look", by="ann", why="it bites")
+        result = await (await engine.submit(("Look!", "here")))
+        assert "switched off by ann: it bites" in (result.output or "")
+        assert not ran
+        await engine.control("enable_tool", tool="look", by="ann")
+        assert "seen" in str((await (await engine.submit(("Look!", "here")))).output)
+    assert ran == ["1"]
+
+
+class Undecided(SimpleNestedCallPolicy):
+    def get_nested_config(self) -> NestedConfig:
+        raise LookupError("not yet")
+
+
+class Astray(SimpleNestedCallPolicy):
+    def get_nested_config(self) -> Any:
+        return SimpleNamespace(agent_mode="nowhere", tools=())
+
+
+@pytest.mark.parametrize("nested", [Undecided(), Astray()], ids=["none", "no such mode"])
+async def test_a_policy_that_cannot_say_what_runs_below_get_keeps_nobody_from_giving_orders(
+    nested: SimpleNestedCallPolicy,
+) -> None:
+    async with LocalEngine(Rlm(ScriptedLLM(["FINAL(x)"]), nested=nested, observers=())) as engine:
+        with pytest.raises(ConfigError, match="has no tool 'look'; it has: none"):
+            await engine.control("disable_tool", tool="look", by="ann")
+        assert (await (await engine.submit("x"))).output == "x"
 
 
 def test_what_is_bound_to_a_directory_is_refused_in_one_sentence(tmp_path: Path) -> None:

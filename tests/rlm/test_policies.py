@@ -318,3 +318,8 @@ async def test_a_source_without_policies_asks_none() -> None:
     event = await source(CodeModeState.PROMPTING, ctx)
     assert event is not None
     assert ctx.shared == {}
+
+
+def test_a_mode_that_there_is_not_is_refused_where_it_is_said() -> None:
+    with pytest.raises(ConfigError, match="agent_mode is 'shell'; known: code, tools"):
+        NestedConfig("shell")  # type: ignore[arg-type]

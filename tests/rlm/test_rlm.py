@@ -135,7 +135,7 @@ async def test_a_prompt_that_asks_nothing_is_refused(prompt: Any) -> None:
         await rlm([]).completion(prompt)
 
 
-@pytest.mark.parametrize("context", [object(), {"a": {1, 2}, "b": object()}, 1 << 70])
+@pytest.mark.parametrize("context", [object(), {"a": {1, 2}, "b": object()}, 1 << 70, "a\udc80"])
 async def test_a_context_that_json_has_no_form_for_is_refused(context: Any) -> None:
     with pytest.raises(ConfigError, match="the context cannot be stored as JSON"):
         await rlm([]).completion("p", context)
@@ -477,6 +477,24 @@ async def test_a_batch_answers_in_order_with_a_bound_on_how_many_run_at_once() -
     done = await rlm(FunctionLLM(model)).batch(["a", ("b", "data"), "c", "d"], max_concurrent=2)
     assert [one.output for one in done] == ["a", "b", "c", "d"]
     assert most == [2]
+
+
+@pytest.mark.parametrize(
+    ("questions", "options", "said"),
+    [
+        ("who and why", {}, "the questions are str; give a list of prompts"),
+        (None, {}, "the questions are NoneType"),
+        (["a", ("b", "data", "c")], {}, "question 2 is a tuple of 3"),
+        (["a"], {"max_concurrent": -1}, "max_concurrent is -1; it must be a whole number, 0"),
+        (["a"], {"max_concurrent": "2"}, "max_concurrent is '2'"),
+        (["a", "b"], {"run_id": "r"}, "run_id is 'r', and a batch of 2 is as many runs"),
+    ],
+)
+async def test_what_is_no_batch_is_refused_before_anything_is_asked(
+    questions: Any, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        await rlm(ScriptedLLM([])).batch(questions, **options)
 
 
 async def test_an_error_that_is_no_outcome_ends_a_batch() -> None:

@@ -31,8 +31,9 @@ from orchestrator.errors import ConfigError, Held, JournalError, StoreDown
 from orchestrator.kernel.record import RunRecovered
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.providers.scripted import call
+from orchestrator.repl import WorkerRepl
 from orchestrator.switch import refuse_real_models
-from orchestrator_callbacks.rlm.prompt import LOST
+from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 from tests.runtime.stage import Facts, path, until
 
 TEXT = "nothing\n" * 50 + "needle 42\n"
@@ -240,6 +241,40 @@ async def test_what_policies_keep_is_there_again() -> None:
     assert done.iterations == 3
 
 
+def no_repl(_context: Any, **_names: Any) -> Any:
+    raise LookupError("no machine for it")
+
+
+@pytest.mark.parametrize(
+    ("repl", "said"),
+    [
+        (no_repl, "no machine for it"),
+        (lambda _, **names: names, "repl made dict, which has no run, variable"),
+    ],
+)
+async def test_a_repl_that_cannot_be_made_fails_the_run_and_nobody_holds_it(repl: Any, said: str) -> None:
+    journal = MemoryJournal()
+    await rlm(journal).deposit("What?", TEXT, run_id="r")
+    done = await rlm(journal, repl=repl).resume("r")
+    assert (done.outcome, done.reason) == (Outcome.FAILED, "callback_error")
+    assert said in str(done.error)
+    head = await journal.head("r")
+    assert (head.status, head.owner) == ("ended", None)
+    assert (await rlm(None, repl=repl).completion("What?", TEXT)).outcome is Outcome.FAILED
+
+
+async def test_a_repl_that_cannot_be_closed_takes_no_result_away(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(WorkerRepl):
+        async def close(self) -> None:
+            await super().close()
+            raise OSError("the machine does not answer")
+
+    done = await rlm(MemoryJournal(), repl=Stuck).completion("What?", TEXT, run_id="r")
+    assert (done.outcome, done.output) == (Outcome.COMPLETED, "42")
+    said = [one.getMessage() for one in caplog.records if one.name == "orchestrator"]
+    assert said == ["run r: its REPL could not be closed (OSError: the machine does not answer)"]
+
+
 # ---- tools ----
 
 
@@ -329,6 +364,90 @@ async def test_a_paused_run_waits_and_goes_on_in_the_same_repl() -> None:
     await until(lambda: one[0]._live.find("r") is not None and one[0]._live.find("r").held is not None)  # type: ignore[union-attr]
     done = await one[0].resume("r", by="ann")
     assert (done.output, (await running).output) == ("still here", "still here")
+
+
+async def paused_at(journal: Any, at: int, model: Any, **options: Any) -> None:
+    """Leave a run for another process by pausing it while the model is asked for the `at`-th time."""
+    asked = 0
+
+    def pauses(request: Request) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == at:
+            one.pause("r", by="ann")
+        return model(request)
+
+    one = rlm(journal, pauses, **options)
+    one.parks = True
+    with pytest.raises(Suspended):
+        await one.completion("What?", TEXT, run_id="r")
+    assert (await journal.head("r")).reason == "paused"
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+async def test_a_run_that_is_paused_after_a_states_work_and_resumed_elsewhere_does_none_of_it_again(
+    at: int,
+) -> None:
+    journal, asked = MemoryJournal(), list[Request]()
+    counts: list[Request] = []
+
+    def model(request: Request) -> str:
+        asked.append(request)
+        return decides(request).replace("print(", "llm_query('x'); print(")
+
+    async def sub(request: Request) -> str:
+        counts.append(request)
+        return "y"
+
+    await paused_at(journal, at, model, sub_llm=FunctionLLM(sub))
+    done = await rlm(journal, model, sub_llm=FunctionLLM(sub)).resume("r")
+    assert (done.outcome, done.output, done.iterations) == (Outcome.COMPLETED, "42", 3)
+    assert (len(asked), len(counts)) == (4, 3), "each turn was asked for once, and its code ran once"
+    assert (done.usage.output_tokens, done.sub_calls) == (7, 3)
+    assert not any(AGAIN in message.text for message in done.messages)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_calls_before_or_after_a_pause_run_once_and_nobody_is_asked(at: int) -> None:
+    journal, runs = MemoryJournal(), list[int]()
+
+    @tool(effect="irreversible")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        runs.append(amount)
+        return "paid"
+
+    def model(request: Request) -> Any:
+        return "done" if request.messages[-1].role == "tool" else call("pay", amount=5)
+
+    await paused_at(journal, at, model, mode="tools", tools=[pay])
+    done = await rlm(journal, model, mode="tools", tools=[pay]).resume("r")
+    assert (done.output, runs) == ("done", [5])
+
+
+async def test_calls_that_a_pause_kept_from_beginning_run_without_anybodys_word() -> None:
+    journal, runs = MemoryJournal(), list[int]()
+
+    @tool(effect="irreversible")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        runs.append(amount)
+        return "paid"
+
+    def model(request: Request) -> Any:
+        return "done" if request.messages[-1].role == "tool" else call("pay", amount=5)
+
+    class Pauses:
+        async def enter_prompting(self, run: Any) -> None:
+            one.pause("r", by="ann")
+
+    one = rlm(journal, model, mode="tools", tools=[pay], hooks=[Pauses()])
+    one.parks = True
+    with pytest.raises(Suspended):
+        await one.completion("p", run_id="r")
+    assert ((await journal.load("r"))[-1].kind, runs) == ("parked", [])
+    done = await rlm(journal, model, mode="tools", tools=[pay]).resume("r")
+    assert (done.output, runs) == ("done", [5])
 
 
 async def test_the_records_of_a_run_tell_each_message_once_and_the_data_once() -> None:

@@ -88,6 +88,9 @@ async def test_a_run_stopped_before_the_request_does_not_ask_the_model() -> None
         (Response(tool_calls=({"id": "1"},)), "no tuple of ToolCall"),  # type: ignore[arg-type]
         (Response(tool_calls=ToolCall("1", "f")), "no tuple of ToolCall"),  # type: ignore[arg-type]
         (Response(tool_calls=(ToolCall("1", "f", {"a": 1}),)), "arguments are JSON text"),  # type: ignore[arg-type]
+        (Response(["x"]), "content whose parts are not all mappings"),  # type: ignore[list-item]
+        (Response(None, refusal=5), "a refusal of type int"),  # type: ignore[arg-type]
+        (Response("x", refusal=b"no"), "a refusal of type bytes"),  # type: ignore[arg-type]
     ],
 )
 async def test_a_malformed_response_is_the_models_fault_and_leaves_nothing_behind(

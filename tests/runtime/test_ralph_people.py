@@ -101,6 +101,27 @@ async def test_a_run_is_left_parked_and_goes_on_once_the_file_has_answers(tmp_pa
     assert world.called[calls] == "planner DISCOVERY", "the questioner is not asked again"
 
 
+@pytest.mark.parametrize("answers", [{}, None, "bash", {"1.1": ""}, {"1.1": 7}])
+async def test_what_is_no_answer_is_refused(answers: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="answer"):
+        World(tmp_path).ralph().answer("r", answers)
+
+
+async def test_a_run_that_is_left_in_memory_is_answered_and_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path, {Role.PLANNER: [ASKS]}, tasks=ONE)
+    ralph = world.ralph(answer="park", journal=(journal := MemoryJournal()))
+    with pytest.raises(Suspended, match="questions"):
+        await ralph.run_async("x", run_id="r")
+    await ralph.answer("r", {"1.1": "bash", "9.9": "to what nobody asked"}, by="ann")
+    await ralph.inform("r", "be quick")
+    result = await ralph.resume("r")
+    controls = [record.body for record in await journal.load("r") if record.kind == "control"]
+    assert [one.get("refused") for one in controls] == ["there is no question 9.9", None]
+    assert result.outcome is Outcome.COMPLETED
+    assert "- **Answer**: bash" in (Path(result.session_path) / "plan.questions.md").read_text()
+    assert world.of(Role.PLANNER)[-1].notes == ("be quick",)
+
+
 async def test_what_is_told_to_all_goes_to_every_agent_after_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     ralph = world.ralph()

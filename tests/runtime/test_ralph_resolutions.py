@@ -23,6 +23,7 @@ from orchestrator_guards import Verdict
 from tests.kernel.toy import Facts
 from tests.runtime.ralph_stage import (
     NOT_QUALIFIED,
+    QUALIFIED,
     World,
     log_of,
     markers,
@@ -176,12 +177,54 @@ async def test_r5_a_report_that_is_lost_while_it_waits_is_written_again(tmp_path
             lost.rename(tmp_path / "elsewhere.md")
 
     world = World(tmp_path)
-    failed = await world.ralph(hooks=[Host()]).run_async(session=path)
-    assert str(failed.error).endswith("is gone; a report is only ever added to")
-    assert world.called == []
+    result = await world.ralph(hooks=[Host()]).run_async(session=path)
+    assert world.called[:2] == ["executor task-1 2", "reviewer task-1"]
+    asked = world.of(Role.EXECUTOR)[0].input["CONTEXT"]
+    assert asked["feedback"] == "its report was missing when it was to be reviewed"
+    assert (result.outcome, result.reworks, markers(path)) == (Outcome.COMPLETED, 1, {"task-1": "x"})
 
+
+@pytest.mark.parametrize("verdict", [QUALIFIED, NOT_QUALIFIED], ids=["qualified", "failed"])
+async def test_r4_a_report_that_is_deleted_while_it_is_reviewed_is_rework(
+    verdict: dict[str, str], tmp_path: Path
+) -> None:
+    def deletes(request: AgentRequest) -> dict[str, str]:
+        Path(request.input["REPORT_PATH"]).unlink()
+        return verdict
+
+    world = World(tmp_path, {Role.REVIEWER: [deletes]}, tasks=("task-1: one",))
+    result = await world.ralph().run_async("x")
+    path = Path(result.session_path)
+    assert world.called[1:5] == [
+        "executor task-1 1",
+        "reviewer task-1",
+        "executor task-1 2",
+        "reviewer task-1",
+    ]
+    assert not (path / report_name("task-1", 1)).exists(), "nobody made up a report that is only a review"
+    assert (path / report_name("task-1", 2)).read_text().count("PART 2") == 1
+    assert (result.outcome, result.reworks, markers(path)) == (Outcome.COMPLETED, 1, {"task-1": "x"})
+
+
+async def test_r4_reports_that_are_lost_each_time_are_failed_attempts(tmp_path: Path) -> None:
+    def deletes(request: AgentRequest) -> dict[str, str]:
+        Path(request.input["REPORT_PATH"]).unlink()
+        return QUALIFIED
+
+    world = World(tmp_path, {Role.REVIEWER: [deletes] * 3}, tasks=("task-1: one",))
+    result = await world.ralph().run_async("x")
+    assert (result.outcome, markers(result.session_path)) == (Outcome.FAILED, {"task-1": "F"})
+    why = "task-1 failed 3 times: its report was missing when it was to be reviewed"
+    assert result.blockers == (why,)
+
+
+async def test_r10_a_report_after_one_that_is_gone_is_reviewed_and_not_set_aside(tmp_path: Path) -> None:
+    path = session(tmp_path, ("task-1", "P"))
+    reported(path, "task-1", 2)
+    world = World(tmp_path)
     result = await world.ralph().run_async(session=path)
-    assert world.called[:2] == ["executor task-1 1", "reviewer task-1"]
+    assert world.called[0] == "reviewer task-1"
+    assert world.of(Role.REVIEWER)[0].input["REPORT_PATH"] == str(path / report_name("task-1", 2))
     assert result.outcome is Outcome.COMPLETED
 
 

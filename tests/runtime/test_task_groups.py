@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -111,3 +112,33 @@ async def test_a_time_limit_of_a_hook_reaches_the_tools_that_it_runs() -> None:
     result = await runner.run("go")
     assert (result.outcome, result.reason) == (Outcome.FAILED, "callback_error")
     assert isinstance(result.error, TimeoutError)
+
+
+@tool(effect="pure")
+async def gives_up() -> None:
+    """Wait for work that somebody cancelled."""
+    work = asyncio.ensure_future(asyncio.Event().wait())
+    work.cancel()
+    await work
+
+
+@tool(effect="pure", timeout=0.05)
+async def limited() -> None:
+    """Wait for longer than it may."""
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [("gives_up", "CancelledError"), ("limited", "gave no answer within 0.05 s")]
+)
+async def test_a_tool_is_not_taken_for_cancelled_because_a_group_failed_before_it(
+    asked: str, said: str
+) -> None:
+    async def hook(run: LoopRun, call: ToolCall) -> None:
+        with contextlib.suppress(ExceptionGroup):
+            await several()
+
+    host = type("Host", (), {"before_tool_execution": staticmethod(hook)})()
+    result = await agent([call(asked), "done"], [gives_up, limited], hooks=[host]).run("go")
+    assert (result.outcome, result.output) == (Outcome.COMPLETED, "done")
+    assert said in results(result)[0]

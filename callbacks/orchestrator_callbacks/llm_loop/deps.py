@@ -60,6 +60,18 @@ def split(bound: Hooks) -> tuple[Hooks, Mapping[str, tuple[Point, ...]]]:
     return Hooks(hooks, bound.hosted & hooks.keys()), points
 
 
+class Overseer(Protocol):
+    """Who runs the runs of any graph, and keeps to what was ordered about models and tools."""
+
+    async def may_ask(self, run: Run[Any, Any], model: str, /) -> None:
+        """Return when a model may be asked, by its configured name."""
+        ...
+
+    async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall, /) -> ToolResult | None:
+        """Return the result of a call that may not run, or None."""
+        ...
+
+
 class Tools(Protocol):
     """The tools of an agent; `ToolSet` is one, `ReplayTools` another."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -139,18 +139,28 @@ def malformed(response: object) -> str | None:
     """Say what is wrong with what a model gave, so that the model's adapter is blamed and nothing behind it."""
     if not isinstance(response, Response):
         return f"a {type(response).__name__}, not a Response"
-    content: object = response.content
     usage: object = response.usage
     calls: object = response.tool_calls
-    if not isinstance(content, _CONTENT):
-        return f"content of type {type(content).__name__}; it must be text, a list of parts, or None"
-    if (fault := uncountable(usage)) is not None:
+    if (fault := _unreadable(response) or uncountable(usage)) is not None:
         return fault
     if not isinstance(calls, tuple) or not all(isinstance(call, ToolCall) for call in calls):
         return "tool_calls that are no tuple of ToolCall"
     for call in calls:
         if not (isinstance(call.id, str) and isinstance(call.name, str) and isinstance(call.arguments, str)):
             return "a ToolCall whose id, name and arguments are not all text (arguments are JSON text)"
+    return None
+
+
+def _unreadable(response: Response) -> str | None:
+    """Say what is wrong with the texts of a response."""
+    content: object = response.content
+    refusal: object = response.refusal
+    if not isinstance(content, _CONTENT):
+        return f"content of type {type(content).__name__}; it must be text, a list of parts, or None"
+    if isinstance(content, list) and not all(isinstance(part, Mapping) for part in content):
+        return "content whose parts are not all mappings, as OpenAI's are"
+    if not isinstance(refusal, str | None):
+        return f"a refusal of type {type(refusal).__name__}; it must be text or None"
     return None
 
 

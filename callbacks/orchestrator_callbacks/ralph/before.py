@@ -27,6 +27,12 @@ async def before_event(run: RalphRun) -> None:
     if event is Event.ERROR:
         run.ctx.verdict = ending.limit_of(run.error)
     output = _output(run)
+    if (
+        event in _REFUSALS
+        and isinstance(output, ReviewerOutput)
+        and await asyncio.to_thread(_unreported, run)
+    ):
+        output = None  # nothing is left that this review could be part of
     effect = _EFFECTS.get(event)
     if effect is not None:
         await asyncio.to_thread(effect, run, output)
@@ -37,6 +43,10 @@ def _output(run: RalphRun) -> AgentOutput | None:
     """Return what the last agent of this stay gave, if one did."""
     given = [answer for answer in run.ctx.answers if answer.seq == run.seq]
     return contract.read(given[-1].role, given[-1].body) if given else None
+
+
+def _unreported(run: RalphRun) -> bool:
+    return run.deps.session.report(run.ctx.current_task_id or "", run.ctx.attempt) is None
 
 
 # ---- files ----
@@ -127,6 +137,7 @@ def _plain(found: Sequence[DiscoveredTask]) -> list[Mapping[str, str]]:
 
 
 _OURS = frozenset(Event)
+_REFUSALS = frozenset((Event.REWORK, Event.ATTEMPTS_EXHAUSTED))
 
 _EFFECTS: Mapping[Event, Callable[[RalphRun, AgentOutput | None], Any]] = {
     Event.QA_NEEDED: _next_cycle,

@@ -53,12 +53,14 @@ async def enter_executing(run: RalphRun) -> Event:
 
 
 async def enter_reviewing(run: RalphRun) -> Event:
-    """Have the work of the current task reviewed."""
+    """Have the work of the current task reviewed. Without a report, also one lost meanwhile, it is executed again."""
     await signals.poll(run)
     await _read(run)
     ctx, session = run.ctx, run.deps.session
     task, attempt = _current(ctx)
-    report = await asyncio.to_thread(session.report_path, task, attempt)
+    report = await asyncio.to_thread(session.report, task, attempt)
+    if report is None:
+        return step.reviewed(ctx, None)
     request = ReviewerInput(
         session_path=ctx.session_path,
         task_id=task,
@@ -66,7 +68,8 @@ async def enter_reviewing(run: RalphRun) -> Event:
         context={"notes": ctx.notes, "attempt_number": attempt},
     )
     output = await Stay(run).ask(ReviewerOutput, Role.REVIEWER, request, usable=_reviewable)
-    return step.reviewed(ctx, output)
+    lost = await asyncio.to_thread(session.report, task, attempt) is None
+    return step.reviewed(ctx, None if lost else output)
 
 
 async def enter_complete(run: RalphRun) -> Event:

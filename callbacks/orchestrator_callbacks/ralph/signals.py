@@ -27,13 +27,22 @@ async def poll(run: RalphRun) -> None:
 async def _take(run: RalphRun, signal: Signal) -> None:
     says = str(signal.payload.get("says", ""))
     body = {"id": signal.id, "kind": says, "by": signal.by, "why": signal.why, "number": signal.number}
-    run.note("control", body | {"at": run.deps.clock.time()})
     ctx = run.ctx
+    if says == "answer":
+        body |= await _answered(run, signal)
+    run.note("control", body | {"at": run.deps.clock.time()})
     match says:
         case "steer":
             ctx.requirements = (*ctx.requirements, signal.why)
         case "inform":
             ctx.notes = (*ctx.notes, signal.why)
-        case "answer":
-            answers = {str(one): str(text) for one, text in dict(signal.payload.get("answers") or {}).items()}
-            await asyncio.to_thread(run.deps.session.answer, answers)
+
+
+async def _answered(run: RalphRun, signal: Signal) -> dict[str, str]:
+    """Write answers down; return what a record is to say of those to questions that there are not, or not any more."""
+    session = run.deps.session
+    answers = {str(one): str(text) for one, text in dict(signal.payload.get("answers") or {}).items()}
+    known = {one.id for one in await asyncio.to_thread(session.questions)}
+    strange = sorted(answers.keys() - known)
+    await asyncio.to_thread(session.answer, {one: answers[one] for one in answers.keys() & known})
+    return {"refused": f"there is no question {', '.join(strange)}"} if strange else {}

@@ -5,39 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed_error import UnhandledEventError
 from orchestrator.kernel.typed_table import TypedMachine
 from orchestrator.machines.rlm.model import ModeContext
-from orchestrator.messages import ToolCall
 from orchestrator.ports import LLM, Clock, Price
 from orchestrator.retry import RetryPolicy
-from orchestrator.toolresult import ToolResult
+from orchestrator_callbacks.llm_loop.deps import Overseer
 from orchestrator_callbacks.rlm.purse import Purse
 
 Source: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 """(state, context) -> the next event."""
 
 
-class Host(Protocol):
-    """Who runs the runs, and what may be ordered about them."""
-
-    async def may_ask(self, run: Run[Any, Any], model: str, /) -> None:
-        """Return when a model may be asked, by its configured name."""
-        ...
-
-    async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall, /) -> ToolResult | None:
-        """Return the result of a call that may not run, or None."""
-        ...
-
-
 @dataclass(slots=True)
 class Hosted:
     """Who is asked by all runs of an Rlm and those below them, now."""
 
-    host: Host | None = None
+    host: Overseer | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,20 +18,33 @@ from orchestrator.cli.output import say, shown
 from orchestrator.cli.screen import Screen
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.ports import Question
+from orchestrator.machines.ralph.questions import can_name
 
 ALL = "*"
 
 
 def read_answers(file: Path) -> Mapping[str, str]:
-    """Read a file of answers. Raises ConfigError with the line that is none, or OSError."""
+    """Read a file of answers, also to questions that nobody asked yet. Raises ConfigError, and OSError."""
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
         if file.suffix == ".json":
-            return _texts(json.loads(text), file)
-        if file.suffix == ".toml":
-            return _texts(tomllib.loads(text), file)
+            answers = _texts(json.loads(text), file)
+        elif file.suffix == ".toml":
+            answers = _texts(tomllib.loads(text), file)
+        else:
+            answers = _lines(text, file)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read ({error})") from error
+    for name in answers:
+        if name != ALL and not can_name(name):
+            raise ConfigError(
+                f"{file} answers {shown(name, 80)!r}, which no question can be named: 1.1 is the first one of cycle 1, "
+                f"technical:1.1 that of plan.questions.technical.md, {ALL} every one that is not named"
+            )
+    return answers
+
+
+def _lines(text: str, file: Path) -> Mapping[str, str]:
     answers: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -27,15 +27,23 @@ class Reports:
         """Name -> length and hash of what must stay the beginning of the file."""
 
     def look(self) -> None:
-        """Remember what the reports say. Raises SessionFileError where one says something else than it did."""
-        for name in self._begins:
-            self._check(name, self._shelf.content(name))
+        """Remember what the reports say. Raises SessionFileError where one says something else than it did.
+
+        One that is gone is not there, as for a process that never saw it: whoever needs it asks `find`.
+        """
+        for name in list(self._begins):
+            content = self._shelf.content(name)
+            if content is None:
+                del self._begins[name]
+            else:
+                self._check(name, content)
         for name in self._names():
             self._remember(name)
 
     def attempts(self, task_id: str) -> int:
-        """Count the reports of a task."""
-        return sum(1 for name in self._names() if (paper.report_of(name) or ("", 0))[0] == task_id)
+        """Return the number of a task's last report: one before it may be gone, and its number stays taken."""
+        found = (paper.report_of(name) for name in self._names())
+        return max((one[1] for one in found if one is not None and one[0] == task_id), default=0)
 
     def path(self, task_id: str, attempt: int) -> Path:
         """Return where the report of an attempt belongs."""
@@ -87,11 +95,11 @@ class Reports:
     def _names(self) -> Iterator[str]:
         return (name for name in self._shelf.names() if paper.report_of(name))
 
-    def _check(self, name: str, now: bytes | None) -> None:
+    def _check(self, name: str, now: bytes) -> None:
         length, digest = self._begins.get(name, (0, _digest(b"")))
-        if now is None or _digest(now[:length]) != digest:
-            said = "is gone" if now is None else "was written over"
-            raise SessionFileError(self._shelf.where(name), 0, f"{said}; a report is only ever added to")
+        if _digest(now[:length]) != digest:
+            why = "was written over; a report is only ever added to"
+            raise SessionFileError(self._shelf.where(name), 0, why)
 
     def _remember(self, name: str) -> None:
         content = self._shelf.content(name) or b""

@@ -90,7 +90,7 @@ class Session(Protocol):
         ...
 
     def attempts(self, task_id: str) -> int:
-        """Return how many reports a task has: its next attempt is one more."""
+        """Return the number of a task's last report, 0 without one: its next attempt is one more."""
         ...
 
     def report_path(self, task_id: str, attempt: int) -> Path:

@@ -23,6 +23,7 @@ from orchestrator.machines.ralph.outline import Node, Outline, outline
 CATEGORIES = ("technical", "requirements", "constraints", "assumptions", "risks")
 """Of each there may be a file of its own: plan.questions.<category>.md."""
 
+_ID = re.compile(rf"(?:(?:{'|'.join(CATEGORIES)}):)?[1-9][0-9]*\.(?:0|[1-9][0-9]*)\+*")
 _CYCLE = re.compile(r"Cycle\s+(?P<number>\d+)\b.*", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*(?P<number>\d{1,9})[.)]\s")
 _PRIORITY = re.compile(r"\*\*\[(?P<priority>\w+)(?:\s+Priority)?\]\*\*\s*", re.IGNORECASE)
@@ -44,6 +45,11 @@ class Asked:
     answer: str | None = None
     answer_node: Node | None = None
     status_node: Node | None = None
+
+
+def can_name(text: str) -> bool:
+    """Tell whether a question could have this id, be it asked already or not: `1.1`, `technical:1.1`."""
+    return _ID.fullmatch(text) is not None
 
 
 def cycles(found: Outline) -> int:

@@ -75,9 +75,9 @@ def executed(ctx: RalphContext, output: ExecutorOutput) -> Event:
     return E.EXECUTOR_FAILED if should_retry_task(ctx).ok else E.ATTEMPTS_EXHAUSTED
 
 
-def reviewed(ctx: RalphContext, output: ReviewerOutput) -> Event:
-    """Return what follows a review: rework up to the limit of attempts (R4)."""
-    if output.verdict is ReviewVerdict.QUALIFIED:
+def reviewed(ctx: RalphContext, output: ReviewerOutput | None) -> Event:
+    """Return what follows a review, None where there is no report: rework up to the limit of attempts (R4)."""
+    if output is not None and output.verdict is ReviewVerdict.QUALIFIED:
         return E.QUALIFIED
     return E.REWORK if should_retry_task(ctx).ok else E.ATTEMPTS_EXHAUSTED
 
@@ -164,7 +164,7 @@ def _rework(ctx: RalphContext, output: AgentOutput | None) -> None:
 def _exhausted(ctx: RalphContext, output: AgentOutput | None) -> None:
     said = (
         _complaint(output)
-        if isinstance(output, ReviewerOutput)
+        if output is None or isinstance(output, ReviewerOutput)
         else "; ".join(getattr(output, "blockers", ()))
     )
     ctx.blockers = (f"{ctx.current_task_id} failed {ctx.attempt} times: {said or 'nobody says why'}",)
@@ -208,7 +208,7 @@ def _put_down(ctx: RalphContext) -> None:
 def _complaint(output: AgentOutput | None) -> str:
     """Say what a review found wrong, as the executor is told."""
     if not isinstance(output, ReviewerOutput):
-        return ""
+        return "its report was missing when it was to be reviewed"
     unmet = [
         f"not met: {one.criterion}{f' ({one.finding})' if one.finding else ''}"
         for one in output.criteria_results

@@ -9,8 +9,9 @@ import math
 import re
 from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
+from orchestrator.errors import ConfigError
 from orchestrator.messages import Message
 
 AgentMode = Literal["code", "tools"]
@@ -45,13 +46,18 @@ class ContextCompressor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NestedConfig:
-    """How a sub-call is run that is orchestrated."""
+    """How a sub-call is run that is orchestrated. Raises ConfigError for another mode."""
 
     agent_mode: AgentMode = "code"
     tools: tuple[Any, ...] = ()
     max_iterations: int = 10
     max_depth: int | None = None
     """None: that of the run above."""
+
+    def __post_init__(self) -> None:
+        if self.agent_mode not in get_args(AgentMode):
+            known = ", ".join(get_args(AgentMode))
+            raise ConfigError(f"agent_mode is {self.agent_mode!r}; known: {known}")
 
 
 class NestedCallPolicy(Protocol):
