@@ -15,7 +15,8 @@ from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import complain, say, say_json
+from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.seal import refuse_strange, sealed
 from orchestrator.cli.stop import on_signal
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, Held
@@ -28,12 +29,16 @@ from orchestrator_guards import Blocked
 
 Work = Callable[[Approval], Awaitable[Status]]
 
+_DOES = "carry out, or take back, the plan that is kept there"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What the commands of the group take."""
 
     project: Path | None = None
+    trust: bool = False
+    """The request may be one that somebody else began."""
     json: bool = False
     by: str | None = None
     named: Named = field(default_factory=Named)
@@ -100,6 +105,9 @@ class _Carried:
             found = await Approval.look(root)
             if not self._command.anew and not found.run_id and found.error is None:
                 return self._never_begun(found)
+            if found.run_id:
+                what = f"{found.run_id} of {shown(str(root), 300)}"
+                refuse_strange(found.launch, what, trust=asked.trust, does=_DOES)
             waits = self._command.anew and await self._plan_waits(root, found)
             kept = found.launch if waits or not self._command.anew else {}
             limits = {**(kept.get("limits") or {}), **({} if waits else asked.limits)}
@@ -138,7 +146,7 @@ class _Carried:
             made.planner,
             limits=limits_of(limits),
             by=who(asked.by),
-            launch={**made.launch, **({"limits": dict(limits)} if limits else {})},
+            launch=sealed({**made.launch, **({"limits": dict(limits)} if limits else {})}),
             on_step=self._steps,
         )
         try:
