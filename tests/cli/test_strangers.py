@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -176,7 +177,11 @@ def test_a_plan_that_a_stranger_approved_is_not_carried_out(
             assert cli(*command).code == 0
     for name in ("execute", "resume", "cancel", "rollback", "retry", "status"):
         said = one_sentence(cli("approval", name, *shop.here))
-        assert "was not begun by you on this machine; it would carry out, or take back, the plan" in said
+        assert (
+            "was not begun by you on this machine; it would carry out, or take back, the plan that `" in said
+        )
+    look = shlex.split(said.partition("`")[2].partition("`")[0])[1:]
+    assert "green tea,4" in cli(*look).out
     assert "not begun by you" in cli(*shop.submit).err
     assert shop.tree() == shop.before
     assert cli("approval", "execute", "--trust", *shop.here).code == 0

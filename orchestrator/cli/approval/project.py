@@ -16,6 +16,7 @@ from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.seal import refuse_strange, sealed
 from orchestrator.cli.stop import on_signal
 from orchestrator.cli.who import who
@@ -25,11 +26,10 @@ from orchestrator.machines.approval.model import State
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.approval.status import Status
+from orchestrator.runtime.approval.store import folder_of
 from orchestrator_guards import Blocked
 
 Work = Callable[[Approval], Awaitable[Status]]
-
-_DOES = "carry out, or take back, the plan that is kept there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,15 @@ class Command:
     judge: Callable[[Status], int] = standing.code
 
 
+def _refuse_strange(found: Status, root: Path, *, trust: bool) -> None:
+    """Raise ConfigError for a request that somebody else began: to open its store alone may put files back."""
+    what = f"request {shown(found.run_id, 80)} of {shown(str(root), 300)}"
+    journal = str(folder_of(root) / "journal.db")
+    look = words("runs", "events", found.run_id, "--content", "--journal", journal)
+    does = f"carry out, or take back, the plan that `{look}` shows"
+    refuse_strange(found.launch, what, trust=trust, does=does)
+
+
 def carry_out(asked: Asked, command: Command) -> int:
     """Do one thing with a project and return the exit code. A refusal is told, with what to do next."""
     return asyncio.run(_Carried(asked, command).out())
@@ -106,8 +115,7 @@ class _Carried:
             if not self._command.anew and not found.run_id and found.error is None:
                 return self._never_begun(found)
             if found.run_id:
-                what = f"{found.run_id} of {shown(str(root), 300)}"
-                refuse_strange(found.launch, what, trust=asked.trust, does=_DOES)
+                _refuse_strange(found, root, trust=asked.trust)
             waits = self._command.anew and await self._plan_waits(root, found)
             kept = found.launch if waits or not self._command.anew else {}
             limits = {**(kept.get("limits") or {}), **({} if waits else asked.limits)}
