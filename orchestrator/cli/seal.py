@@ -131,14 +131,22 @@ def _seal(plain: Mapping[str, Any], key: bytes) -> str:
 
 def _folders() -> Iterator[Path]:
     """Yield where the key may be, the best place first."""
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    with suppress(RuntimeError):  # nobody knows of a home
-        home = Path.home()
-        if state.is_absolute() or home.is_dir():
-            yield (state if state.is_absolute() else home / ".local" / "state") / "orchestrator"
+    state: Path | None = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state is not None and not state.is_absolute():
+        state = _home_state()
+    if state is not None:
+        yield state / "orchestrator"
     temporary = Path(os.environ.get("TMPDIR", ""))
     place = temporary if temporary.is_absolute() else Path("/tmp")  # noqa: S108 - a folder of our own, see _is_ours
     yield place / f"orchestrator-{os.geteuid()}"
+
+
+def _home_state() -> Path | None:
+    """Return the default of XDG_STATE_HOME; None without a home, which nobody makes here."""
+    with suppress(OSError, RuntimeError):  # nobody may look, or knows, where it is
+        home = Path.home()
+        return home / ".local" / "state" if home.is_absolute() and home.is_dir() else None
+    return None
 
 
 def _read(folder: Path) -> bytes | None:
