@@ -192,6 +192,18 @@ def _in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
+# ---- whose runs ----
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the user of this session keeps the key that seals what he begins: not in the home of whoever tests."""
+    place = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(place))
+        yield place
+
+
 # ---- what a machine may lack ----
 
 

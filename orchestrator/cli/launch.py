@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from orchestrator.cli.load import imported, schema_from
 from orchestrator.cli.model import Form, Model, model_of
+from orchestrator.cli.seal import sealed
 from orchestrator.cli.servers import bare, kept, tools_of
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
 from orchestrator.kernel.journal import Journal
@@ -131,7 +132,7 @@ class Launch:
                 price=price_of(settings.prices),
                 journal=journal,
                 observers=observers,
-                launch=self.plain() if keep else None,
+                launch=sealed(self.plain()) if keep else None,
             )
 
     async def _tools(self, parts: Parts, stack: AsyncExitStack) -> Any:
@@ -212,6 +213,8 @@ class Instead:
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
     mcp_env: tuple[str, ...] = ()
+    trust: bool = False
+    """It may be a run that somebody else began."""
 
 
 def rebuilt(launch: Launch, run_id: str, instead: Instead) -> tuple[Launch, Parts]:

@@ -106,6 +106,7 @@ def resume(
     spec: OtherSpec = None,
     limit: PipelineLimit = None,
     again: Again = False,
+    trust: given.Trust = False,
     by: given.By = None,
     output: Output = None,
     shown: given.Shown,
@@ -114,6 +115,13 @@ def resume(
     from orchestrator.cli.pipeline.resume import Wanted, resume_run
 
     wanted = Wanted(
-        run=run, spec=spec, limits=tuple(limit or ()), again=again, by=by, output=output, **vars(shown)
+        run=run,
+        spec=spec,
+        limits=tuple(limit or ()),
+        again=again,
+        trust=trust,
+        by=by,
+        output=output,
+        **vars(shown),
     )
     raise typer.Exit(resume_run(wanted))

@@ -136,6 +136,7 @@ def resume(
     model: given.OtherModel = None,
     limit: RlmLimit = None,
     again: Again = False,
+    trust: given.Trust = False,
     by: given.By = None,
     output: Output = None,
     shown: given.Shown,
@@ -147,7 +148,14 @@ def resume(
     from orchestrator.cli.rlm.resume import Wanted, resume_run
 
     wanted = Wanted(
-        run=run, model=model, limits=tuple(limit or ()), again=again, by=by, output=output, **vars(shown)
+        run=run,
+        model=model,
+        limits=tuple(limit or ()),
+        again=again,
+        trust=trust,
+        by=by,
+        output=output,
+        **vars(shown),
     )
     raise typer.Exit(resume_run(wanted))
 

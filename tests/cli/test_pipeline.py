@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator import CheckpointManager, OrchestrationState, OrchestrationStateMachine
+from orchestrator.cli.seal import sealed
 from tests.cli.test_stop import until
 from tests.ending import rest
 
@@ -482,7 +483,7 @@ def test_a_run_whose_folder_is_gone_stays_where_it_is(
     cli: Cli, spec: Callable[..., str], folder: Path, one_sentence: Callable[[Any], str]
 ) -> None:
     spec()
-    left_open(folder, launch={"cwd": str(folder / "gone"), "pipeline": {}})
+    left_open(folder, launch=sealed({"cwd": str(folder / "gone"), "pipeline": {}}))
     done = cli("pipeline", "resume", "r1", "--journal", "journal.db", "--spec", "spec.toml")
     assert "gone that the run was started in is gone" in one_sentence(done)
     assert cli("runs", "show", "r1", "--journal", "journal.db").out.count("judging") > 0

@@ -15,7 +15,9 @@ from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import complain, say, say_json
+from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.runs.phrase import words
+from orchestrator.cli.seal import refuse_strange, sealed
 from orchestrator.cli.stop import on_signal
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, Held, StoreDown
@@ -24,6 +26,7 @@ from orchestrator.machines.approval.model import State
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.approval.status import Status
+from orchestrator.runtime.approval.store import folder_of
 from orchestrator_guards import Blocked
 
 Work = Callable[[Approval], Awaitable[Status]]
@@ -34,6 +37,8 @@ class Asked:
     """What the commands of the group take."""
 
     project: Path | None = None
+    trust: bool = False
+    """The request may be one that somebody else began."""
     json: bool = False
     by: str | None = None
     named: Named = field(default_factory=Named)
@@ -77,6 +82,15 @@ class Command:
     judge: Callable[[Status], int] = standing.code
 
 
+def _refuse_strange(found: Status, root: Path, *, trust: bool) -> None:
+    """Raise ConfigError for a request that somebody else began: to open its store alone may put files back."""
+    what = f"request {shown(found.run_id, 80)} of {shown(str(root), 300)}"
+    journal = str(folder_of(root) / "journal.db")
+    look = words("runs", "events", found.run_id, "--content", "--journal", journal)
+    does = f"carry out, or take back, the plan that `{look}` shows"
+    refuse_strange(found.launch, what, trust=trust, does=does)
+
+
 def carry_out(asked: Asked, command: Command) -> int:
     """Do one thing with a project and return the exit code. A refusal is told, with what to do next."""
     return asyncio.run(_Carried(asked, command).out())
@@ -100,6 +114,8 @@ class _Carried:
             found = await Approval.look(root)
             if not self._command.anew and not found.run_id and found.error is None:
                 return self._never_begun(found)
+            if found.run_id:
+                _refuse_strange(found, root, trust=asked.trust)
             waits = self._command.anew and await self._plan_waits(root, found)
             kept = found.launch if waits or not self._command.anew else {}
             limits = {**(kept.get("limits") or {}), **({} if waits else asked.limits)}
@@ -138,7 +154,7 @@ class _Carried:
             made.planner,
             limits=limits_of(limits),
             by=who(asked.by),
-            launch={**made.launch, **({"limits": dict(limits)} if limits else {})},
+            launch=sealed({**made.launch, **({"limits": dict(limits)} if limits else {})}),
             on_step=self._steps,
         )
         try:

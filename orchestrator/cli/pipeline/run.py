@@ -21,6 +21,7 @@ from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.seal import sealed
 from orchestrator.errors import ConfigError
 from orchestrator.examples.pipeline import SPEC
 from orchestrator.journal.opening import journal_at
@@ -79,7 +80,7 @@ def run_spec(asked: Asked) -> int:
         json=asked.json,
         output=asked.output,
     )
-    launch = {"pipeline": asdict(spec), "cwd": str(Path.cwd())}
+    launch = sealed({"pipeline": asdict(spec), "cwd": str(Path.cwd())})
     return conducted(view, spec, launch, limits, lambda pipeline: pipeline.run(spec.spec, run_id=run_id))
 
 

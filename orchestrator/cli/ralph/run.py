@@ -22,6 +22,7 @@ from orchestrator.cli.run import error_json, logging_to, transition_json
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.seal import sealed
 from orchestrator.errors import ConfigError, RunError, RunExists, Suspended
 from orchestrator.examples.ralph import AGENTS, ANSWERS, REQUEST
 from orchestrator.journal.opening import journal_at
@@ -106,7 +107,7 @@ def run_request(asked: Asked) -> int:
     )
     launch = {"ralph": asdict(agents), "root": str(asked.root.absolute()), "cwd": str(Path.cwd())}
     launch["agents"] = list(view.agents)
-    staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=launch)
+    staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=sealed(launch))
 
     def begin(ralph: RalphOrchestrator) -> Awaitable[RalphResult]:
         if taken is None:

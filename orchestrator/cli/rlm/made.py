@@ -14,6 +14,7 @@ from orchestrator.cli.launch import Launch, Parts, price_of
 from orchestrator.cli.load import params_from
 from orchestrator.cli.model import model_of
 from orchestrator.cli.rlm.isolation import level_of
+from orchestrator.cli.seal import sealed
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
@@ -89,7 +90,7 @@ class Made:
             price=price_of(settings.prices),
             journal=journal,
             observers=observers,
-            launch=self.plain(),
+            launch=sealed(self.plain()),
         )
 
 

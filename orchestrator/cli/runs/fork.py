@@ -13,6 +13,7 @@ from orchestrator.cli.output import shown
 from orchestrator.cli.run import View, conducted, new_id
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.seal import refuse_strange
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Record
@@ -65,8 +66,10 @@ def fork_run(wanted: Wanted) -> int:
             f"after turn {origin.turn} run {origin.stored.run_id} has its answer: say with --prompt what comes next, "
             "or fork from an earlier --turn"
         )
+    created, name = origin.stored.created, f"run {origin.stored.run_id}"
+    refuse_strange(created.get("launch"), name, trust=wanted.instead.trust)
     launch = replace(
-        Launch.of(origin.stored.created),
+        Launch.of(created),
         forked_from={"run_id": origin.stored.run_id, "turn": origin.turn},
     )
     launch, parts = rebuilt(launch, origin.stored.run_id, wanted.instead)

@@ -19,6 +19,7 @@ from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.standing import standing
 from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.seal import refuse_strange
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.stored import StoredRun
@@ -78,6 +79,7 @@ def resume_run(wanted: Wanted) -> int:
 
 def _go_on(wanted: Wanted, found: Found) -> int:
     run_id = found.head.run_id
+    refuse_strange(found.stored.created.get("launch"), f"run {run_id}", trust=wanted.instead.trust)
     launch, parts = rebuilt(Launch.of(found.stored.created), run_id, wanted.instead)
     limits = _limits(wanted, found)
     by = who(wanted.by)
@@ -118,7 +120,7 @@ async def _open(store: Store, head: RunHead) -> Found:
 def _held(wanted: Wanted, found: Found) -> int:
     """Let a run that another process holds go on there, if somebody paused it. Raises ConfigError otherwise."""
     head = found.head
-    changed = wanted.instead != Instead() or wanted.limits
+    changed = wanted.instead != Instead(trust=wanted.instead.trust) or wanted.limits
     if head.status == "parked" and head.reason == "paused" and not changed:
         return post(
             Request(
