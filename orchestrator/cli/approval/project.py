@@ -165,7 +165,8 @@ class _Carried:
             if self._command.elsewhere is None:
                 return refusal.busy(held, asked.given, json=asked.json)
             return self._tell(await self._command.elsewhere(root), None)
-        except StoreDown as down:  # a look is possible where nothing can be written, not even what was recovered
+        except StoreDown as down:
+            # A look is possible where nothing can be written, not even what was recovered.
             if self._command.elsewhere is None or self._approval is not None:
                 raise
             complain(f"{down}; nothing can be done here, and this is how it was left:")
