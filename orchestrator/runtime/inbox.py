@@ -74,8 +74,10 @@ class Inbox:
             return False
         with contextlib.suppress(RunUnknown):
             for posted in await self._journal.inbox(run_id, run.inbox):
+                signal = (
+                    signal_of(posted) if posted.number > run.inbox else None
+                )  # two may have looked at once
                 run.inbox = max(run.inbox, posted.number)
-                signal = signal_of(posted)
                 if signal is not None:
                     run.mailbox.post(signal)
         return True

@@ -264,6 +264,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
             agents=self._agents,
             clock=self._clock,
             retry=self._retry,
+            look=self._control.deliver,
             answer=self._answer,
             host=self._host,
         )

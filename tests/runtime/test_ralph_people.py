@@ -16,6 +16,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.contract import OrchestratorStatus, Role
 from orchestrator.machines.ralph.model import State
 from orchestrator.machines.ralph.ports import AgentRequest, Question
+from orchestrator.runtime import inbox
 from tests.runtime.ralph_stage import World, markers, moves_of
 from tests.runtime.stage import until
 
@@ -207,6 +208,28 @@ async def test_messages_of_another_process_are_read_in_order_and_none_is_lost_be
     assert told == [[], ["and a manual"]]
     assert world.calls[-1].notes == ("use tabs",)
     assert result.outcome is Outcome.COMPLETED
+
+
+async def test_what_was_posted_before_a_boundary_is_read_at_it_however_seldom_anybody_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "POLL", 3600.0)
+    world = World(tmp_path / "s")
+    async with (
+        SqliteJournal(tmp_path / "journal.db") as journal,
+        SqliteJournal(tmp_path / "journal.db") as other,
+    ):
+        elsewhere = world.ralph(journal=other)
+
+        async def stops(request: AgentRequest) -> Any:
+            await elsewhere.stop(request.run_id, "enough for today")
+            return world.usual(request)
+
+        world.says[Role.EXECUTOR, "task-1"] = [stops]
+        result = await world.ralph(journal=journal).run_async("x", run_id="r")
+
+    assert (result.outcome, markers(result.session_path)["task-1"]) == (Outcome.CANCELLED, "P")
+    assert not world.of(Role.REVIEWER)
 
 
 async def _is_parked(journal: SqliteJournal) -> bool:

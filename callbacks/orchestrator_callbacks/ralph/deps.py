@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -28,6 +28,8 @@ class RalphDeps:
     clock: Clock
     retry: RetryPolicy
     """For what the network breaks: the state stays as it is (R11)."""
+    look: Callable[[str], Awaitable[object]]
+    """Hands a run, by its id, what was posted to it and what nobody has handed to it yet. Raises JournalError."""
     answer: Asks = None
     host: Any = None
     """The host's own handles: `AgentRequest.deps`."""

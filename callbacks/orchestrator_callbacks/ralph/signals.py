@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
-from orchestrator.errors import CancelRequested
+from orchestrator.errors import CancelRequested, JournalError
 from orchestrator.kernel.run import Signal
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 
 async def poll(run: RalphRun) -> None:
-    """Read what was posted. Raises CancelRequested where that is a stop; what came after it is not read."""
+    """Read what was posted until now. Raises CancelRequested where that is a stop; what came after it is not read."""
+    with contextlib.suppress(
+        JournalError
+    ):  # whoever listens tries it again; who writes tells of a store that is down
+        await run.deps.look(run.run_id)
     stop: Signal | None = None
     read = False
     while stop is None and (signal := run.mailbox.message()) is not None:
