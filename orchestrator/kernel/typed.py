@@ -283,6 +283,12 @@ class StateMachine(Generic[S, E, C]):
         *,
         breathe: bool = True,
     ) -> Ended[S, C]:
+        given: object = source
+        if not callable(given):
+            kind = type(given).__name__
+            raise ConfigError(
+                f"{self.name}: the event source is a {kind}; give a function of (state, context)"
+            )
         run: Run[Any, Any] = Run(walker.machine, run_id or secrets.token_hex(16), context, None)
         run.cursor = state_name(initial_state)
         if context is not None and _IN_USE.setdefault(id(context), run) is not run:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, cast
 
-from orchestrator.errors import EventError, Refused
+from orchestrator.errors import EventError, Refused, RunError
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.machine import Step
 from orchestrator.kernel.outcome import Ending, Outcome
@@ -78,7 +78,7 @@ class Walker(Driver):
         turns = skipped = 0
         while (state := run.cursor) not in ends:
             run.hook = "source"
-            event = source(machine.objects[state], ctx)
+            event = _asked(source, machine.objects[state], ctx)
             steps = machine.known.get((state, type(event)))
             if steps is None:
                 if hasattr(event, "__await__"):
@@ -139,3 +139,13 @@ class Walker(Driver):
             await self._closer.end(run)
         except Exception as late:  # noqa: BLE001 - the caller gets the first error
             self._report.failed(run, None, late)
+
+
+def _asked(source: Callable[[Any, Any], Any], state: Any, context: Any) -> Any:
+    """Return what the source gives. Raises RunError for one that is used up: a coroutine may raise no StopIteration."""
+    try:
+        return source(state, context)
+    except StopIteration as error:
+        raise RunError(
+            "the event source raised StopIteration; it gives None when there is no event left: next(events, None)"
+        ) from error

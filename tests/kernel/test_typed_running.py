@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import ConfigError, RunExists
+from orchestrator.errors import ConfigError, RunError, RunExists
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
@@ -101,6 +101,24 @@ def test_a_sync_run_refuses_an_async_source_before_it_does_anything(source: Any)
     notes = Notes()
     with pytest.raises(ConfigError, match=r"the event source is async; use `await machine\.arun\(\.\.\.\)`"):
         toy().run(Place.START, notes, source)
+    assert notes.lines == []
+
+
+def test_a_source_whose_events_are_used_up_is_told_to_give_none() -> None:
+    events = iter([Go()])
+    with pytest.raises(RunError, match=r"raised StopIteration; it gives None when there is no event left"):
+        toy().run(Place.START, Notes(), lambda place, notes: next(events))
+    left = iter([Go()])
+    assert toy().run(Place.START, Notes(), lambda place, notes: next(left, None)).reason == "stalled"
+
+
+@pytest.mark.parametrize("source", [None, [Go()], iter([Go()])])
+async def test_what_is_no_source_is_refused_before_anything_is_done(source: Any) -> None:
+    notes = Notes()
+    with pytest.raises(ConfigError, match=r"the event source is a .*; give a function of \(state, context\)"):
+        toy().run(Place.START, notes, source)
+    with pytest.raises(ConfigError, match="the event source is a"):
+        await toy().arun(Place.START, notes, source)
     assert notes.lines == []
 
 
