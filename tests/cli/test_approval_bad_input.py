@@ -237,7 +237,7 @@ def test_a_project_on_a_read_only_disk_can_be_looked_at_and_that_is_all(
         assert "read-only" in done.err or "cannot be opened for writing" in done.err
         assert len(done.err.splitlines()) == 1
         assert json.loads(cli("approval", look, "--json", *sealed).out)
-    for act in ("approve", "execute", "reject", "submit"):
+    for act in ("approve", "execute", "reject", "cancel", "pause", "submit"):
         done = cli("approval", act, *(["x", "--plan", str(shop.plan)] if act == "submit" else []), *sealed)
         assert (done.out, len(done.err.splitlines())) == ("", 1), (
             "nothing was done, and that is all that is said"

@@ -66,6 +66,13 @@ def test_what_was_understood_is_asked_about_with_how_sure_that_is() -> None:
     assert told(question=Question("Say it in other words."))[1:] == ["question: Say it in other words."]
 
 
+def test_work_whose_process_died_is_told_as_nobodys() -> None:
+    assert told(state=State.EXECUTING, crashed=True) == [
+        "state: Executing",
+        "at work: nobody; the process that worked on it ended before its work did",
+    ]
+
+
 def test_an_error_says_code_place_reason_and_the_way_out() -> None:
     error = {
         "code": "VAL-003",

@@ -126,7 +126,7 @@ def _ask(
             complain(f"asked {found.held}: it stops {then}")
         return found
 
-    return carry_out(asked, Command(work=here, elsewhere=partial(elsewhere)))
+    return carry_out(asked, Command(work=here, elsewhere=partial(elsewhere), asks=True))
 
 
 def _names(steps: str) -> tuple[str, ...]:

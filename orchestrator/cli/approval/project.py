@@ -73,6 +73,8 @@ class Command:
     """What the first Ctrl-C asks for."""
     elsewhere: Callable[[Path], Awaitable[Status]] | None = None
     """Done instead while another process works on the project; None: refused."""
+    asks: bool = False
+    """What is done elsewhere is to ask that process: of no use where there is none."""
     looks: bool = False
     """It is of use where nothing was ever submitted."""
     told: Callable[[Status], None] | None = None
@@ -167,7 +169,7 @@ class _Carried:
             return self._tell(await self._command.elsewhere(root), None)
         except StoreDown as down:
             # A look is possible where nothing can be written, not even what was recovered.
-            if self._command.elsewhere is None or self._approval is not None:
+            if self._command.elsewhere is None or self._command.asks or self._approval is not None:
                 raise
             complain(f"{down}; nothing can be done here, and this is how it was left:")
             return self._tell(await self._command.elsewhere(root), None)

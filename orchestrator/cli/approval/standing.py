@@ -74,6 +74,8 @@ def lines(status: Status, project: str | None, *, colour: bool = False) -> Itera
     yield painted(f"state: {status.state}", Paint.HEAD, colour=colour)
     if status.held:
         yield f"at work: {visible(status.held)}"
+    if status.crashed:
+        yield "at work: nobody; the process that worked on it ended before its work did"
     if status.request:
         yield f"request: {one_line(status.request)}"
     if status.plan is not None:

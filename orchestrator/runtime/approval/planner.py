@@ -8,7 +8,7 @@ things; what it says is checked like any plan, and a person approves it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -22,13 +22,14 @@ from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.intent import Extraction
 from orchestrator.machines.approval.path import path_faults
-from orchestrator.machines.approval.plan import PlanDraft
+from orchestrator.machines.approval.plan import Fingerprint, PlanDraft
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Request, Response, Usage
 from orchestrator.ports import LLM, Clock
 from orchestrator.retry import RetryPolicy, classify
 from orchestrator.runtime.approval.ground import Ground
+from orchestrator.runtime.approval.listing import MOST_FILES
 from orchestrator.runtime.approval.planning import intent_text
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.result import Result
@@ -211,7 +212,7 @@ def reading(ground: Ground) -> tuple[ToolSpec, ...]:
     @tool(effect="pure", timeout=30)
     async def list_files() -> list[str]:
         """List the files of the project with their sizes in bytes."""
-        return [f"{one.path} ({one.size})" for one in await ground.tree()]
+        return list(_listed(await ground.tree()))
 
     @tool(effect="pure", timeout=30, max_result_chars=0)
     async def read_file(path: str) -> str:
@@ -227,6 +228,13 @@ def reading(ground: Ground) -> tuple[ToolSpec, ...]:
         return found.text
 
     return (list_files, read_file)
+
+
+def _listed(tree: Sequence[Fingerprint]) -> Iterator[str]:
+    """Yield what a model is told of the files. That there may be more is never kept from it."""
+    yield from (f"{one.path} ({one.size})" for one in tree)
+    if len(tree) >= MOST_FILES:
+        yield f"Only {MOST_FILES} files are listed; there may be more, which read_file reads."
 
 
 def address_of(llm: object) -> tuple[str, int] | None:
@@ -264,7 +272,7 @@ def _prompt(request: PlanRequest, caps: PlanCaps) -> str:
     parts = [
         f"## Wanted\n\n{intent_text(request.intent)}",
         f"## Limits\n\n{most}",
-        "## Files\n\n" + ("\n".join(f"{one.path} ({one.size})" for one in request.tree) or "none"),
+        "## Files\n\n" + ("\n".join(_listed(request.tree)) or "none"),
     ]
     if request.previous is not None:
         draft = request.previous.model_dump_json(include={"goal", "steps"}, exclude_none=True)

@@ -25,6 +25,7 @@ from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.retry import Tried
 from orchestrator.runtime.approval.ground import Ground
+from orchestrator.runtime.approval.listing import MOST_FILES
 from orchestrator.runtime.approval.plan_file import PlanFile, read_plan
 from orchestrator.runtime.approval.planner import ModelPlanner, address_of
 from orchestrator.runtime.approval.planning import drafted, extracted
@@ -419,6 +420,22 @@ def test_a_request_says_nothing_of_the_keys_of_this_machine(
 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert KEY not in planner._prompt(PlanRequest(intent=INTENT), Ground(root).caps)
+
+
+async def test_a_model_is_told_that_a_long_list_of_files_may_not_be_all(root: Path) -> None:
+    from orchestrator.runtime.approval import planner
+
+    ground = Ground(root)
+    request = PlanRequest(intent=INTENT, tree=await ground.tree())
+    assert "there may be more" not in planner._prompt(request, ground.caps)
+    for number in range(MOST_FILES):
+        (root / f"{number}.txt").touch()
+    request = PlanRequest(intent=INTENT, tree=await ground.tree())
+    assert len(request.tree) == MOST_FILES
+    assert "Only 2000 files are listed; there may be more" in planner._prompt(request, ground.caps)
+    list_files, _ = planner.reading(ground)
+    listed = await list_files.call()
+    assert (len(listed), listed[-1].split(";")[0]) == (MOST_FILES + 1, "Only 2000 files are listed")
 
 
 async def test_every_answer_is_a_conversation_of_its_own(root: Path) -> None:
