@@ -74,9 +74,8 @@ class Inbox:
             return False
         with contextlib.suppress(RunUnknown):
             for posted in await self._journal.inbox(run_id, run.inbox):
-                signal = (
-                    signal_of(posted) if posted.number > run.inbox else None
-                )  # two may have looked at once
+                # Two may have looked at once: what the other one handed over is not handed over again.
+                signal = signal_of(posted) if posted.number > run.inbox else None
                 run.inbox = max(run.inbox, posted.number)
                 if signal is not None:
                     run.mailbox.post(signal)

@@ -96,9 +96,8 @@ class Session:
                 if (
                     (is_hopeless(error) and not self._found)
                     or time.monotonic() >= end
-                    or (
-                        pause and time.monotonic() < self.hurried_until
-                    )  # one whose connection is gone may try
+                    # Also in a hurry one whose connection is gone may try once.
+                    or (pause and time.monotonic() < self.hurried_until)
                     or self.stopping.wait(pause)
                 ):
                     raise unreachable(error, self.address) from error
