@@ -95,10 +95,10 @@ class Uptake:
         return taken
 
     async def keep(self) -> None:
-        """Go on taking up what others leave, until cancelled."""
+        """Go on taking up what others leave, until cancelled, or until `stop` where a placer's library swallows that."""
         clock = self._crew.clock
         due = clock.monotonic() + self._every
-        while True:
+        while not self._stopped:
             await asyncio.sleep(POLL)
             if self._closed():
                 continue

@@ -114,6 +114,8 @@ class Worker:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._driving: set[asyncio.Task[Any]] = set()
+        self._over = False
+        """Also for a reaper whose cancellation got lost in a library: `asyncio.wait_for` may lose one before 3.12."""
         self._parked: dict[str, bool] = {}
         self._known: dict[str, str] = {}
         """Engines of the journal -> names of those that are workers, "" for others."""
@@ -147,6 +149,7 @@ class Worker:
             await self._engine.__aexit__(kind, error, trace)
         finally:
             reaping, ceasing = self._tasks
+            self._over = True
             reaping.cancel()
             await asyncio.gather(reaping, ceasing, return_exceptions=True)
             if self._driving:  # they hand on what they leave, which takes the dispatcher
@@ -265,7 +268,7 @@ class Worker:
     async def _reap(self) -> None:
         """Give what dead workers had to others, as long as this one lives."""
         failed = ""
-        while True:
+        while not self._over:
             await asyncio.sleep(BEAT)
             try:
                 if await self._leads():

@@ -260,6 +260,25 @@ async def _one_run(dsn: str) -> str:
         return (await host.head("r")).status
 
 
+async def test_a_worker_ends_also_where_a_library_swallows_that_its_reaper_is_cancelled(
+    database: str,
+) -> None:
+    """As `asyncio.wait_for` may before Python 3.12, which connection pools use."""
+    reaping = asyncio.Event()
+
+    class Swallows(DbosDispatcher):
+        async def reap(self, living: frozenset[str]) -> int:
+            reaping.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return 0
+            raise AssertionError
+
+    async with PostgresJournal(database, name="w1") as journal, Worker(agent(journal), Swallows(database)):
+        await reaping.wait()
+
+
 async def test_a_run_that_lost_its_journal_goes_on_once_the_server_is_back(server: Cluster) -> None:
     """Else it would be held, for as long as the worker lives, by a worker that does not carry it."""
     dsn, model = server.database(), Held()
