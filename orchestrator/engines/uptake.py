@@ -95,7 +95,7 @@ class Uptake:
         return taken
 
     async def keep(self) -> None:
-        """Go on taking up what others leave, until cancelled, or until `stop` where a placer's library swallows that."""
+        """Go on taking up what others leave, until cancelled, or until `stop` where a library swallows that."""
         clock = self._crew.clock
         due = clock.monotonic() + self._every
         while not self._stopped:
