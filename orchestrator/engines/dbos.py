@@ -38,6 +38,9 @@ _OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 _POLL = 0.1
 _AWAY = 20.0
 """Seconds that a connection is waited for, so that whoever waits for one of the pool is not refused."""
+_FROZEN = 10.0
+"""Seconds after which the server ends a session that stopped between two statements: what it had locked keeps others
+waiting, all of them perhaps, for as long as its process is frozen. DBOS's own 60 are for connections that it makes."""
 _ANY = 1_000_000
 _KEPT = 3600.0
 """Seconds that what is over stays in DBOS's tables."""
@@ -139,7 +142,7 @@ class DbosDispatcher:
             ends = time.monotonic() + _AWAY
             while not self._over.is_set():
                 try:
-                    return dialect.connect(*given, **named)
+                    return _bounded(dialect.connect(*given, **named))
                 except dialect.dbapi.OperationalError:
                     if not self._launched or time.monotonic() >= ends:
                         raise
@@ -249,6 +252,7 @@ class DbosDispatcher:
         key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), signed=True)
         try:
             async with await psycopg.AsyncConnection.connect(self._address.secret, connect_timeout=10) as db:
+                await db.execute(_bound())
                 await db.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
                 yield
         except psycopg.Error as error:
@@ -285,7 +289,20 @@ class DbosDispatcher:
             application_name=APPLICATION,
             retry_connection_errors=False,
             lazy=True,
+            sys_db_idle_transaction_timeout_sec=_FROZEN,
         )
+
+
+def _bound() -> bytes:
+    return b"SET idle_in_transaction_session_timeout = %d" % (_FROZEN * 1000)
+
+
+def _bounded(db: Any) -> Any:
+    """Return a new connection on which nobody can be frozen for long."""
+    with db.cursor() as cursor:
+        cursor.execute(_bound())
+    db.commit()
+    return db
 
 
 def registered(library: Any) -> None:

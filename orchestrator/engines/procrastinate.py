@@ -150,6 +150,7 @@ class ProcrastinateDispatcher:
         connector = self._library.PsycopgConnector(
             conninfo=self._address.secret,
             kwargs={"options": f"-c search_path={self._schema}"},
+            configure=_one_by_one,
             name=_POOL,
             min_size=1,
             max_size=8,
@@ -180,6 +181,15 @@ class ProcrastinateDispatcher:
 
     def _said(self, error: Exception) -> str:
         return hidden(f"{type(error).__name__}: {error}".split("\n", 1)[0], self._address)
+
+
+async def _one_by_one(db: Any) -> None:
+    """Let each statement stand for itself.
+
+    Frozen between one and its commit, a worker would keep a job locked, and whoever tells of such a run waiting: the
+    sweeps of all the others, for as long as it is frozen.
+    """
+    await db.set_autocommit(True)
 
 
 def _not_ours(record: logging.LogRecord) -> bool:

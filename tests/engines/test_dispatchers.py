@@ -98,6 +98,45 @@ async def test_a_slice_that_waits_is_one_however_often_it_is_submitted(kind: str
     assert work.driven["r", 7] == 1
 
 
+LOCKING = {
+    "dbos": "UPDATE orchestrator_dbos.workflow_status SET status = status",
+    "procrastinate": "UPDATE orchestrator_procrastinate.procrastinate_jobs SET status = status",
+}
+
+
+@each
+async def test_a_process_that_is_frozen_between_two_statements_keeps_nobody_waiting(
+    kind: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has locked what it wrote last: a sweep that tells of the same run waited for as long as it was frozen."""
+    monkeypatch.setattr(dbos, "_FROZEN", 0.3)
+    async with started(kind, database, Work(held=True), slots=1) as one:
+        await one.submit("r", 0)
+        await one.submit("s", 0)
+        frozen = await _stopped_in_the_middle(one, LOCKING[kind])
+        other = KINDS[kind](database)
+        await asyncio.wait_for(other.submit("s", 0), 30)
+        await other.stop()
+        await frozen()
+
+
+async def _stopped_in_the_middle(one: Any, statement: str) -> Callable[[], Any]:
+    """Do what locks rows on a connection of a dispatcher's own, and nothing after it; return what gives it back."""
+    if isinstance(one, ProcrastinateDispatcher):
+        pool = one._app.connector.pool
+        db = await pool.getconn()
+        await db.execute(statement)
+        return lambda: pool.putconn(db)
+    connection = await asyncio.to_thread(one._pool.connect)
+    await asyncio.to_thread(connection.exec_driver_sql, statement)
+
+    async def back() -> None:
+        await asyncio.to_thread(connection.invalidate)
+        await asyncio.to_thread(connection.close)
+
+    return back
+
+
 @each
 async def test_a_run_that_got_further_is_something_new_and_one_left_where_it_was_is_driven_again(
     kind: str, database: str
