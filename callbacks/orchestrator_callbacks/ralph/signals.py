@@ -12,9 +12,8 @@ from orchestrator_callbacks.ralph.deps import RalphRun
 
 async def poll(run: RalphRun) -> None:
     """Read what was posted until now. Raises CancelRequested where that is a stop; what came after it is not read."""
-    with contextlib.suppress(
-        JournalError
-    ):  # whoever listens tries it again; who writes tells of a store that is down
+    # Where it cannot be read now, whoever listens tries it again, and who writes tells of a store that is down.
+    with contextlib.suppress(JournalError):
         await run.deps.look(run.run_id)
     stop: Signal | None = None
     read = False

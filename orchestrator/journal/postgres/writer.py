@@ -87,9 +87,8 @@ class Writer(WriterThread[Db]):
             return wait
         if wait is not None:
             self._presence.postpone()
-            with contextlib.suppress(
-                JournalError
-            ):  # the next job tells of it, or the next beat comes through
+            # Where this fails, the next job tells of it, or the next beat comes through.
+            with contextlib.suppress(JournalError):
                 self._session.run(self._presence.write, 0.0)
                 while self._owed:
                     self._session.run(self._owed[0].work, 0.0)
