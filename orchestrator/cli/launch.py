@@ -213,8 +213,6 @@ class Instead:
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
     mcp_env: tuple[str, ...] = ()
-    trust: bool = False
-    """It may be a run that somebody else began."""
 
 
 def rebuilt(launch: Launch, run_id: str, instead: Instead) -> tuple[Launch, Parts]:

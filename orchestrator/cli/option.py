@@ -386,5 +386,5 @@ class Other:
 
         several = {"tools": self.tool, "mcp": self.mcp, "mcp_env": self.mcp_env}
         others = {name: tuple(given or ()) for name, given in several.items()}
-        instead = Instead(model=self.model, base_url=self.base_url, trust=self.trust, **others)
-        return {"instead": instead, "limits": tuple(self.limit or ())}
+        instead = Instead(model=self.model, base_url=self.base_url, **others)
+        return {"instead": instead, "limits": tuple(self.limit or ()), "trust": self.trust}

@@ -31,6 +31,8 @@ class Wanted:
     turn: int | None = None
     prompt: str | None = None
     limits: tuple[str, ...] = ()
+    trust: bool = False
+    """It may be a run that somebody else began."""
     run_id: str | None = None
     log: Path | None = None
     json: bool = False
@@ -67,7 +69,7 @@ def fork_run(wanted: Wanted) -> int:
             "or fork from an earlier --turn"
         )
     created, name = origin.stored.created, f"run {origin.stored.run_id}"
-    refuse_strange(created.get("launch"), name, trust=wanted.instead.trust)
+    refuse_strange(created.get("launch"), name, trust=wanted.trust)
     launch = replace(
         Launch.of(created),
         forked_from={"run_id": origin.stored.run_id, "turn": origin.turn},

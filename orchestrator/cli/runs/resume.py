@@ -41,6 +41,8 @@ class Wanted:
     run: str | None
     instead: Instead
     limits: tuple[str, ...] = ()
+    trust: bool = False
+    """It may be a run that somebody else began."""
     by: str | None = None
     log: Path | None = None
     json: bool = False
@@ -79,7 +81,7 @@ def resume_run(wanted: Wanted) -> int:
 
 def _go_on(wanted: Wanted, found: Found) -> int:
     run_id = found.head.run_id
-    refuse_strange(found.stored.created.get("launch"), f"run {run_id}", trust=wanted.instead.trust)
+    refuse_strange(found.stored.created.get("launch"), f"run {run_id}", trust=wanted.trust)
     launch, parts = rebuilt(Launch.of(found.stored.created), run_id, wanted.instead)
     limits = _limits(wanted, found)
     by = who(wanted.by)
@@ -120,7 +122,7 @@ async def _open(store: Store, head: RunHead) -> Found:
 def _held(wanted: Wanted, found: Found) -> int:
     """Let a run that another process holds go on there, if somebody paused it. Raises ConfigError otherwise."""
     head = found.head
-    changed = wanted.instead != Instead(trust=wanted.instead.trust) or wanted.limits
+    changed = wanted.instead != Instead() or wanted.limits
     if head.status == "parked" and head.reason == "paused" and not changed:
         return post(
             Request(
