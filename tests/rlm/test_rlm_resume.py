@@ -407,9 +407,8 @@ async def test_a_run_that_is_paused_after_a_states_work_and_resumed_elsewhere_do
     assert not any(AGAIN in message.text for message in done.messages)
 
 
-@pytest.mark.parametrize("at", [1, 2])
-async def test_calls_before_or_after_a_pause_run_once_and_nobody_is_asked(at: int) -> None:
-    journal, runs = MemoryJournal(), list[int]()
+def paying(runs: list[int]) -> tuple[Any, Callable[[Request], Any]]:
+    """An irreversible tool that notes what it paid, and a model that has it pay once."""
 
     @tool(effect="irreversible")
     async def pay(amount: int) -> str:
@@ -420,6 +419,13 @@ async def test_calls_before_or_after_a_pause_run_once_and_nobody_is_asked(at: in
     def model(request: Request) -> Any:
         return "done" if request.messages[-1].role == "tool" else call("pay", amount=5)
 
+    return pay, model
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_calls_before_or_after_a_pause_run_once_and_nobody_is_asked(at: int) -> None:
+    journal, runs = MemoryJournal(), list[int]()
+    pay, model = paying(runs)
     await paused_at(journal, at, model, mode="tools", tools=[pay])
     done = await rlm(journal, model, mode="tools", tools=[pay]).resume("r")
     assert (done.output, runs) == ("done", [5])
@@ -427,15 +433,7 @@ async def test_calls_before_or_after_a_pause_run_once_and_nobody_is_asked(at: in
 
 async def test_calls_that_a_pause_kept_from_beginning_run_without_anybodys_word() -> None:
     journal, runs = MemoryJournal(), list[int]()
-
-    @tool(effect="irreversible")
-    async def pay(amount: int) -> str:
-        """Pay."""
-        runs.append(amount)
-        return "paid"
-
-    def model(request: Request) -> Any:
-        return "done" if request.messages[-1].role == "tool" else call("pay", amount=5)
+    pay, model = paying(runs)
 
     class Pauses:
         async def enter_prompting(self, run: Any) -> None:
