@@ -103,8 +103,8 @@ def test_a_run_uses_the_tools_of_a_server_and_arguments_are_checked_before_they_
     assert results(result) == [
         ("5", False),
         ("kept", False),
-        ('{"error":"amount: \'much\' is not of type \'number\'","type":"BadArguments"}', True),
-        ('{"error":"\'amount\' is a required property","type":"BadArguments"}', True),
+        (r'{"error":"amount: \"much\" is not of type \"number\"","type":"BadArguments"}', True),
+        (r'{"error":"\"amount\" is a required property","type":"BadArguments"}', True),
         ('{"error":"Error executing tool broken: the till is empty","type":"ToolFailed"}', True),
         ("paid 5", False),
     ]

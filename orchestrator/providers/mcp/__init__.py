@@ -34,6 +34,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.json_schema import UnusablePattern
 from orchestrator.providers.mcp.answer import SessionLost, text_of
 from orchestrator.providers.mcp.offer import Offer, declared
 from orchestrator.providers.mcp.session import Keeper, Session, Unreachable
@@ -164,7 +165,7 @@ class McpServer:
     def _declare(self, tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
         chosen = {key: self._options.get(key) for key in ("prefix", "include", "exclude", "effects")}
         self._offers = declared(self.name, tools, **chosen)  # type: ignore[arg-type]  # absent is None
-        return tuple(self._spec(offer) for offer in self._offers)
+        return tuple(spec for offer in self._offers if (spec := self._spec(offer)) is not None)
 
     def _look_again(self, tools: Iterable[Tool]) -> None:
         """Compare what a server lists in a later session: a difference is logged and ignored."""
@@ -175,7 +176,9 @@ class McpServer:
                 self.name,
             )
 
-    def _spec(self, offer: Offer) -> ToolSpec:
+    def _spec(self, offer: Offer) -> ToolSpec | None:
+        """Return the tool, or None, with a warning, for one whose arguments cannot be checked in linear time."""
+
         async def call(context: ToolContext, /, **arguments: Any) -> str:
             return text_of(await self._call(context, offer, arguments))
 
@@ -190,6 +193,9 @@ class McpServer:
                 max_result_chars=self._options.get("max_result_chars", 20_000),
             )
         except ConfigError as error:
+            if isinstance(error.__cause__, UnusablePattern):
+                _log.warning("MCP server %r: the tool is left out: %s", self.name, error)
+                return None
             hint = f"leave it out with exclude=[{offer.theirs!r}]"
             raise ConfigError(f"MCP server {self.name!r}: {error}; {hint}") from error
 
