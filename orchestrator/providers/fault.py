@@ -13,8 +13,8 @@ library in a version or under a name of their own, and none of them is imported 
 Two things are not obvious:
 
 - A context that is too long has a code at OpenAI (`context_length_exceeded`) and a type at llama.cpp
-  (`exceed_context_size_error`). Anthropic, Gemini, Mistral, vLLM, xAI and DeepSeek have neither, and answer as to any
-  bad request. Only there, and only for the statuses 400, 413 and 422, the sentences they document are recognised.
+  (`exceed_context_size_error`). Most others, and the gateways before them, have neither, and answer as to any bad
+  request. Only there, and only for the statuses 400, 413 and 422, the sentences that they write are recognised.
 - A delay of 0 or a date that is past says nothing: one provider sends `retry-after-ms: 0` beside `retry-after: 1`. The
   policy's own backoff is used instead.
 """
@@ -40,6 +40,7 @@ _KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
         "context_length_exceeded",
         "exceed_context_size_error",
         "model_context_window_exceeded",
+        "contextwindowexceedederror",  # LiteLLM
     ),
     "content_filter": (
         "content_filter",
@@ -127,15 +128,33 @@ _SENTENCES = {
 }
 
 _TOO_LONG = re.compile(
-    r"prompt is too long"  # Anthropic
-    r"|exceed context limit"  # Anthropic, input and max_tokens together
-    r"|maximum (?:context|prompt) length"  # vLLM, DeepSeek, Mistral, OpenRouter; xAI
-    r"|input token count .*exceeds the maximum number of tokens"  # Gemini
+    r"ContextWindowExceededError"  # LiteLLM's proxy, before what its provider said
+    r"|prompt (?:is )?too long"  # Anthropic, Fireworks; Z.ai
+    r"|exceed(?:s|ed)? context limit"  # Anthropic, input and max_tokens together
+    r"|maximum (?:context|prompt) (?:length|limit)"  # OpenAI, Azure, vLLM, DeepSeek, Mistral, OpenRouter; xAI
+    r"|exceeds the (?:context window|available context size|maximum allowed input length)"  # OpenAI; llama.cpp
+    r"|exceeds? (?:the |your )?context (?:length|window)|context window exceeds"  # Ollama, llama-cpp-python; MiniMax
+    r"|(?:longer|greater) than the (?:model's )?context length"  # SGLang, LM Studio
+    r"|input token count .{0,200}exceeds the maximum number of tokens"  # Gemini
+    r"|Input tokens exceed the configured limit"  # Azure
+    r"|Input is too long for requested model"  # Bedrock
+    r"|too many (?:prompt|input) tokens"
+    r"|prompt token count of \d+ exceeds the limit"  # GitHub Copilot
+    r"|exceeded model token limit"  # Moonshot
+    r"|reduce the length of the (?:messages|prompt)"  # Groq, Cerebras
+    r"|inputs`? tokens \+ `?max_new_tokens`? must be"  # Text Generation Inference, Together
+    r"|Range of input length should be",  # DashScope
+    re.IGNORECASE,
 )
+_NOT_TOO_LONG = "string_above_max_length"
+"""A code of OpenAI for one argument that is too long, which LiteLLM takes for the whole prompt."""
 _TOO_LONG_AT = frozenset((None, 400, 413, 422))
 _CONTENT_TOO_LARGE = 413
+_DIGITS = 3
 _FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
 _LONGEST = 500
+_READ = 10_000
+"""Characters of a message in which a sentence is looked for."""
 _DEEPEST_CAUSE = 10
 _SHORTEST_KEY = 10
 
@@ -236,7 +255,9 @@ def _words(problem: Mapping[str, Any]) -> list[str]:
 def _number(problem: Mapping[str, Any]) -> int | None:
     """Return the HTTP status that an error names itself: behind a 200, or inside a stream."""
     for value in (problem.get("status"), problem.get("code")):
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        number = (
+            int(value) if isinstance(value, str) and value.isdecimal() and len(value) == _DIGITS else value
+        )
         if _is_error(number):
             return number
     return None
@@ -255,7 +276,10 @@ def _message(problem: Mapping[str, Any], body: object) -> str:
     if isinstance(found, str):
         return found
     if found:
-        return json.dumps(found, ensure_ascii=False, default=str)
+        with suppress(
+            ValueError, TypeError, RecursionError
+        ):  # too many digits, a key that is no text, too deep
+            return json.dumps(found, ensure_ascii=False, default=str)
     return body if isinstance(body, str) and "<" not in body else ""  # a page of a proxy helps nobody
 
 
@@ -265,12 +289,17 @@ def _kind(status: int | None, words: Sequence[str], message: str) -> str:
     for word in words:
         if word in _KIND_OF_WORD:
             return _KIND_OF_WORD[word]
-    if status in _TOO_LONG_AT and _TOO_LONG.search(message):
+    if status in _TOO_LONG_AT and _is_too_long(message):
         return "context_length"
     if status is not None:
         return classify(LLMError("", status=status)).kind
     # It failed; where it blames nobody else, it was the server.
     return "client_error" if any(word in _REQUESTS_FAULT for word in words) else "server_error"
+
+
+def _is_too_long(message: str) -> bool:
+    beginning = message[:_READ]
+    return _NOT_TOO_LONG not in beginning and _TOO_LONG.search(beginning) is not None
 
 
 def _sentence(status: int | None, problem: Mapping[str, Any], message: str) -> str:

@@ -80,8 +80,8 @@ SENTENCE = (
         ("openai", "streamed", 200, EVENTS, (b"", delta("x" * 9_000).encode()), SENTENCE),
         ("openai", "whole", 500, JSON, (b'{"error": {"message": "',), "server_error 500 True"),
         ("anthropic", "whole", 400, JSON, (b"bad: ",), "client_error 400 False"),
-        ("mcp", "whole", 200, JSON, (TEXT,), "MCP server '127.0.0.1' cannot be used: "),
-        ("mcp", "whole", 200, EVENTS, (b"data: ",), "MCP server '127.0.0.1' cannot be used: "),
+        ("mcp", "whole", 200, JSON, (TEXT,), "MCP"),
+        ("mcp", "whole", 200, EVENTS, (b"data: ",), "MCP"),
     ],
 )
 async def test_a_bomb_of_1_gb_takes_less_memory_than_twice_the_limit(

@@ -39,6 +39,7 @@ from orchestrator.providers.mcp.answer import SessionLost, text_of
 from orchestrator.providers.mcp.offer import Offer, declared
 from orchestrator.providers.mcp.session import Keeper, Session, Unreachable
 from orchestrator.providers.mcp.transport import Http, Stdio
+from orchestrator.providers.size_limit import DEFAULT_BYTES, check_limit
 from orchestrator.toolspec import Effect, ToolContext, ToolSpec
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class McpOptions(TypedDict, total=False):
     """How long a server may take until its tools are known; 30."""
     max_result_chars: int
     """Longer results are cut and marked; 20,000, and 0 is no limit."""
+    max_message_bytes: int
+    """How much is read of one message, after decompression; 32 MiB, and 0 is no limit. A longer one fails its call."""
 
 
 class McpServer:
@@ -107,7 +110,8 @@ class McpServer:
         """
         if not command.strip() or "\0" in "".join((command, *args)):
             raise ConfigError(f"{command!r} is no command that could be started")
-        return cls(Stdio(command, args, _plain(env), None if cwd is None else Path(cwd)), **options)
+        folder = None if cwd is None else Path(cwd)
+        return cls(Stdio(command, args, _plain(env), folder, _message_limit(options)), **options)
 
     @classmethod
     def http(cls, url: str, *, headers: Texts | None = None, **options: Unpack[McpOptions]) -> Self:
@@ -121,7 +125,7 @@ class McpServer:
             raise ConfigError(
                 f"{url!r} is no address of an MCP server; it begins with http:// or https:// and a host"
             )
-        return cls(Http(url, _plain(headers)), **options)
+        return cls(Http(url, _plain(headers), _message_limit(options)), **options)
 
     @classmethod
     def parse(cls, text: str, **options: Unpack[McpOptions]) -> Self:
@@ -226,6 +230,10 @@ def _plain(texts: Texts | None) -> dict[str, str]:
     return {
         key: text.get_secret_value() if isinstance(text, SecretStr) else text for key, text in known.items()
     }
+
+
+def _message_limit(options: McpOptions) -> int:
+    return check_limit("max_message_bytes", options.get("max_message_bytes", DEFAULT_BYTES))
 
 
 def _seconds(name: str, value: float) -> float:
