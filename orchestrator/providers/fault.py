@@ -24,7 +24,6 @@ from __future__ import annotations
 import email.utils
 import json
 import math
-import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from orchestrator.errors import LLMError
+from orchestrator.providers.context_length import is_context_too_long
 from orchestrator.retry import classify
 
 _KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
@@ -127,34 +127,11 @@ _SENTENCES = {
     "auth": "there are no credentials to call the provider with",
 }
 
-_TOO_LONG = re.compile(
-    r"ContextWindowExceededError"  # LiteLLM's proxy, before what its provider said
-    r"|prompt (?:is )?too long"  # Anthropic, Fireworks; Z.ai
-    r"|exceed(?:s|ed)? context limit"  # Anthropic, input and max_tokens together
-    r"|maximum (?:context|prompt) (?:length|limit)"  # OpenAI, Azure, vLLM, DeepSeek, Mistral, OpenRouter; xAI
-    r"|exceeds the (?:context window|available context size|maximum allowed input length)"  # OpenAI; llama.cpp
-    r"|exceeds? (?:the |your )?context (?:length|window)|context window exceeds"  # Ollama, llama-cpp-python; MiniMax
-    r"|(?:longer|greater) than the (?:model's )?context length"  # SGLang, LM Studio
-    r"|input token count .{0,200}exceeds the maximum number of tokens"  # Gemini
-    r"|Input tokens exceed the configured limit"  # Azure
-    r"|Input is too long for requested model"  # Bedrock
-    r"|too many (?:prompt|input) tokens"
-    r"|prompt token count of \d+ exceeds the limit"  # GitHub Copilot
-    r"|exceeded model token limit"  # Moonshot
-    r"|reduce the length of the (?:messages|prompt)"  # Groq, Cerebras
-    r"|inputs`? tokens \+ `?max_new_tokens`? must be"  # Text Generation Inference, Together
-    r"|Range of input length should be",  # DashScope
-    re.IGNORECASE,
-)
-_NOT_TOO_LONG = "string_above_max_length"
-"""A code of OpenAI for one argument that is too long, which LiteLLM takes for the whole prompt."""
 _TOO_LONG_AT = frozenset((None, 400, 413, 422))
 _CONTENT_TOO_LARGE = 413
 _DIGITS = 3
 _FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
 _LONGEST = 500
-_READ = 10_000
-"""Characters of a message in which a sentence is looked for."""
 _DEEPEST_CAUSE = 10
 _SHORTEST_KEY = 10
 
@@ -218,7 +195,7 @@ def of_cut(partial: str) -> LLMError:
 def holds_error(body: object) -> bool:
     """Say whether a body, or an event of a stream, is an error object, whatever its HTTP status was."""
     if isinstance(body, list):
-        return len(body) == 1 and holds_error(body[0])
+        return len(body) == 1 and isinstance(body[0], Mapping) and holds_error(body[0])
     if not isinstance(body, Mapping):
         return False
     return bool(body.get("error")) or "error" in (body.get("type"), body.get("object"))
@@ -289,17 +266,12 @@ def _kind(status: int | None, words: Sequence[str], message: str) -> str:
     for word in words:
         if word in _KIND_OF_WORD:
             return _KIND_OF_WORD[word]
-    if status in _TOO_LONG_AT and _is_too_long(message):
+    if status in _TOO_LONG_AT and is_context_too_long(message):
         return "context_length"
     if status is not None:
         return classify(LLMError("", status=status)).kind
     # It failed; where it blames nobody else, it was the server.
     return "client_error" if any(word in _REQUESTS_FAULT for word in words) else "server_error"
-
-
-def _is_too_long(message: str) -> bool:
-    beginning = message[:_READ]
-    return _NOT_TOO_LONG not in beginning and _TOO_LONG.search(beginning) is not None
 
 
 def _sentence(status: int | None, problem: Mapping[str, Any], message: str) -> str:
