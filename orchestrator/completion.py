@@ -110,7 +110,8 @@ def _loaded(text: str) -> tuple[Any, ...]:
 
 
 _OPENING = re.compile(r"[\[{]")
-_MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*+(?P<end>"?)|[\[\]{}]', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
 _STEP = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
@@ -119,7 +120,7 @@ def _balanced(text: str) -> Iterator[str]:
     position = 0
     while opening := _OPENING.search(text, position):
         depth = 0
-        for mark in _MARK.finditer(text, opening.start()):
+        for mark in _marks(text, opening.start()):
             depth += _STEP.get(mark[0], 0)
             if not depth:
                 position = mark.end()
@@ -127,6 +128,15 @@ def _balanced(text: str) -> Iterator[str]:
                 break
         else:
             return  # cut off
+
+
+def _marks(text: str, position: int) -> Iterator[re.Match[str]]:
+    """Yield brackets outside of strings, and strings; a quote that is never closed begins none."""
+    for mark in _MARK.finditer(text, position):
+        if mark["end"] == "":  # searched to the end of the text, and not again for each quote behind it
+            yield from _BRACKET.finditer(text, mark.start())
+            return
+        yield mark
 
 
 def error_payload(text: str) -> str | None:

@@ -15,7 +15,7 @@ SENTENCES = {
     "Anthropic with output": "input length and `max_tokens` exceed context limit: 174167 + 64000 > 200000",
     "Bedrock": "The model returned the following errors: Input is too long for requested model.",
     "Gemini": "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).",
-    "Mistral": "Prompt contains 152960 tokens and 0 draft tokens, too large for model with 131072 maximum context length",
+    "Mistral": "Prompt contains 152960 tokens, too large for model with 131072 maximum context length",
     "xAI": "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
     "OpenRouter": "This endpoint's maximum context length is 32768 tokens. However, you requested about 42832 tokens",
     "vLLM": "Input length (265330) exceeds model's maximum context length (262144).",
@@ -24,7 +24,7 @@ SENTENCES = {
         "OpenAIException - too much"
     ),
     "Groq": "Please reduce the length of the messages or completion.",
-    "Cerebras": "Please reduce the length of the messages or completion. Current length is 132784 while limit is 131000",
+    "Cerebras": "Please reduce the length of the messages or completion. Current length is 132784",
     "llama.cpp": "the request exceeds the available context size. try increasing the context size",
     "llama-cpp-python": "Requested tokens (2065) exceed context window of 1800",
     "Ollama": "the input length exceeds the context length",
@@ -55,8 +55,8 @@ def test_a_context_that_is_too_long_is_recognised(sentence: str) -> None:
         (
             400,
             (
-                "litellm.ContextWindowExceededError: Invalid 'tools[1].function.description': string too long. Expected a "
-                "string with maximum length 1024 (string_above_max_length)"
+                "litellm.ContextWindowExceededError: Invalid 'tools[1].function.description': string too long. "
+                "Expected a string with maximum length 1024 (string_above_max_length)"
             ),
             "client_error",
         ),
