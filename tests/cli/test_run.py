@@ -159,7 +159,7 @@ def test_the_log_can_be_kept_and_reported(cli: Cli, folder: Path) -> None:
 
 
 def test_text_that_would_drive_the_terminal_or_no_encoding_holds_is_harmless(cli: Cli) -> None:
-    assert "half a character: ?, and ?[31mred\n" in cli(*ASK, "python:models:surrogate").out
+    assert "half a character: ?, and \\x1b[31mred\n" in cli(*ASK, "python:models:surrogate").out
     done = cli(*ASK, "python:models:surrogate", "--json")
     told = json.loads(done.out)
     assert (told["outcome"], told["output"]) == ("completed", "half a character: ?, and \x1b[31mred")

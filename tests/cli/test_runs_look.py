@@ -230,7 +230,7 @@ def test_a_failure_is_named(cli: Cli, folder: Path) -> None:
     record(tape)
     done = cli("runs", "show", "run-1", *AT)
     assert "status        ended: failed (llm_error)" in done.out
-    assert "error         LLMError: down?[31m" in done.out
+    assert "error         LLMError: down\\x1b[31m" in done.out
 
 
 async def _held(tape: Tape, cli: Cli, *arguments: str) -> Any:
