@@ -138,7 +138,7 @@ def test_show_has_where_it_stands_what_it_waits_for_and_the_commands(cli: Cli, f
     assert "status        parked (approval)" in done.out
     assert "state         process_tools, turn 1" in done.out
     assert "1:0  pay  may this call run?" in done.out
-    assert 'arguments  {"sum": 1}' in done.out
+    assert "      sum = 1\n" in done.out
     assert f"digest     {digest}" in done.out
     assert re.search(r"expires    \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, in (4m 5\d|5m 00)s", done.out)
     command = (

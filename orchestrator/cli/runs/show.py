@@ -36,10 +36,12 @@ class Shown:
     now: float
     engine: Seen | None
     """It takes the run up by itself, where nobody holds it."""
+    full: bool
+    """Show the calls that it asks about whole."""
 
 
-def show_run(name: str, *, json: bool, journal: Address | None) -> int:
-    """Print one run."""
+def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> int:
+    """Print one run; with `full`, the calls that it asks about are not cut."""
 
     async def work(store: Store) -> int:
         head = await store.run(name)
@@ -50,7 +52,7 @@ def show_run(name: str, *, json: bool, journal: Address | None) -> int:
         now = time.time()
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
-        found = Shown(store, head, story, unread, below, now, engine)
+        found = Shown(store, head, story, unread, below, now, engine, full)
         if json:
             say_json(_plain(found))
         else:
@@ -118,7 +120,8 @@ def _error(story: Story) -> str:
 def _questions(found: Shown) -> Iterator[str]:
     for one in found.story.questions.values():
         again = resumption(found.store, found.story)
-        yield from question.told(found.store, found.head.run_id, one, found.unread, found.now, again)
+        told = question.told
+        yield from told(found.store, found.head.run_id, one, found.unread, found.now, again, full=found.full)
 
 
 def _times(story: Story) -> list[str]:
