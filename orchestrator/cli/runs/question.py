@@ -129,11 +129,9 @@ def _call(store: Store, run_id: str, question: Question, *, full: bool) -> Itera
         yield f"          {complete(store, run_id)}"
     yield from (f"      {line}" for line in view.lines)
     if (verdict := question.verdict) is not None:
-        yield shown(
-            f"      rule       {verdict.guard}: observed {verdict.observed}, limit {verdict.limit} {verdict.detail}".rstrip(),
-            _LONGEST,
-            keep="",
-        )
+        detail = f", {verdict.detail}" if verdict.detail else ""
+        said = f"{verdict.guard}: observed {verdict.observed}, limit {verdict.limit}{detail}"
+        yield f"      rule       {shown(said, _LONGEST, keep='')}"
     if question.notice:
         yield f"      notice     {shown(question.notice, _LONGEST, keep='')}"
     if not view.hidden:
