@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any, TextIO, cast
+from typing import IO, Any, TextIO, cast
 
 from orchestrator.escape import KEPT, escape
 
@@ -50,6 +50,15 @@ class _Wrapper(io.TextIOBase):
         """The encoding of the stream behind."""
         return getattr(self.stream, "encoding", None) or "utf-8"
 
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """What the stream behind does with characters that its encoding lacks."""
+        return self.stream.errors
+
+    def reconfigure(self, **options: Any) -> None:
+        """Change encoding, errors or buffering of the stream behind."""
+        cast("io.TextIOWrapper", self.stream).reconfigure(**options)
+
     def fileno(self) -> int:
         """Return the descriptor of the stream behind."""
         return self.stream.fileno()
@@ -73,9 +82,29 @@ class _Wrapper(io.TextIOBase):
 class EscapingStream(_Wrapper):
     """A text stream that escapes all that is written to it, except `Styled` text."""
 
+    @property
+    def buffer(self) -> io.BufferedIOBase:
+        """A stream of bytes for code that wants one; they are escaped as well."""
+        return _Bytes(self)
+
     def write(self, text: str) -> int:
         """Write a text. Raises what the stream behind raises."""
         return self.stream.write(text if isinstance(text, Styled) else escape(text))
+
+
+class _Bytes(io.BufferedIOBase):
+    def __init__(self, stream: EscapingStream) -> None:
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._stream.write(bytes(data).decode("utf-8", "backslashreplace"))
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 class _StyledFile(_Wrapper):
@@ -87,6 +116,15 @@ class _StyledFile(_Wrapper):
 def styled_file() -> TextIO:
     """Return standard output for a console, which must escape the texts that it renders."""
     return cast("TextIO", _StyledFile(sys.stdout))
+
+
+def log_stream(stream: IO[bytes]) -> IO[bytes] | IO[str]:
+    """Return where log lines go: a file as it is; a terminal gets them escaped."""
+    if not stream.isatty():
+        return stream
+    return cast(
+        "TextIO", EscapingStream(io.TextIOWrapper(cast("io.BufferedWriter", stream), encoding="utf-8"))
+    )
 
 
 def escape_streams() -> None:

@@ -14,7 +14,7 @@ from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import limits_from, prompt_of
-from orchestrator.cli.output import complain, json_text, say, say_json, shown
+from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, Words, streamed
 from orchestrator.cli.watched import Going, Watched
@@ -148,7 +148,8 @@ def told(result: Result, totals: str | None, *, shown_already: bool = False) -> 
 def logging_to(file: Path | None, level: str = "info") -> Iterator[list[TransitionLog]]:
     """Yield the observer that appends JSON log lines to a file, or nothing."""
     with ExitStack() as stack:
-        yield [] if file is None else [TransitionLog(stack.enter_context(file.open("ab")), level=level)]
+        lines = None if file is None else log_stream(stack.enter_context(file.open("ab")))
+        yield [] if lines is None else [TransitionLog(lines, level=level)]
 
 
 def _print_end(result: Result, totals: str, *, answer: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shlex
 import subprocess
 import sys
@@ -15,6 +17,8 @@ import typer
 
 from orchestrator.cli import main
 from orchestrator.cli.app import app
+from orchestrator.cli.output import log_stream
+from orchestrator.telemetry.sink import writer_to
 from tests.cli.conftest import Done
 from tests.cli.hostile import CONTROLS, HOSTILE, MARKS, controls, files, journal, marked
 from tests.cli.test_terminal import Terminal
@@ -241,6 +245,7 @@ PASSES = {
     "a thread": "import threading; t = threading.Thread(target=boom); t.start(); t.join()",
     "a destructor": "class D:\n    def __del__(self): raise ValueError(H)\nD()",
     "click": "import typer; typer.echo(H)",
+    "bytes": "import sys; sys.stdout.buffer.write(H.encode() + b'\\xff'); sys.stdout.buffer.flush()",
 }
 """Ways past the functions of the command line: code of tools and libraries uses them."""
 
@@ -261,6 +266,19 @@ def test_code_of_others_passes_the_same_door(folder: Path, start: Start, way: st
         shown = out + err
     assert controls(shown, terminal=terminal) == []
     assert marked("".join(shown.split()))
+
+
+def test_log_lines_on_a_terminal_are_escaped_and_in_a_file_exact(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "wb") as terminal:
+        stream: Any = log_stream(terminal)
+        writer_to(stream)(HOSTILE.encode() + b"\n")
+        shown = os.read(ours, 4_096).decode()
+    os.close(ours)
+    assert controls(shown, terminal=True) == []
+    assert marked(shown)
+    with (tmp_path / "run.log").open("wb") as file:
+        assert log_stream(file) is file
 
 
 ON_A_TERMINAL = {
