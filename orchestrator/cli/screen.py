@@ -166,11 +166,11 @@ def line_of(fact: Fact) -> str:
         case LLMCall():
             known = fact.input_tokens or fact.output_tokens
             tokens = f" {fact.input_tokens:,} tokens in, {fact.output_tokens:,} out," if known else ""
-            return f"    model {shown(fact.model)}: {fact.outcome},{tokens} {fact.seconds:.3f} s"
+            return f"    model {shown(fact.model, keep='')}: {fact.outcome},{tokens} {fact.seconds:.3f} s"
         case ToolCall():
             cut = ", cut" if fact.cut else ""
             size = f"{fact.result_chars:,} characters{cut}"
-            return f"    tool {shown(fact.tool)}: {fact.outcome}, {size}, {fact.seconds:.3f} s"
+            return f"    tool {shown(fact.tool, keep='')}: {fact.outcome}, {size}, {fact.seconds:.3f} s"
         case EventFailed():
             why = type(fact.error).__name__ if fact.error else fact.reason
             return f"    {fact.reason} in {fact.state}: {why}"

@@ -158,7 +158,7 @@ class Watched:
         answers = _ANSWERS
         means = "type y or n"
         if question.hidden(asked):
-            answers = {asked.digest.lower(): True, **_NO}
+            answers = _NO | ({asked.digest.lower(): True} if asked.digest else {})
             means = f"type n, or the full digest that `{question.complete(self._store, run_id)}` prints"
         while True:
             say(f"run {shown(asked.tool, LONGEST_TOOL, keep='')}? {means}, or answer from another terminal:")

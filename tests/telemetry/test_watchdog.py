@@ -214,7 +214,7 @@ def test_a_signal_prints_runs_threads_and_tasks_and_the_process_goes_on() -> Non
 def test_a_dump_with_text_from_outside_controls_no_terminal(tmp_path: Path) -> None:
     with (tmp_path / "err").open("w+") as file:
         put("run \x1b[2J\u202e\ud83d\n", file)
-        put("task \x9b\n", text := io.StringIO())  # type: ignore[arg-type]
+        put("task \x9b\n", text := io.StringIO())
     assert (tmp_path / "err").read_bytes() == b"run \\x1b[2J\\u202e\\ud83d\n"
     assert text.getvalue() == "task \\x9b\n"
 

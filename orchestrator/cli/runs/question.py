@@ -55,12 +55,17 @@ def hidden(question: Question) -> int:
 def answer_fault(store: Store, run_id: str, question: Question, kind: str, digest: str | None) -> str | None:
     """Say why an answer of this kind with this digest does not count, because the call was not read whole."""
     count = hidden(question)
-    if not count or kind in FREE or (digest or "").lower() == question.digest.lower():
+    if not count or kind in FREE or names_all_of(question, digest):
         return None
     return (
         f"{many(count, 'character')} of call {question.key} do not fit on a screen, so the answer needs the full "
         f"digest: `{complete(store, run_id)}` prints it after the whole call; nothing was posted"
     )
+
+
+def names_all_of(question: Question, typed: str | None) -> bool:
+    """Whether a text is the full digest of a question; one that was recorded without a digest has none."""
+    return bool(question.digest) and (typed or "").lower() == question.digest.lower()
 
 
 def complete(store: Store, run_id: str) -> str:

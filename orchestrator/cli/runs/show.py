@@ -100,7 +100,7 @@ def _head(found: Shown) -> Iterator[str]:
     }
     for name, value in facts.items():
         if value:
-            yield f"  {name:<12}  {shown(value, 600)}"
+            yield f"  {name:<12}  {shown(value, 600, keep='')}"
 
 
 def _where(found: Shown) -> str:
@@ -201,7 +201,9 @@ def _people(found: Shown) -> Iterator[str]:
         call = f" {one.body['call']}" if one.body.get("call") else ""
         why = f": {one.body['why']}" if one.body.get("why") else ""
         yield shown(
-            f"  {moment(one.at)}  {one.kind}{call} by {one.by or 'somebody'}{why} (not taken yet)", 600
+            f"  {moment(one.at)}  {one.kind}{call} by {one.by or 'somebody'}{why} (not taken yet)",
+            600,
+            keep="",
         )
 
 
@@ -211,7 +213,7 @@ def _decision(kind: str, body: Body) -> str:
     edited = ", arguments edited" if body.get("arguments") else ", to end the run" if body.get("end") else ""
     why = f": {body['why']}" if body.get("why") else ""
     refused = f" (refused: {body['refused']})" if body.get("refused") else ""
-    return shown(f"{what}{key} by {body.get('by') or 'somebody'}{edited}{why}{refused}", 600)
+    return shown(f"{what}{key} by {body.get('by') or 'somebody'}{edited}{why}{refused}", 600, keep="")
 
 
 def _next(found: Shown) -> Iterator[str]:
