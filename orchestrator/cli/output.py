@@ -139,12 +139,12 @@ def escape_streams() -> None:
 
 
 def say(text: str = "") -> None:
-    """Print a line at once: a reader of a pipe wants it now. Raises BrokenPipeError if nobody reads."""
+    """Print a line and flush it. Raises BrokenPipeError if the reader has closed the pipe."""
     _put(sys.stdout, joined(text, "\n"))
 
 
 def say_more(text: str) -> None:
-    """Print a piece of a line at once. Raises as `say`."""
+    """Print a piece of a line and flush it. Raises as `say`."""
     _put(sys.stdout, joined(text))
 
 
@@ -159,7 +159,7 @@ def complain(sentence: str) -> None:
 
 
 def complain_more(label: str, text: str) -> None:
-    """Print what belongs to the sentence before on stderr, on a line of its own."""
+    """Print a detail of the previous sentence on stderr, on a separate line."""
     _put(sys.stderr, joined(f"  {label}: {text}\n"))
 
 

@@ -151,7 +151,7 @@ class Watched:
                     complain(str(refused))
 
     async def _typed(self, run_id: str, asked: Question) -> bool | None:
-        """Return whether yes or no was typed; None when that does not matter any more, or nobody is there.
+        """Return whether yes or no was typed; None if another process answered or the terminal is closed.
 
         Yes is `y`, or the full digest if the screen does not show the whole call.
         """

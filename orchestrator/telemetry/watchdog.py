@@ -185,7 +185,7 @@ def on_signal(live: Live | Callable[[], Iterable[LiveRun]] | None = None) -> Ite
 
 
 def put(text: str, stream: TextIO | None) -> None:
-    """Write escaped text at once, past the buffers of stderr: its lock may be held by whoever is blocked."""
+    """Write escaped text past the buffers of stderr: the blocked thread may hold their lock."""
     text = escape(text)
     goal = sys.stderr if stream is None else stream
     try:

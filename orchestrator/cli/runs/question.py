@@ -102,7 +102,7 @@ def told(  # noqa: PLR0917 - all that is known of one question
     *,
     full: bool = False,
 ) -> Iterator[str]:
-    """Say what is asked, until when, and how to answer, or who did. `resumption` goes on with the run.
+    """Yield the lines of a question: the call, its deadline, and how to answer, or who did. `resumption` resumes the run.
 
     Without `full`, a call that does not fit on a screen is cut, and its digest is not shown.
     """
