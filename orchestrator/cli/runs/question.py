@@ -102,7 +102,7 @@ def told(  # noqa: PLR0917 - all that is known of one question
     *,
     full: bool = False,
 ) -> Iterator[str]:
-    """Yield the lines of a question: the call, its deadline, and how to answer, or who did. `resumption` resumes the run.
+    """Yield the lines of a question: the call, its deadline, how to answer, or who did. `resumption` resumes the run.
 
     Without `full`, a call that does not fit on a screen is cut, and its digest is not shown.
     """
