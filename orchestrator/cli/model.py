@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from orchestrator.cli.load import imported
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.ports import LLM
-from orchestrator.settings import Settings
 
 _FORMS = "openai:NAME, openai-responses:NAME, anthropic:NAME, python:MODULE:ATTRIBUTE, replay:FILE[#ID]"
 _SHOWN = 5
@@ -54,7 +54,7 @@ def _openai(rest: str, form: Form, api: Literal["chat", "responses"] = "chat") -
     from orchestrator.providers.openai import OpenAI
 
     how: Any = form._asdict()
-    return Model(OpenAI(rest, api=api, api_key=Settings.load().openai_api_key, **how))
+    return Model(OpenAI(rest, api=api, api_key=project_settings().openai_api_key, **how))
 
 
 def _openai_responses(rest: str, form: Form) -> Model:
@@ -65,7 +65,7 @@ def _anthropic(rest: str, form: Form) -> Model:
     from orchestrator.providers.anthropic import Anthropic
 
     how: Any = form._asdict()
-    return Model(Anthropic(rest, api_key=Settings.load().anthropic_api_key, **how))
+    return Model(Anthropic(rest, api_key=project_settings().anthropic_api_key, **how))
 
 
 def _python(rest: str) -> Model:

@@ -149,7 +149,7 @@ async def test_a_server_that_comes_back_with_another_tool_is_not_called(tmp_path
         await first.wait()
         (tmp_path / "other").touch()
         async with by_http(tmp_path, "legacy", port=int(noted(tmp_path, "port")[0])):
-            script = [call("pay", '{"amount": 1}'), NOTE, call("add", '{"a": 1}'), "Done."]
+            script: list[Item] = [call("pay", '{"amount": 1}'), NOTE, call("add", '{"a": 1}'), "Done."]
             (_, refused, added) = results(await ran(server.tools, script))
             assert (refused, added) == (REFUSED, ("2", False))
     assert noted(tmp_path, "note") == ["x"]
