@@ -35,7 +35,9 @@ def signed(launch: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is stored with a run that this user starts, or allowed."""
     plain = _unsigned(launch)
     key = write_state(KEY, secrets.token_bytes(_BYTES), replace=False)  # perhaps that of another process
-    return plain if key is None else {**plain, SIGNATURE: _signature(plain, key)}
+    if key is None or len(key) != _BYTES:  # a damaged key proves nothing
+        return plain
+    return {**plain, SIGNATURE: _signature(plain, key)}
 
 
 def is_own(launch: object) -> bool:
