@@ -24,9 +24,7 @@ Files = Annotated[
 ]
 Servers = Annotated[
     list[str] | None,
-    typer.Option(
-        "--mcp", metavar="COMMAND", help="An MCP server, as for `run --mcp` without NAME=. Repeatable."
-    ),
+    typer.Option("--mcp", metavar="[NAME=]COMMAND", help="An MCP server, as for `run --mcp`. Repeatable."),
 ]
 List = Annotated[bool, typer.Option("--list", help="List everything that is trusted.")]
 Revoke = Annotated[bool, typer.Option("--revoke", help="Trust the named files and servers no longer.")]

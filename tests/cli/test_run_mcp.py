@@ -265,7 +265,10 @@ def test_a_tool_that_changed_since_the_first_run_is_disabled_until_the_user_cons
     (untrusted / "other").unlink()
     assert "is disabled" in again().err
     assert f"trusted: MCP server {server}, in {untrusted}, 20" in cli("trust", "--list").out
-    assert cli("trust", "--revoke", "--mcp", server).out == f"revoked: MCP server {server}, in {untrusted}\n"
+    assert (
+        cli("trust", "--revoke", "--mcp", f"shop={server}").out
+        == f"revoked: MCP server {server}, in {untrusted}\n"
+    )
     assert again().err == ""  # the first connection again
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment
-from orchestrator.cli.servers import server_at
+from orchestrator.cli.servers import named, server_at
 from orchestrator.cli.trust.consent import Consent, consents
 from orchestrator.cli.trust.decision import location
 from orchestrator.cli.trust.project_file import ProjectFile
@@ -30,7 +30,7 @@ class TrustOptions:
 
     files: tuple[Path, ...] = ()
     mcp: tuple[str, ...] = ()
-    """Command lines or URLs of MCP servers, as for `run --mcp` without NAME=."""
+    """MCP servers, as for `run --mcp`; a name before `=` does not count."""
     mcp_env: tuple[str, ...] = ()
     listed: bool = False
     revoked: bool = False
@@ -99,7 +99,7 @@ def _recorded(options: TrustOptions) -> Iterator[Entry]:
             "trusted", consent.file, None, consent.folder, consent.digest, details=tuple(uses_of_file(found))
         )
     for where in options.mcp:
-        pins = ToolPins.of(where)
+        pins = ToolPins.of(named(where)[1])
         digests = asyncio.run(_digests(where, options.mcp_env))
         pins.record(digests)
         yield Entry("trusted", None, pins.server, pins.folder, details=tuple(_changes(pins.tools, digests)))
@@ -128,7 +128,7 @@ def _revoked(options: TrustOptions) -> Iterator[Entry]:
             one.revoke()
         yield Entry("revoked" if found else "not trusted", place)
     for where in options.mcp:
-        pins = ToolPins.of(where)
+        pins = ToolPins.of(named(where)[1])
         yield Entry("revoked" if pins.revoke() else "not trusted", None, pins.server, pins.folder)
 
 
