@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
-from orchestrator.cli.trust.decision import command_trust
 from orchestrator.cli.trust_option import Trust
 
 
@@ -35,6 +34,8 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def spread_out(*, trust: bool, **options: Any) -> None:
+        from orchestrator.cli.trust.decision import command_trust
+
         for name, kind in groups.items():
             options[name] = kind(**{it.name: options.pop(it.name) for it in fields(kind)})
         with command_trust(allowed=trust):
