@@ -17,6 +17,7 @@ from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, Words, streamed
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.watched import Going, Watched
 from orchestrator.errors import ConfigError
 from orchestrator.journal.opening import journal_at
@@ -24,7 +25,6 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Fact, LLMCall, Transition
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.result import Result, ended_as
-from orchestrator.settings import Settings
 from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.watchdog import on_signal
@@ -63,7 +63,7 @@ class View:
 
 def run_prompt(asked: Asked) -> int:
     """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
-    settings = Settings.load()
+    settings = project_settings()
     run_id = new_id(asked.run_id)
     launch = Launch.here(settings, **asked.made)
     parts = Parts.of(launch)
@@ -91,7 +91,7 @@ def new_id(given: str | None) -> str:
 
 def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, go: Going) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
-    settings = Settings.load()
+    settings = project_settings()
     journal = journal_at(journal_file(view.journal))
     live = Live()
     with logging_to(view.log, settings.log_level) as logs, on_signal(live):
