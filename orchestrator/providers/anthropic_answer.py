@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.messages import Content, Response, ToolCall, Usage
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
-from orchestrator.providers.reading import count, malformed, mapping, objects, text, text_or_none
+from orchestrator.providers.reading import count, loads, malformed, mapping, objects, text, text_or_none
 
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 _PLAIN = frozenset(("text", "tool_use"))
@@ -120,7 +120,7 @@ class MessageAssembly:
 
     def take(self, event: Event) -> str:
         """Take an event and return the text it adds."""
-        raw = json.loads(event.data)
+        raw = loads(event.data)
         if fault.holds_error(raw):
             raise fault.of_answer(None, None, raw, partial=self.text)
         raw = mapping(raw)

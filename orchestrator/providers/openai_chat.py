@@ -14,7 +14,6 @@ What real servers do, and what is made of it (the recordings are in tests/data/p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +26,7 @@ from orchestrator.providers.openai_form import Options
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.reading import (
     arguments,
+    loads,
     malformed,
     mapping,
     objects,
@@ -207,7 +207,7 @@ class ChatAssembly:
         if event.data.startswith(DONE):
             self.over = True
             return ""
-        chunk = json.loads(event.data)
+        chunk = loads(event.data)
         if fault.holds_error(chunk):
             raise fault.of_answer(None, None, chunk, partial=self.text)
         chunk = mapping(chunk)

@@ -15,7 +15,6 @@ Tools are declared with `strict: false`: the default here would change their par
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +24,16 @@ from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
 from orchestrator.providers.openai_form import Options
 from orchestrator.providers.openai_schema import named
-from orchestrator.providers.reading import malformed, mapping, objects, text, text_or_none, tool_call, usage
+from orchestrator.providers.reading import (
+    loads,
+    malformed,
+    mapping,
+    objects,
+    text,
+    text_or_none,
+    tool_call,
+    usage,
+)
 from orchestrator.providers.schema_prompt import instructed
 
 _ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
@@ -193,7 +201,7 @@ class ResponsesAssembly:
         """Take an event and return the text it adds."""
         if event.data.startswith("[DONE]"):  # of compatible servers; OpenAI ends with the response
             return ""
-        told = mapping(json.loads(event.data))
+        told = mapping(loads(event.data))
         if fault.holds_error(told):
             raise fault.of_answer(None, None, told, partial=self.text)
         kind = told.get("type")

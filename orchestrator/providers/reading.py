@@ -16,6 +16,32 @@ from orchestrator.providers.member import Malformed
 from orchestrator.providers.recording import usage_from
 
 
+class RepeatedNames(dict[str, Any]):
+    """A JSON object that gives a name twice. As a dict it has the last value; written as JSON it is what it was."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def items(self) -> Any:
+        """Return all pairs as received: `json.dumps` writes these."""
+        return self._pairs
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else RepeatedNames(pairs)
+
+
+def loads(content: str | bytes) -> Any:
+    """Read the JSON of an answer. Raises JSONDecodeError.
+
+    Some providers send the arguments of a call as an object, not as text. If it gives a name twice, `arguments` writes
+    it so again, and the call is refused like one that came as text.
+    """
+    return json.loads(content, object_pairs_hook=_members)
+
+
 def malformed(why: str, partial: str = "") -> LLMError:
     """Return the error of an answer that is none."""
     return LLMError(f"the provider sent no valid answer: {why}", kind="malformed", partial=partial)

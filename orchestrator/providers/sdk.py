@@ -7,7 +7,6 @@ The SDK does transport, authentication and addresses, with its retries off. What
 from __future__ import annotations
 
 import asyncio
-import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from orchestrator.errors import LLMError
 from orchestrator.messages import Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event, EventDecoder
-from orchestrator.providers.reading import malformed
+from orchestrator.providers.reading import loads, malformed
 
 _DRAIN_SECONDS = 0.1
 
@@ -212,7 +211,7 @@ async def _kept(client: Any) -> AsyncGenerator[None, None]:
 
 def _object(content: bytes, headers: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the JSON object of an answer. Raises JSONDecodeError, or LLMError for an error and for no object."""
-    raw = json.loads(content)
+    raw = loads(content)
     if fault.holds_error(raw):
         raise fault.of_answer(None, headers, raw)
     if not isinstance(raw, dict):
