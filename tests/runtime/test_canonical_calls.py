@@ -370,7 +370,7 @@ async def test_a_question_shows_the_verdict_of_the_rule() -> None:
     agent = bank.agent(journal, tools=[bank.tool(approval=limit)])
     async with asked(agent) as (_, question):
         assert question.verdict == Verdict(
-            ok=False, guard="payment", observed=5000, limit=100, detail="for one payment"
+            ok=False, guard="payment", observed=5000, limit=100, detail="for one"
         )
         [body] = await records(agent, "asked")
         assert Question.from_record("1:0", "pay", CANONICAL, body) == question

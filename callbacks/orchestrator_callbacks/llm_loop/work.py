@@ -14,6 +14,7 @@ from orchestrator_callbacks.llm_loop import people
 from orchestrator_callbacks.llm_loop.admission import (
     admit,
     asked_call,
+    canonical_form,
     effect_of,
     key_of,
     note_intent,
@@ -22,6 +23,7 @@ from orchestrator_callbacks.llm_loop.admission import (
     readmit,
     renew_question,
     replacement,
+    set_form,
     unfinished,
 )
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
@@ -100,12 +102,20 @@ async def _recover(run: LoopRun) -> None:
             case "undo":
                 await _take_back(run, position)
             case "ask":
-                put_question(run, position, "unknown_effect")
+                _ask_about(run, position, "unknown_effect")
             case "again":
                 readmit(run, position)  # with the same key, as one that has not begun
     if ledger.started:
         ledger.started.clear()
         await run.settle()  # what is announced anew is durable before it runs
+
+
+def _ask_about(run: LoopRun, position: int, why: str) -> None:
+    """Ask about an interrupted call, in the form in which it would run again if it still can."""
+    form = canonical_form(run, asked_call(run.ctx, position), position)
+    if isinstance(form, ToolCall):
+        set_form(run.ctx, position, form)
+    put_question(run, position, why)
 
 
 def after_crash(effect: str) -> Literal["again", "undo", "ask"]:
@@ -129,7 +139,7 @@ async def _take_back(run: LoopRun, position: int) -> None:
         await run.deps.tools.take_back(call, position, lambda _, at: context(run, at))
     except Exception:  # noqa: BLE001 - whatever it is: a person has to look
         _tell_rollback(run, "failed")
-        put_question(run, position, "undo_failed")
+        _ask_about(run, position, "undo_failed")
         return
     _tell_rollback(run, "undone")
     run.note("rolled_back", {"effect": "tool", "key": key_of(ctx, position)})
