@@ -171,8 +171,7 @@ def tool(
         effect="irreversible"       what running it twice would do: "pure", "idempotent", "compensable", "irreversible"
         undo=None                   function that takes a call back; with "compensable", and required there
         timeout=None                seconds (float) that one call may run; None is no limit
-        approval=False              bool: a person must approve each call; or a pure function of the arguments (a dict)
-                                    that returns a bool or a Verdict: `lambda a: a["amount"] > 100`
+        approval=False              bool or ApprovalRule: a person must approve each call, or those that the rule picks
         sequential=False            bool: runs alone, after all earlier calls of its turn and before all later ones
         max_result_chars=20_000     characters (int) of a result that are kept; 0 is no limit
         progress="strict"           how repeated calls count: "strict", "poll" or "cumulative"
