@@ -45,7 +45,7 @@ class DuplicateKeys(BadArguments):
 
 
 class UnstableArguments(BadArguments):
-    """The arguments change when they are written as JSON and read again, so nobody can approve what would run."""
+    """The arguments change when they are written as JSON and read again, so a person cannot approve what would run."""
 
 
 encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode

@@ -35,7 +35,7 @@ UNDECIDED = "the run was stopped before anybody approved this call"
 
 
 def admit(run: LoopRun) -> None:
-    """Decide on every call of the answer: refused, to be asked about, or to run; the journal hears of each.
+    """Decide on every call of the answer: refused, asked about, or run. Each decision is journalled.
 
     This is the one place where a call gets its canonical form. Guards, questions, intents and tools all use that form;
     the message history keeps the model's own text. A call without such a form is answered here.
@@ -149,7 +149,7 @@ def readmit(run: LoopRun, position: int) -> bool:
     """Check again a call that was interrupted, under the tools of this process; return whether it may run.
 
     What a person approved as another tool, or for another schema, effect or approval flag, is asked again, and so is a
-    call that nobody had to approve when it was announced.
+    call that needed no approval when it was announced.
     """
     ctx = run.ctx
     call = asked_call(ctx, position)
