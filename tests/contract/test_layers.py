@@ -54,6 +54,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.switch",
         "orchestrator.docstring",
         "orchestrator.json_schema",
+        "orchestrator.toolarguments",
     ),
     ("orchestrator.kernel", "orchestrator.messages", "orchestrator.address"),
     ("orchestrator.escape",),

@@ -189,8 +189,10 @@ class Ledger:
 
     asked: dict[int, Question] = field(default_factory=dict)
     """Calls that wait for a person; their results are provisional."""
-    edited: dict[int, ToolCall] = field(default_factory=dict)
-    """Calls that a person changed before approving."""
+    canonical: dict[int, ToolCall] = field(default_factory=dict)
+    """Calls in the form in which they run, where that is not the model's own text."""
+    approved: dict[int, str] = field(default_factory=dict)
+    """Calls that a person let run, with the digest under which they were announced."""
     started: dict[int, str] = field(default_factory=dict)
     """Calls that may have begun, with the effect of their tools: without a result, nobody knows what came of them."""
     noted: set[int] = field(default_factory=set)
