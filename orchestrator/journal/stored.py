@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from orchestrator.journal.ledger import LEDGER_KINDS, Entry, Ledger
-from orchestrator.kernel.journal import Record
+from orchestrator.kernel.journal import Journal, Posted, Record
 from orchestrator.machines.llm_loop.model import Question
 
 _GROWING = "messages"
@@ -99,6 +99,13 @@ class StoredRun:
         """Key of a call -> the answer about it that counted."""
         entries = self.ledger.entries.values()
         return {entry.key: entry.answer for entry in entries if entry.answer is not None}
+
+    async def unread(self, journal: Journal) -> list[Posted]:
+        """Return the requests to the run that it has not read, in order. Raises RunUnknown, Corrupt, StoreDown.
+
+        A pause that was read may have overtaken an answer, so that the number of the last one read says nothing.
+        """
+        return [posted for posted in await journal.inbox(self.run_id) if posted.id not in self.handled]
 
     def _question(self, entry: Entry, asked: Mapping[str, Any]) -> Question:
         made = (item.get("tool_calls") for item in reversed(self.messages))

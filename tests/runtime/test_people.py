@@ -383,6 +383,29 @@ async def test_an_answer_posted_while_nobody_had_the_run_counts_when_it_is_resum
         assert (result.output, office.paid, office.looked) == ("paid 5 to x; looked", [("x", 5)], 1)
 
 
+async def test_an_answer_that_a_pause_overtook_counts_when_the_run_is_resumed_again(tmp_path: Path) -> None:
+    office = Office()
+    async with store(tmp_path) as journal:
+        async with waiting(office.agent(journal)):
+            pass  # its caller goes away
+        desk = office.agent(journal)
+        await desk.approve("r", by="ann")
+        await desk.pause("r", by="bob")
+        paused = asyncio.create_task(office.agent(journal).resume("r"))
+
+        async def parked() -> bool:
+            return (await journal.head("r")).reason == "paused"
+
+        await until(parked)  # the pause is read, the answer is not
+        paused.cancel()
+        await asyncio.gather(paused, return_exceptions=True)
+        assert [one.kind for one in await StoredRun.of("r", await journal.load("r")).unread(journal)] == [
+            "approve"
+        ]
+        assert (await office.agent(journal).resume("r")).output == "paid 5 to x; looked"
+        assert office.paid == [("x", 5)]
+
+
 async def test_cancel_and_pause_reach_a_run_of_another_process(tmp_path: Path) -> None:
     office = Office()
     async with store(tmp_path) as mine, store(tmp_path) as theirs:

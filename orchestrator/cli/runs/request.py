@@ -72,7 +72,7 @@ class Standing:
         """Read a run."""
         head = await store.journal.head(run_id)
         story = await store.story(head)
-        unread = await store.journal.inbox(run_id, story.inbox)
+        unread = await story.unread(store.journal)
         return cls(head, story, unread, await carrier(store, head, story))
 
     @property
