@@ -8,7 +8,9 @@ from __future__ import annotations
 from orchestrator_guards.approval import (
     Refusal,
     approval_digest,
+    describe_answer,
     judge_answer,
+    repeats_answer,
     stale_approval,
 )
 from orchestrator_guards.attempts import (
@@ -113,6 +115,7 @@ __all__ = [
     "call_keys",
     "completion_retries",
     "cost",
+    "describe_answer",
     "elapsed",
     "escalation",
     "expected",
@@ -132,6 +135,7 @@ __all__ = [
     "qa_cycles",
     "refinements",
     "repeated_success",
+    "repeats_answer",
     "replans",
     "reserve",
     "restarts",
