@@ -46,6 +46,8 @@ class StoredRun:
     ended: Mapping[str, Any] | None = None
     handled: set[str] = field(default_factory=set)
     """Ids of the requests that were read."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Id of a request that was read -> why it was not carried out, where it was not."""
     inbox: int = 0
     """Number of the last of them."""
     held: Mapping[str, Any] | None = None
@@ -166,6 +168,8 @@ class StoredRun:
     def _control(self, body: Mapping[str, Any]) -> None:
         self.handled.add(str(body.get("id", "")))
         self.inbox = max(self.inbox, int(body.get("number") or 0))
+        if body.get("refused"):
+            self.refused[str(body.get("id", ""))] = str(body["refused"])
         if body.get("kind") == "pause" and not body.get("refused"):
             self.held = body
         elif body.get("kind") == "resume":

@@ -100,6 +100,54 @@ async def post_answer(
     raise AssertionError("unreachable")
 
 
+async def post_replies(
+    journal: Journal, run_id: str, answers: Mapping[str, str], by: str, now: float
+) -> None:
+    """Post answers to questions about a run's work: question id -> text, each under an id that names its question.
+
+    Returns normally for those that the same person gave before. Raises AnswerRefused where another one counts: before
+    anything is posted, unless that one was posted at the same moment; RunOver; RunUnknown; StoreDown.
+    """
+    await _are_kept(journal, run_id, answers, by)
+    for question, text in answers.items():
+        for number in itertools.count():
+            if await _are_kept(journal, run_id, {question: text}, by):
+                break
+            name = f"answer {question}" + (f" {number}" if number else "")
+            body = {"answers": {question: text}, "why": ""}
+            await journal.post(run_id, Posted(name, "answer", body, by, now))
+
+
+async def _are_kept(journal: Journal, run_id: str, answers: Mapping[str, str], by: str) -> bool:
+    """Tell whether the journal keeps all these answers. Raises AnswerRefused where it keeps another; RunOver."""
+    stored = StoredRun.of(run_id, await journal.load(run_id))
+    kept = {
+        question: posted
+        for question, posted in (await replies(journal, stored)).items()
+        if question in answers
+    }
+    for question, first in kept.items():
+        if (first.by, first.body["answers"][question]) != (by, answers[question]):
+            earlier = {"by": first.by, "decision": "answer", "at": first.at, "key": question}
+            raise AnswerRefused(
+                run_id, f"question {question}: {describe_answer(earlier)}", "answered", earlier
+            )
+    if stored.ended is not None and kept.keys() != answers.keys():
+        raise RunOver(run_id, str(stored.ended.get("outcome")))
+    return kept.keys() == answers.keys()
+
+
+async def replies(journal: Journal, stored: StoredRun) -> dict[str, Posted]:
+    """Return the answer to each question about a run's work: the first one that the run has not refused."""
+    found: dict[str, Posted] = {}
+    for posted in await journal.inbox(stored.run_id):
+        if posted.kind == "answer":
+            unknown = stored.refused.get(posted.id, "").removeprefix("there is no question ").split(", ")
+            for question in (posted.body.get("answers") or {}).keys() - set(unknown):
+                found.setdefault(question, posted)
+    return found
+
+
 async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float) -> PostedAnswer:
     """Return an answer that was just kept. Raises AnswerRefused where one before it, under another id, counts instead.
 

@@ -20,7 +20,7 @@ from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.run import Kind, Signal
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.ports import Clock
-from orchestrator.runtime.answer import OpenQuestions, post_answer
+from orchestrator.runtime.answer import OpenQuestions, post_answer, post_replies
 from orchestrator.runtime.inbox import Inbox
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.login import somebody
@@ -93,6 +93,17 @@ class Control:
         payload = {**(about or {}), "says": says}
         run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, payload, "message"))
         return _Done()
+
+    def reply(self, run_id: str, answers: Mapping[str, str], by: str) -> Awaitable[None]:
+        """Answer questions of a run about its work. Raises AnswerRefused, RunUnknown, RunOver."""
+        return self._sent(run_id, "answer", lambda: self._reply(run_id, answers, by or somebody()))
+
+    async def _reply(self, run_id: str, answers: Mapping[str, str], by: str) -> None:
+        try:
+            await post_replies(self._journal, run_id, answers, by, self.clock.time())
+        finally:
+            with contextlib.suppress(JournalError):  # the answers are kept; who listens tries again
+                await self.deliver(run_id)
 
     async def pending(self, run_id: str) -> list[Question]:
         """Return the questions of a run that have no answer. Raises RunUnknown."""
