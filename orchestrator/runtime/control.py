@@ -82,16 +82,13 @@ class Control:
             with contextlib.suppress(JournalError):  # the answer is kept; who listens tries again
                 await self.deliver(run_id)
 
-    def say(
-        self, run_id: str, says: str, text: str, by: str, about: Mapping[str, Any] | None = None
-    ) -> Awaitable[None]:
+    def say(self, run_id: str, says: str, text: str, by: str) -> Awaitable[None]:
         """Leave a message for a run; its hooks read those in order. Raises RunUnknown, RunOver."""
         run = self._live.find(run_id)
         # Durable, and one order for everybody; one that is left in memory reads it when it goes on here.
         if run is None or (self._journal.shared and run.lease is not None):
-            return self._sent(run_id, says, lambda: self._post(run_id, says, by, text, about or {}))
-        payload = {**(about or {}), "says": says}
-        run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, payload, "message"))
+            return self._sent(run_id, says, lambda: self._post(run_id, says, by, text))
+        run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, {"says": says}, "message"))
         return _Done()
 
     def reply(self, run_id: str, answers: Mapping[str, str], by: str) -> Awaitable[None]:
@@ -119,7 +116,7 @@ class Control:
         run = self._live.find(run_id)
         if run is None:
             if self._journal.shared:
-                return self._sent(run_id, kind, lambda: self._post(run_id, kind, by, why, {}))
+                return self._sent(run_id, kind, lambda: self._post(run_id, kind, by, why))
             return self._sent(run_id, kind, lambda: self._nobody(run_id))
         run.mailbox.post(Signal(kind=kind, id=_new_id(), by=by or somebody(), why=why))
         return _Done()
@@ -158,9 +155,9 @@ class Control:
         await self._stored(run_id)
         raise RunUnknown(run_id)
 
-    async def _post(self, run_id: str, kind: str, by: str, why: str, body: Mapping[str, Any]) -> None:
+    async def _post(self, run_id: str, kind: str, by: str, why: str) -> None:
         await self._stored(run_id)
-        await self._journal.post(run_id, Posted(_new_id(), kind, {**body, "why": why}, by or somebody()))
+        await self._journal.post(run_id, Posted(_new_id(), kind, {"why": why}, by or somebody()))
 
 
 def _carried_out(work: Coroutine[Any, Any, None]) -> bool:
