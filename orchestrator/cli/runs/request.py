@@ -160,7 +160,10 @@ def _refused(wanted: Wanted, found: Standing, error: AnswerRefused) -> str:
     if error.kind == "unasked":
         state = found.story.state or "its first state"
         return f"run {run_id} waits for no answer: it is {standing(found.head, found.story)} in {state}"
-    return f"{shown(str(error), 400)}; nothing was posted"
+    why = shown(str(error).removeprefix(f"run {run_id!r} takes no such answer: "), 300)
+    about = asked.get(wanted.call or next(iter(asked), ""))
+    call = "" if about is None else f" about call {about.key} ({shown(about.tool, 80)})"
+    return f"the answer{call} does not count: {why}; nothing was posted"
 
 
 def _decided(answer: Mapping[str, Any]) -> str:
