@@ -9,7 +9,9 @@ from orchestrator_guards.approval import (
     DIGEST_VERSION,
     Refusal,
     approval_digest,
+    describe_answer,
     judge_answer,
+    repeats_answer,
     stale_approval,
 )
 from orchestrator_guards.attempts import (
@@ -115,6 +117,7 @@ __all__ = [
     "call_keys",
     "completion_retries",
     "cost",
+    "describe_answer",
     "elapsed",
     "escalation",
     "expected",
@@ -134,6 +137,7 @@ __all__ = [
     "qa_cycles",
     "refinements",
     "repeated_success",
+    "repeats_answer",
     "replans",
     "reserve",
     "restarts",
