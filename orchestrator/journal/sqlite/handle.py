@@ -31,9 +31,10 @@ class Handle:
     """Everything that is open. Constructing opens it, or raises and leaves what it found."""
 
     def __init__(self, path: Path, *, queue: int, busy: float, only_reads: bool = False) -> None:
-        self.path = path = (
-            path.resolve()
-        )  # the log lies beside the file that a link leads to, and so does the rest
+        # SQLite's log lies beside the file that a link leads to, and so does the rest.
+        with contextlib.suppress(OSError, RuntimeError):  # a loop of links is refused when it is opened
+            path = path.resolve()
+        self.path = path
         self.busy = busy
         self.pid = os.getpid()
         self.presence = Presence(beside(path, "-owners"))
