@@ -102,6 +102,8 @@ class ToolSpec:
     """Failure is also read from the text of a result."""
     max_concurrency: int = 0
     """Calls of this tool at the same time over all runs; 0 leaves it to the cap of the turn."""
+    kind: str = field(default="tool", repr=False)
+    """What it is in metrics and dumps where it is abandoned: `tool`, or `mcp` for a tool of an MCP server."""
     read: Read = field(default=_by_schema, repr=False)
     """Turns the text of an object into keyword arguments; by default checks it against `parameters`."""
     takes_context: bool = field(init=False)
@@ -188,7 +190,9 @@ def tool(
     return build if function is None else build(function)
 
 
-_OPTIONS = [item.name for item in fields(ToolSpec) if item.init and item.kw_only and item.name != "read"]
+_OPTIONS = [
+    item.name for item in fields(ToolSpec) if item.init and item.kw_only and item.name not in {"kind", "read"}
+]
 
 
 def as_tool(source: ToolSpec | Callable[..., Any]) -> ToolSpec:

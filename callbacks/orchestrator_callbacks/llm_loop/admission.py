@@ -61,6 +61,8 @@ def put_question(run: LoopRun, position: int, why: str) -> None:
     key = key_of(ctx, position)
     # An answer to one question must not count for another about the same call: it may have been given before.
     about = key if why == "approval" else f"{key} {why} {run.lease.epoch if run.lease else 0}"
+    if why != "approval" and (before := ctx.ledger.decided.get(key)) is not None:
+        about += f" {before['id']}"
     digest = approval_digest(
         call.name, call.arguments, run=run.run_id, call=about, fingerprint=run.graph.fingerprint
     )

@@ -60,6 +60,13 @@ async def _execute(run: LoopRun) -> None:
             ctx.ledger.started[position] = effect_of(deps.tools.find(call.name))
 
     async def finished(result: ToolResult) -> ToolResult | None:
+        if result.abandoned and after_crash(ctx.ledger.started[result.position]) != "again":
+            put_question(
+                run, result.position, "unknown_effect"
+            )  # it may still be running: nothing is taken back
+            await run.settle()
+            provisional: ToolResult | None = ctx.results[result.position]
+            return provisional
         changed = await through(run, "after_tool_execution", result) if hooked else result
         note_result(run, changed)
         if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
