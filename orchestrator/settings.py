@@ -38,6 +38,8 @@ class Settings(BaseSettings):
     """Address of a server that speaks the provider's protocol; None is the provider's own."""
     structured: str = Field("native", pattern="^(native|prompt)$")
     """How a vendor's model is told of an output schema: by its own mode, or in the prompt."""
+    max_response_bytes: int = Field(32 * 1024 * 1024, ge=0)
+    """How much is read of one answer of a model, and of one message of an MCP server; 0 is no limit."""
     openai_api_key: SecretStr | None = None
     """None: OPENAI_API_KEY."""
     anthropic_api_key: SecretStr | None = None

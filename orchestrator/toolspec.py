@@ -1,8 +1,7 @@
 """Tools: what a model may call, and how the text of a call becomes arguments.
 
 Schema and check of a tool's arguments come from one pydantic type, so what the model is told and what is
-enforced cannot differ. A tool made from a raw JSON schema is checked by `jsonschema`, imported only then: it
-costs some 70 ms, which `import orchestrator` must not pay.
+enforced cannot differ. A tool made from a raw JSON schema is checked by `json_schema`.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from typing_extensions import TypedDict  # pydantic wants this one below Python 
 
 from orchestrator.docstring import split_docstring
 from orchestrator.errors import ConfigError
+from orchestrator.json_schema import UnusableSchema, checker
 from orchestrator.ports import Clock, Deps, SystemClock
 
 Effect: TypeAlias = Literal["pure", "idempotent", "compensable", "irreversible"]
@@ -371,20 +371,16 @@ def _field(parameter: inspect.Parameter, text: str | None) -> object:
 
 def _schema_reader(name: str, schema: Mapping[str, Any]) -> Read:
     """Build the check of a raw JSON schema. Raises ConfigError when it is none, or not one of an object."""
-    from jsonschema import exceptions, validators
-    from referencing import Registry
-
-    kind = validators.validator_for(schema, default=validators.Draft202012Validator)
     try:
-        kind.check_schema(dict(schema))
-    except exceptions.SchemaError as error:
-        raise ConfigError(f"tool {name!r}: parameters are no JSON schema: {error.message}") from error
+        check = checker(schema)
+    except UnusableSchema as error:
+        raise ConfigError(
+            f"tool {name!r}: parameters are no JSON schema that can be used: {error}"
+        ) from error
     if schema.get("type", "object") != "object":
         raise ConfigError(
             f"tool {name!r}: parameters describe a {schema['type']!r}; arguments are an 'object'"
         )
-    # An empty registry: without one, jsonschema would fetch a remote `$ref` from the network.
-    validator = kind(dict(schema), registry=Registry())
 
     def read(text: str) -> dict[str, Any]:
         try:
@@ -393,7 +389,7 @@ def _schema_reader(name: str, schema: Mapping[str, Any]) -> Read:
             raise BadArguments(f"the arguments are not one complete JSON object ({error})") from error
         if not isinstance(value, dict):
             raise BadArguments("the arguments are not one complete JSON object (Input should be an object)")
-        if faults := _listed((fault.absolute_path, fault.message) for fault in validator.iter_errors(value)):
+        if faults := _listed(check(value)):
             raise BadArguments(faults)
         return value
 

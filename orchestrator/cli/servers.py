@@ -88,7 +88,8 @@ def _described(text: str, environment: Mapping[str, str], headers: Mapping[str, 
     from orchestrator.providers.mcp import McpServer
 
     name, where = named(text)
-    options: dict[str, Any] = {} if name is None else {"name": name, "prefix": f"{name}_"}
+    options: dict[str, Any] = {"max_message_bytes": Settings.load().max_response_bytes}
+    options |= {} if name is None else {"name": name, "prefix": f"{name}_"}
     given = {"headers": headers} if _is_address(where) else {"env": environment}
     return McpServer.parse(where, **given, **options)
 

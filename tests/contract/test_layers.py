@@ -53,6 +53,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.thread",
         "orchestrator.switch",
         "orchestrator.docstring",
+        "orchestrator.json_schema",
     ),
     ("orchestrator.kernel", "orchestrator.messages", "orchestrator.address"),
     ("orchestrator.errors", "orchestrator_guards"),

@@ -54,7 +54,7 @@ async def test_a_run_uses_the_tools_of_an_address_and_a_hanging_call_is_cancelle
         (added, refused, broken, grown, headers, unknown) = results(result)
         assert (added, grown) == (("5", False), ("grown", False))
         assert refused == (
-            '{"error":"amount: \'much\' is not of type \'number\'","type":"BadArguments"}',
+            r'{"error":"amount: \"much\" is not of type \"number\"","type":"BadArguments"}',
             True,
         )
         assert broken == (

@@ -34,10 +34,12 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.json_schema import UnusablePattern
 from orchestrator.providers.mcp.answer import SessionLost, text_of
 from orchestrator.providers.mcp.offer import Offer, declared
 from orchestrator.providers.mcp.session import Keeper, Session, Unreachable
 from orchestrator.providers.mcp.transport import Http, Stdio
+from orchestrator.providers.size_limit import DEFAULT_BYTES, check_limit
 from orchestrator.toolspec import Effect, ToolContext, ToolSpec
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class McpOptions(TypedDict, total=False):
     """How long a server may take until its tools are known; 30."""
     max_result_chars: int
     """Longer results are cut and marked; 20,000, and 0 is no limit."""
+    max_message_bytes: int
+    """How much is read of one message, after decompression; 32 MiB, and 0 is no limit. A longer one fails its call."""
 
 
 class McpServer:
@@ -106,7 +110,8 @@ class McpServer:
         """
         if not command.strip() or "\0" in "".join((command, *args)):
             raise ConfigError(f"{command!r} is no command that could be started")
-        return cls(Stdio(command, args, _plain(env), None if cwd is None else Path(cwd)), **options)
+        folder = None if cwd is None else Path(cwd)
+        return cls(Stdio(command, args, _plain(env), folder, _message_limit(options)), **options)
 
     @classmethod
     def http(cls, url: str, *, headers: Texts | None = None, **options: Unpack[McpOptions]) -> Self:
@@ -120,7 +125,7 @@ class McpServer:
             raise ConfigError(
                 f"{url!r} is no address of an MCP server; it begins with http:// or https:// and a host"
             )
-        return cls(Http(url, _plain(headers)), **options)
+        return cls(Http(url, _plain(headers), _message_limit(options)), **options)
 
     @classmethod
     def parse(cls, text: str, **options: Unpack[McpOptions]) -> Self:
@@ -164,7 +169,7 @@ class McpServer:
     def _declare(self, tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
         chosen = {key: self._options.get(key) for key in ("prefix", "include", "exclude", "effects")}
         self._offers = declared(self.name, tools, **chosen)  # type: ignore[arg-type]  # absent is None
-        return tuple(self._spec(offer) for offer in self._offers)
+        return tuple(spec for offer in self._offers if (spec := self._spec(offer)) is not None)
 
     def _look_again(self, tools: Iterable[Tool]) -> None:
         """Compare what a server lists in a later session: a difference is logged and ignored."""
@@ -175,7 +180,9 @@ class McpServer:
                 self.name,
             )
 
-    def _spec(self, offer: Offer) -> ToolSpec:
+    def _spec(self, offer: Offer) -> ToolSpec | None:
+        """Return the tool, or None, with a warning, for one whose arguments cannot be checked in linear time."""
+
         async def call(context: ToolContext, /, **arguments: Any) -> str:
             return text_of(await self._call(context, offer, arguments))
 
@@ -191,6 +198,9 @@ class McpServer:
                 max_result_chars=self._options.get("max_result_chars", 20_000),
             )
         except ConfigError as error:
+            if isinstance(error.__cause__, UnusablePattern):
+                _log.warning("MCP server %r: the tool is left out: %s", self.name, error)
+                return None
             hint = f"leave it out with exclude=[{offer.theirs!r}]"
             raise ConfigError(f"MCP server {self.name!r}: {error}; {hint}") from error
 
@@ -221,6 +231,10 @@ def _plain(texts: Texts | None) -> dict[str, str]:
     return {
         key: text.get_secret_value() if isinstance(text, SecretStr) else text for key, text in known.items()
     }
+
+
+def _message_limit(options: McpOptions) -> int:
+    return check_limit("max_message_bytes", options.get("max_message_bytes", DEFAULT_BYTES))
 
 
 def _seconds(name: str, value: float) -> float:
