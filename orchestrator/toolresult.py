@@ -33,6 +33,8 @@ class ToolResult:
     """The tool said more than its `max_result_chars`."""
     at: float = field(default=0.0, compare=False)
     """When the tool began (epoch seconds); 0 where none ran, or nobody knows."""
+    abandoned: bool = field(default=False, compare=False)
+    """Its time passed, and it did not end when it was cancelled: it may still be running."""
 
     @property
     def is_error(self) -> bool:

@@ -105,6 +105,8 @@ class ToolSpec:
     """Failure is also read from the text of a result."""
     max_concurrency: int = 0
     """Calls of this tool at the same time over all runs; 0 leaves it to the cap of the turn."""
+    kind: str = field(default="tool", repr=False)
+    """What it is in metrics and dumps where it is abandoned: `tool`, or `mcp` for a tool of an MCP server."""
     read: Read = field(default=_by_schema, repr=False)
     """Turns the text of an object into keyword arguments; by default checks it against `parameters`."""
     dump: Dump | None = field(default=to_jsonable_python, repr=False)
@@ -196,7 +198,9 @@ def tool(
 
 
 _OPTIONS = [
-    item.name for item in fields(ToolSpec) if item.init and item.kw_only and item.name not in {"read", "dump"}
+    item.name
+    for item in fields(ToolSpec)
+    if item.init and item.kw_only and item.name not in {"dump", "kind", "read"}
 ]
 
 

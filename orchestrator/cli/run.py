@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import limits_from, prompt_of
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, Words, streamed
@@ -107,7 +107,7 @@ def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, g
                 return await watched.carry(agent, go, remind=view.remind)
 
         with launch.at_home():
-            result = asyncio.run(conduct())
+            result = run_async(conduct())
     if watched.lost:
         return Exit.PIPE
     totals = watched.screen.tally.totals() if watched.screen else None

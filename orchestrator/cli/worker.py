@@ -16,6 +16,7 @@ from orchestrator.address import Address, Dsn
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import imported, limits_from
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import journal_file
@@ -77,7 +78,7 @@ def work(wanted: Wanted) -> int:
     name = wanted.name or f"{socket.gethostname()}-{_few()}"
     with logging_to(wanted.log, settings.log_level) as logs:
         metrics = Metrics()
-        return asyncio.run(
+        return run_async(
             _work(wanted, _Making(launch, parts, limits, [metrics, *logs]), placing, address, name)
         )
 

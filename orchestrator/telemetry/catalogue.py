@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from orchestrator.errors import ERROR_KINDS
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
+    ABANDONED_KINDS,
     FAILURES,
     OPERATIONS,
     RECOVERIES,
@@ -30,6 +31,7 @@ from orchestrator.kernel.record import (
     RunStarted,
     ToolCall,
     Transition,
+    WorkAbandoned,
 )
 from orchestrator.telemetry.metric import PREFIX, Kind, Made, Metric, counter, gauge, histogram
 from orchestrator.telemetry.scraped import PARKINGS, PUSHED, SCRAPED, STORED
@@ -130,6 +132,13 @@ _OBSERVED: tuple[Metric, ...] = (
         "Effects that were to be taken back.",
         RolledBack,
         outcome=ROLLBACKS,
+    ),
+    counter(
+        "work_abandoned_total",
+        "machine kind",
+        "Tools, models and other host code that ignored a cancellation and is waited for no more.",
+        WorkAbandoned,
+        kind=ABANDONED_KINDS,
     ),
     histogram(
         "run_duration_seconds",

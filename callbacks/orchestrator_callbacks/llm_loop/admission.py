@@ -104,7 +104,7 @@ def put_question(
         key,
         call.name,
         call.arguments,
-        digest_of(run, call, _about(key, why, epoch)),
+        digest_of(run, call, _about(ctx, key, why, epoch)),
         why,
         expires_at,
         judgement.verdict,
@@ -116,9 +116,12 @@ def put_question(
     run.note("asked", question.record(_asked_of(ctx)[position].arguments))
 
 
-def _about(key: str, why: str, epoch: int) -> str:
+def _about(ctx: LoopContext, key: str, why: str, epoch: int) -> str:
     # An answer to one question must not count for another about the same call: it may have been given before.
-    return key if why == "approval" else f"{key} {why} {epoch}"
+    if why == "approval":
+        return key
+    before = ctx.ledger.decided.get(key)
+    return f"{key} {why} {epoch}" + (f" {before['id']}" if before is not None else "")
 
 
 def renew_question(run: LoopRun, position: int, question: Question) -> None:
@@ -135,7 +138,7 @@ def renew_question(run: LoopRun, position: int, question: Question) -> None:
             note_result(run, form)
             return
         form = call  # whether it took effect is still to be found out
-    digest = digest_of(run, form, _about(question.key, question.why, question.epoch))
+    digest = digest_of(run, form, _about(ctx, question.key, question.why, question.epoch))
     if (question.version, question.arguments, question.digest) == (DIGEST_VERSION, form.arguments, digest):
         return
     set_form(ctx, position, form)

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from orchestrator.completion import OutputSpec
 from orchestrator.errors import RunError
+from orchestrator.kernel.abandonment import host_call
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.model import LoopContext
@@ -132,6 +133,11 @@ class LoopDeps:
 
 
 LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
+
+
+def ask_model(run: LoopRun, request: Request) -> Awaitable[Response]:
+    """Ask the model once. Where it ignores a cancellation it is abandoned."""
+    return host_call(run.deps.llm.complete(request), "model", run.deps.model)
 
 
 def open_account(

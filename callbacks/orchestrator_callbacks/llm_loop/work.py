@@ -60,12 +60,11 @@ async def _execute(run: LoopRun) -> None:
     ctx, deps = run.ctx, run.deps
     if all(ctx.results):
         return
-    calls = [asked_call(ctx, position) for position in range(len(ctx.results))]
-    for position, (call, result) in enumerate(zip(calls, ctx.results, strict=True)):
-        if result is None:
-            ctx.ledger.started[position] = effect_of(deps.tools.find(call.name))
+    calls = _started(run)
 
     async def finished(result: ToolResult) -> ToolResult | None:
+        if result.abandoned and after_crash(ctx.ledger.started[result.position]) != "again":
+            return await _ask_about_abandoned(run, result.position)
         changed = await through(run, "after_tool_execution", result) if hooked else result
         note_result(run, changed)
         if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
@@ -88,6 +87,24 @@ async def _execute(run: LoopRun) -> None:
         after=finished,
         exact=True,
     )
+
+
+def _started(run: LoopRun) -> list[ToolCall]:
+    """Return the calls of the turn as they are to run; those without a result count as started."""
+    ctx = run.ctx
+    calls = [asked_call(ctx, position) for position in range(len(ctx.results))]
+    for position, (call, result) in enumerate(zip(calls, ctx.results, strict=True)):
+        if result is None:
+            ctx.ledger.started[position] = effect_of(run.deps.tools.find(call.name))
+    return calls
+
+
+async def _ask_about_abandoned(run: LoopRun, position: int) -> ToolResult | None:
+    """Ask about an abandoned call and return its provisional result. It may still be running: nothing is undone."""
+    put_question(run, position, "unknown_effect")
+    await run.settle()
+    provisional: ToolResult | None = run.ctx.results[position]
+    return provisional
 
 
 async def _recover(run: LoopRun) -> None:

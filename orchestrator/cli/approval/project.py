@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import coloured, complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.stop import on_signal
@@ -93,7 +93,7 @@ def _refuse_untrusted(found: Status, root: Path) -> None:
 
 def carry_out(asked: Asked, command: Command) -> int:
     """Do one thing with a project and return the exit code. A refusal is told, with what to do next."""
-    return asyncio.run(_Carried(asked, command).out())
+    return run_async(_Carried(asked, command).out())
 
 
 class _Carried:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +13,7 @@ from orchestrator.address import Address
 from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, say, say_json, shown
 from orchestrator.cli.pipeline.command import evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import Spec
@@ -112,7 +112,7 @@ def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: Pipelin
             observers=[*watched.observers, *logs],
             launch=dict(launch),
         )
-        result = asyncio.run(watched.carry(pipeline, journal, go))
+        result = run_async(watched.carry(pipeline, journal, go))
     if watched.lost:
         return Exit.PIPE
     return told(result, view, RunMetrics.of(result.transitions, limits.max_iterations))

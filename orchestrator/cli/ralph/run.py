@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from orchestrator.address import Address
 from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.ralph.agents import Agents
 from orchestrator.cli.ralph.board import Look, TaskBoard, counted, rows, task_json
@@ -191,7 +191,7 @@ def conducted(view: View, staff: Staff, go: Going) -> int:
             launch=dict(staff.launch),
         )
         try:
-            result = asyncio.run(watched.carry(ralph, journal, functools.partial(_going, view, go)))
+            result = run_async(watched.carry(ralph, journal, functools.partial(_going, view, go)))
         except Suspended:
             return _left(view, watched.run_id or "", look)
     if watched.lost:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch
 from orchestrator.cli.load import params_from
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.made import Made, context_from
@@ -111,7 +111,7 @@ def conducted(view: View, made: Made, limits: RlmLimits, go: Going) -> int:
     watched: Carried[Rlm, RlmResult] = Carried(graph, view.run_id, place, screen)
     with logging_to(view.log, project_settings().log_level) as logs:
         rlm = made.rlm(limits, journal, [*watched.observers, *logs])
-        result = asyncio.run(watched.carry(rlm, journal, go))
+        result = run_async(watched.carry(rlm, journal, go))
     if watched.lost:
         return Exit.PIPE
     return told(result, view)

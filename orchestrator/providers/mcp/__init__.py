@@ -234,6 +234,7 @@ class McpServer:
                 offer.description,
                 offer.parameters,
                 call,
+                kind="mcp",
                 effect=offer.effect,
                 timeout=self._timeout,
                 max_result_chars=self._options.get("max_result_chars", 20_000),
