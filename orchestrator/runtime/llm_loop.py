@@ -35,6 +35,7 @@ from orchestrator.runtime.summary import summary
 from orchestrator.switch import refuse_real
 from orchestrator.toolspec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission, recall
+from orchestrator_callbacks.llm_loop.bill import refuse_unpriced
 from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
 
 
@@ -88,6 +89,7 @@ class Orchestrator(Asked[Result]):
         )
         """For the engine that runs this agent."""
         self._members: dict[Orchestrator, Orchestrator] = {}  # agents among the tools -> with our journal
+        refuse_unpriced(self._limits, subagent.prices(self))
 
     # ---- running ----
 
@@ -167,6 +169,8 @@ class Orchestrator(Asked[Result]):
         if live is not None:
             return await self._resume_here(live, by, changed=limits is not None)
         refuse_real(self._deps.llm)
+        if limits is not None:
+            refuse_unpriced(limits, subagent.prices(self))
         head = await self._journal.head(run_id)
         if head.status == "ended":
             return await self._tell(run_id)
@@ -265,6 +269,8 @@ class Orchestrator(Asked[Result]):
         limits: Limits,
     ) -> LoopRun:
         refuse_real(self._deps.llm)
+        if limits is not self._limits:
+            refuse_unpriced(limits, subagent.prices(self))
         messages = opening(prompt, history, self._instructions)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
         ctx.context.limit = self._context_limit(limits)

@@ -28,9 +28,10 @@ from orchestrator.toolresult import ToolResult
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
 from orchestrator_callbacks.code_mode.source import CodeModeSource
+from orchestrator_callbacks.llm_loop.bill import Pricing
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
-from orchestrator_callbacks.rlm.model_call import OwnModel, asked, bound
+from orchestrator_callbacks.rlm.model_call import OwnModel, asked, paid, refuse_unpriced
 from orchestrator_callbacks.rlm.purse import Purse
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
 
@@ -84,6 +85,12 @@ class Equipment:
     def models(self) -> tuple[str, str]:
         """The configured names of the model of a run and of that of its questions."""
         return model_name(self.llm), model_name(self.sub_llm)
+
+    @property
+    def pricing(self) -> tuple[Pricing, Pricing]:
+        """What is known of the cost of the two."""
+        own, sub = self.models
+        return Pricing(self.price, self.llm, own), Pricing(self.price, self.sub_llm, sub)
 
     def offered(self) -> list[tuple[str, tuple[ToolSpec, ...]]]:
         """Return mode and tools of a run, and of those below as far as the policy on these can say it by now."""
@@ -159,9 +166,10 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
 
 def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
     """Return who answers the questions of a run's code or tools."""
+    _, pricing = given.pricing
 
     async def ask(request: Request) -> Response:
-        return await asked(run, given.sub_llm, request)
+        return await asked(run, pricing, request)
 
     async def nested(question: str, depth: int, purse: Purse) -> str:
         done = await nested_run(run, question, depth, purse, given.below())
@@ -177,7 +185,8 @@ def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
         policy=given.nested,
         nested=nested,
         params=given.params,
-        bound=lambda request: bound(run, request),
+        pay=lambda request: paid(run, pricing, request),
+        check=lambda response: refuse_unpriced(run, response),
         admit=lambda: allowed(run, given.models[1]),
     )
 

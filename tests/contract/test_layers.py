@@ -55,6 +55,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.docstring",
     ),
     ("orchestrator.kernel", "orchestrator.messages", "orchestrator.address"),
+    ("orchestrator.usage",),
     ("orchestrator.errors", "orchestrator_guards"),
 )
 

@@ -19,7 +19,7 @@ def test_a_verdict_is_true_when_it_agrees() -> None:
     [
         (guards.iterations(20, 20), "iterations: 20 of 20 used"),
         (guards.input_tokens(1_000_000, 2_000_000), "input_tokens: 1000000 of 2000000 used"),
-        (guards.cost(0.25, 1.5), "cost: 0.25 of 1.5 used"),
+        (guards.cost(250_000, 1_500_000), "cost: 0.25 of 1.5 used"),
         (guards.elapsed(30.0, 60), "elapsed: 30 of 60 used"),
         (guards.retries(3, 0), "retries: 3 used, no limit"),
         (guards.tool_cap("search", 2, 2), "tool_cap: 2 of 2 used (search)"),

@@ -65,7 +65,7 @@ def test_a_verdict_that_differs_in_a_number_only_is_another_answer() -> None:
 
 
 def test_an_answer_of_nan_is_the_same_answer() -> None:
-    assert check_guard(lambda c: guards.cost(float("nan"), c), 1.0).ok is False
+    assert check_guard(lambda c: guards.elapsed(float("nan"), c), 1.0).ok is False
 
 
 # ---- what is shipped ----

@@ -66,6 +66,10 @@ class Spent:
     compactions: int = 0
     by_tool: dict[str, int] = field(default_factory=dict)
     """Folded tool name -> calls that ran."""
+    largest_answer: int = field(default=0, metadata={"fingerprint": None})
+    """Output tokens of the longest answer so far: those of an answer that is lost are estimated by it."""
+    largest_cost: int = field(default=0, metadata={"fingerprint": None})
+    """Cost of the dearest answer so far, in millionths of the currency."""
 
     @property
     def total(self) -> Usage:
