@@ -46,8 +46,9 @@ class Orchestrator(Asked[Result]):
     registry; `()` is silent. `hooks` are modules or objects with `enter_/leave_/before_/after_` functions, run after
     ours, and with the five middleware points. `output_type` is a pydantic model, a type, or a JSON schema; `str`,
     like None, is free text. `migrations` let runs of older graphs go on in this one; `launch` is plain data kept
-    with each run, for whoever resumes it. Raises ConfigError or GraphError when this cannot work; nothing is started
-    here.
+    with each run, for whoever resumes it. With `check_purity=True` a guard that changes its context fails the run with
+    a GraphError that names guard and field; None is off, but in tests (see `kernel.purity`). Raises ConfigError or
+    GraphError when this cannot work; nothing is started here.
     """
 
     def __init__(
@@ -70,11 +71,12 @@ class Orchestrator(Asked[Result]):
         params: Mapping[str, Any] | None = None,
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
+        check_purity: bool | None = None,
     ) -> None:
         arguments.check_agent(locals())
         self._limits = limits or Limits()
         self._instructions = instructions
-        self._machine, points = compose.machine(graph, hooks)
+        self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._observers = compose.watchers(observers)
