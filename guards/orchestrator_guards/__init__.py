@@ -23,7 +23,7 @@ from orchestrator_guards.attempts import (
 from orchestrator_guards.budget import (
     affordable,
     cost,
-    cost_known,
+    cost_unknown,
     elapsed,
     host_budget,
     input_tokens,
@@ -115,7 +115,7 @@ __all__ = [
     "call_keys",
     "completion_retries",
     "cost",
-    "cost_known",
+    "cost_unknown",
     "elapsed",
     "escalation",
     "expected",

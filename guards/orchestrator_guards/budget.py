@@ -70,10 +70,10 @@ def request_cost(observed: int, most: int, limit: int) -> Verdict:
     return Verdict(ok, "cost", in_currency(observed), in_currency(limit), detail)
 
 
-def cost_known(unpriced: int, model: str) -> Verdict:
-    """Does a limit on cost hold? `unpriced`: requests to `model` whose cost is unknown; the limit allows none."""
-    ok = unpriced == 0
-    return Verdict(ok, "cost_unknown", unpriced, 0, "" if ok else f"the price of model {model!r} is unknown")
+def cost_unknown(observed: int, limit: int = 1, *, model: str = "") -> Verdict:
+    """Does a limit on cost hold? `observed`: requests to `model` whose cost is unknown; a limit of 1 allows none."""
+    ok = limit == 0 or observed < limit
+    return Verdict(ok, "cost_unknown", observed, limit, "" if ok else f"the price of model {model!r} is unknown")
 
 
 def elapsed(observed: float, limit: float) -> Verdict:

@@ -26,7 +26,7 @@ from orchestrator.ports import LLM, Price
 from orchestrator.scope import logger_from_context
 from orchestrator.usage import is_amount
 from orchestrator_callbacks.llm_loop.deps import LoopRun
-from orchestrator_guards import Verdict, cost_known, request_cost, reserve
+from orchestrator_guards import Verdict, cost_unknown, request_cost, reserve
 from orchestrator_guards.money import cost_micros
 
 _UNKNOWN_OUTPUT = 4096
@@ -156,7 +156,7 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
     ctx = run.ctx
     limits = ctx.limits
     if any(map(requires_price, limits_above(run))) and not (asked := pricing(run)).known:
-        return cost_known(1, asked.model)
+        return cost_unknown(1, model=asked.model)
     if not limits.max_cost or (cost := most(run, request)) is None:
         return None
     share = limits.wrap_up_share if limits.wrap_up_turns and not ctx.wrapping_up else 0.0
@@ -188,7 +188,10 @@ def lost(run: LoopRun) -> Usage:
     ctx, asked = run.ctx, pricing(run)
     known = _answered(ctx) if ctx.context.tokens else 0
     said = input_bound(ctx.messages[known:], () if ctx.context.tokens else run.deps.tools.offers)
-    output = lost_output(run.deps.params, ctx.spent.largest_answer, asked)
+    last = (
+        ctx.response.usage.output_tokens if ctx.response else 0
+    )  # records of earlier versions have no largest answer
+    output = lost_output(run.deps.params, max(ctx.spent.largest_answer, last), asked)
     usage = Usage(ctx.context.tokens + said, output)
     return estimated(usage, asked, ctx.spent.largest_cost)
 
@@ -242,7 +245,7 @@ def unpriced(run: LoopRun, response: Response) -> Verdict | None:
     """Log that the cost of an answer is unknown; return the verdict that ends the run where a limit bounds the cost."""
     note_unpriced(run, response)
     stops = any(map(requires_price, limits_above(run)))
-    return cost_known(1, (response.model or run.deps.model)[:_LONGEST]) if stops else None
+    return cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]) if stops else None
 
 
 def note_unpriced(run: LoopRun, response: Response) -> None:

@@ -16,7 +16,7 @@ from orchestrator_callbacks.llm_loop.bill import estimated as as_estimate
 from orchestrator_callbacks.llm_loop.turn import malformed
 from orchestrator_callbacks.rlm.deps import ModeRun, allowed
 from orchestrator_callbacks.rlm.purse import Bill, estimated
-from orchestrator_guards import cost_known
+from orchestrator_guards import cost_unknown
 
 
 class OwnModel:
@@ -48,7 +48,7 @@ def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncConte
     bounds the cost and no price can be known.
     """
     if not pricing.known:
-        run.deps.purse.refuse(cost_known(1, pricing.model))
+        run.deps.purse.refuse(cost_unknown(1, model=pricing.model))
     need = replace(estimated(request.messages), cost_micros=pricing.most(request))
     output = lost_output(request.params, run.ctx.largest_answer, pricing)
     usage = Usage(input_bound(request.messages, request.tools), output)
@@ -94,7 +94,7 @@ def refuse_unpriced(run: ModeRun, response: Response) -> None:
     if response.usage.cost_micros is None:
         whole: Any = run  # the bill asks for nothing that a run of the loop has and this one has not
         note_unpriced(whole, response)
-        run.deps.purse.refuse(cost_known(1, (response.model or run.deps.model)[:_LONGEST]))
+        run.deps.purse.refuse(cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]))
 
 
 _LONGEST = 120
