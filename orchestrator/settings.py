@@ -108,7 +108,7 @@ def _first(error: ValidationError, *section: str) -> str:
     return f"{where}: {what}" if where else str(what)
 
 
-_FOREIGN = frozenset(("ORCHESTRATOR_SOAK", "ORCHESTRATOR_SEED", "ORCHESTRATOR_NO_REAL_MODELS"))
+_FOREIGN = frozenset(f"ORCHESTRATOR_{name}" for name in ("SOAK", "SEED", "NO_REAL_MODELS", "CHECK_PURITY"))
 """Switches of the test kit, which are no settings."""
 
 

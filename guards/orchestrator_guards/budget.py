@@ -73,7 +73,9 @@ def request_cost(observed: int, most: int, limit: int) -> Verdict:
 def cost_unknown(observed: int, limit: int = 1, *, model: str = "") -> Verdict:
     """Does a limit on cost hold? `observed`: requests to `model` whose cost is unknown; a limit of 1 allows none."""
     ok = limit == 0 or observed < limit
-    return Verdict(ok, "cost_unknown", observed, limit, "" if ok else f"the price of model {model!r} is unknown")
+    return Verdict(
+        ok, "cost_unknown", observed, limit, "" if ok else f"the price of model {model!r} is unknown"
+    )
 
 
 def elapsed(observed: float, limit: float) -> Verdict:

@@ -21,14 +21,15 @@ from orchestrator.errors import GraphError
 from orchestrator.kernel.graph import Graph, Guard, guard_name
 
 CHECK_PURITY = "ORCHESTRATOR_CHECK_PURITY"
-"""Environment variable that sets the option where it is not given: 1 is on, 0 or nothing is off."""
+"""Environment variable that sets the option where it is not given: anything but 0, false, no, off and nothing is on."""
 
+_OFF = frozenset(("", "0", "false", "no", "off"))
 _IMMUTABLE = (int, str, float, bool, bytes, type(None), Enum, tuple, frozenset)
 
 
 def pure_graph(graph: Graph, check_purity: bool | None) -> Graph:  # noqa: FBT001 - the name of the option
     """Return the graph, its guards checked where the option or the environment says so. The fingerprint is the same."""
-    wanted = os.environ.get(CHECK_PURITY, "0") not in ("", "0") if check_purity is None else check_purity
+    wanted = os.environ.get(CHECK_PURITY, "").lower() not in _OFF if check_purity is None else check_purity
     if not wanted:
         return graph
     checked: dict[int, Guard] = {}  # one for each guard: the lint compares them by identity

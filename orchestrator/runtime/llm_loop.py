@@ -81,9 +81,8 @@ class Orchestrator(Asked[Result]):
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
-        self._live, self._conversations = LiveRuns(), Conversations()
+        self._live, self._conversations, self._migrations = LiveRuns(), Conversations(), tuple(migrations)
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)
-        self._migrations = tuple(migrations)
         self._driver, self._recovery = self._wired()
         self._control = Control(self._live, self._journal, self._deps.clock)
         self.hosting = LoopHosting(

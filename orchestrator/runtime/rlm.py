@@ -82,7 +82,6 @@ class Rlm(Carrier[RlmResult]):
         arguments.check_agent(locals(), RlmLimits)
         self._equipment = given = Equipment.of(locals())
         self._limits, self._clock = limits or self._mode.limits, given.clock
-        refuse_unpriced(self._limits, given.pricing)
         self._machine = self._mode.machine(graph, hooks)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)

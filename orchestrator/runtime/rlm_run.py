@@ -28,10 +28,10 @@ from orchestrator.toolresult import ToolResult
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
 from orchestrator_callbacks.code_mode.source import CodeModeSource
-from orchestrator_callbacks.llm_loop.bill import Pricing
+from orchestrator_callbacks.llm_loop.bill import Pricing, refuse_unpriced
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
-from orchestrator_callbacks.rlm.model_call import OwnModel, asked, paid, refuse_unpriced
+from orchestrator_callbacks.rlm.model_call import OwnModel, asked, check_cost, paid
 from orchestrator_callbacks.rlm.purse import Purse
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
 
@@ -70,7 +70,7 @@ class Equipment:
                 "Orchestrator"
             )
         names = ("instructions", "stopping", "compressor", "nested", "repl", "price")
-        return cls(
+        made = cls(
             mode=mode,
             llm=given["llm"],
             sub_llm=given["llm"] if given["sub_llm"] is None else given["sub_llm"],
@@ -80,6 +80,9 @@ class Equipment:
             params=dict(given["params"] or {}),
             **{name: given[name] for name in names},
         )
+        if given["limits"] is not None:
+            refuse_unpriced(given["limits"], made.pricing)
+        return made
 
     @property
     def models(self) -> tuple[str, str]:
@@ -186,7 +189,7 @@ def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
         nested=nested,
         params=given.params,
         pay=lambda request: paid(run, pricing, request),
-        check=lambda response: refuse_unpriced(run, response),
+        check=lambda response: check_cost(run, response),
         admit=lambda: allowed(run, given.models[1]),
     )
 

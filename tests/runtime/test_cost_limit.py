@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.rlm.limits import RlmLimits
@@ -418,8 +419,8 @@ def test_a_usage_of_an_earlier_version_is_read_in_micro_units() -> None:
 class OldJournal(MemoryJournal):
     """Hands out records as the version before this one wrote them: costs as fractions, no estimates."""
 
-    async def load(self, run_id: str) -> Any:
-        return [record._replace(body=_older(record.body)) for record in await super().load(run_id)]
+    async def load(self, run_id: str, since: int = 0) -> list[Record]:
+        return [record._replace(body=_older(record.body)) for record in await super().load(run_id, since)]
 
 
 def _older(value: Any) -> Any:

@@ -32,7 +32,7 @@ class OwnModel:
         async with paid(run, own_pricing(run), request) as bill:
             response = await asked(run, own_pricing(run), request)
             bill.usage = response.usage
-        refuse_unpriced(run, response)
+        check_cost(run, response)
         return response
 
 
@@ -89,7 +89,7 @@ async def asked(run: ModeRun, pricing: Pricing, request: Request) -> Response:
     return answer
 
 
-def refuse_unpriced(run: ModeRun, response: Response) -> None:
+def check_cost(run: ModeRun, response: Response) -> None:
     """Look at an answer whose cost is counted. Raises LimitReached where it is unknown and a limit bounds the cost."""
     if response.usage.cost_micros is None:
         whole: Any = run  # the bill asks for nothing that a run of the loop has and this one has not
