@@ -73,7 +73,7 @@ lock: $(UV) ## requirements.lock from pyproject.toml; ARGS=--upgrade moves every
 	    --no-header --no-annotate --output-file requirements.lock $(ARGS)
 
 clean: ## everything that make made
-	rm -rf $(VENV) .venv-lock build dist htmlcov .coverage .coverage.* \
+	rm -rf $(VENV) .venv-* build dist htmlcov .coverage .coverage.* \
 	    .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import inspect
 import json
 import re
 import subprocess
@@ -518,7 +519,7 @@ def test_an_option_that_is_none_is_told_with_the_one_that_was_meant(option: str,
 
 
 def test_the_docstring_of_tool_tells_every_option_with_its_default() -> None:
-    told = dict(re.findall(r"^ {8}(\w+)=(\S+) ", tool.__doc__ or "", re.MULTILINE))
+    told = dict(re.findall(r"^ {4}(\w+)=(\S+) ", inspect.getdoc(tool) or "", re.MULTILINE))
     options = {item.name: item.default for item in dataclasses.fields(ToolSpec) if item.kw_only and item.init}
     del options["read"]
     assert {name: ast.literal_eval(default) for name, default in told.items()} == options

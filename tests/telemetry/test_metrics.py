@@ -731,7 +731,9 @@ def test_a_duration_falls_into_the_same_bucket_as_with_the_library_itself(second
         board.tell(Transition("loop", "r", number, "call", "think", "act", value, 1.0, 1))
     ours = shown(board.registry)  # in one look: a look collects all of it
     for sample, value in shown(theirs).items():
-        if not sample[0].endswith("_created"):
+        if sample[0].endswith("_sum"):  # a batch is summed at once, and with compensation since Python 3.12
+            assert ours[sample] == pytest.approx(value)
+        elif not sample[0].endswith("_created"):
             assert ours[sample] == value
 
 
