@@ -140,7 +140,7 @@ class Transcript(Sequence[Message]):
     __hash__ = None  # type: ignore[assignment]
 
     def views(self, items: list[Message]) -> bool:
-        """Tell whether this shows the first messages of that very list."""
+        """Return whether this shows the first messages of that very list."""
         return self._items is items
 
     def __repr__(self) -> str:
@@ -269,7 +269,7 @@ def input_bound(messages: Iterable[Message], tools: Iterable[ToolOffer] = ()) ->
 def input_most(request: Request, known: int = 0, start: int = 0) -> int | None:
     """Return how many tokens a request has at most: one for each byte of its text. None where it is not all text.
 
-    `known` is a bound of the first `start` messages, the tools and the output schema, where somebody has one.
+    `known` is a bound of the first `start` messages, the tools and the output schema, if one is known.
     """
     most = known
     for message in request.messages[start:]:

@@ -26,7 +26,7 @@ class Usage:
 
     Money is counted in integers (`cost_micros`, millionths of the currency), so that sums are exact; `cost` is the same
     in the currency of the price table, for adapters that give it and for readers. The `estimated_` numbers are the part
-    of the others that nobody reported: answers that were lost in a crash or cut off, charged as an estimate.
+    of the others that is an estimate: of answers that were lost in a crash or cut off.
     """
 
     input_tokens: int = 0
@@ -135,7 +135,7 @@ class Usage:
 
 
 def is_amount(cost: object) -> bool:
-    """Tell whether this is an amount of money: a finite number, 0 or more."""
+    """Return whether this is an amount of money: a finite number, 0 or more."""
     return isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < math.inf
 
 

@@ -283,7 +283,7 @@ def _schema(context: object) -> dict[str, dict[str, str]]:
 
 
 def _has_part(item: Field[Any]) -> bool:
-    """Tell whether a field has a part in fingerprints: not where its metadata say that older records may lack it."""
+    """Return whether a field is part of fingerprints: not where its metadata says that older records may lack it."""
     return item.metadata.get("fingerprint", item.name) is not None
 
 

@@ -92,7 +92,7 @@ def _parts(value: Any, whole: bool) -> tuple[Iterable[tuple[Any, Any]] | None, s
 
 @functools.cache
 def _lasts(kind: Any) -> bool:
-    """Tell whether values of a class stay what they are."""
+    """Return whether values of a class cannot change in place."""
     params = getattr(kind, "__dataclass_params__", None)
     return issubclass(kind, _IMMUTABLE) or (params is not None and bool(params.frozen))
 
@@ -110,7 +110,7 @@ def _changes(path: str, before: Any, after: Any) -> Iterator[str]:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """Tell whether two views are of equal values; objects of other kinds are equal only to themselves."""
+    """Return whether two views are of equal values; objects of other kinds are equal only to themselves."""
     kind: Any = type(before)
     after_kind: Any = type(after)
     if kind is not after_kind or not _lasts(kind):

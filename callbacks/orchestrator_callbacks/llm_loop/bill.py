@@ -43,7 +43,7 @@ class Pricing(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Tell whether the cost of answers can be known: the provider reports it, or each of the models has a price."""
+        """Return whether the cost of answers can be known: by the provider, or by a price of each of the models."""
         if getattr(self.llm, "reports_cost", False):
             return True
         one = Usage(1, 1)
@@ -114,7 +114,7 @@ class _Limits(Protocol):
 
 
 def requires_price(limits: _Limits) -> bool:
-    """Tell whether a limit on cost ends a run when the cost of an answer is unknown."""
+    """Return whether a limit on cost ends a run when the cost of an answer is unknown."""
     return bool(limits.max_cost) and limits.on_unknown_cost == "stop"
 
 
@@ -188,9 +188,8 @@ def lost(run: LoopRun) -> Usage:
     ctx, asked = run.ctx, pricing(run)
     known = _answered(ctx) if ctx.context.tokens else 0
     said = input_bound(ctx.messages[known:], () if ctx.context.tokens else run.deps.tools.offers)
-    last = (
-        ctx.response.usage.output_tokens if ctx.response else 0
-    )  # records of earlier versions have no largest answer
+    # Records of earlier versions have no largest answer.
+    last = ctx.response.usage.output_tokens if ctx.response else 0
     output = lost_output(run.deps.params, max(ctx.spent.largest_answer, last), asked)
     usage = Usage(ctx.context.tokens + said, output)
     return estimated(usage, asked, ctx.spent.largest_cost)
@@ -235,7 +234,7 @@ def priced(run: LoopRun, response: Response) -> Usage:
 
 
 def with_cost(asked: Pricing, response: Response) -> Usage:
-    """Return the usage of an answer of a model with what it costs."""
+    """Return the usage of an answer of a model with its cost."""
     usage = response.usage
     cost = asked.cost(usage, response.model)
     return usage if cost == usage.cost_micros else replace(usage, cost_micros=cost)

@@ -4,8 +4,8 @@ Each run of a tree has a purse. What is spent below counts in every purse above;
 estimate, into all of them once everything in flight has cost what was reserved for it. Where it does not fit it waits
 for some of that to be settled; with nothing in flight it goes out while anything is left. So a limit is exceeded by no
 more than one request, however many are asked at once; a limit on cost is not exceeded at all where the most that a
-request can cost is known: one that does not fit by itself is refused. Before it goes out, what all will have used if
-every answer in flight is lost is made known outside (`announce`): a crash takes the answers away, and the bill stays.
+request can cost is known: one that does not fit by itself is refused. Before a request goes out, the usage with an
+estimate for every answer in flight is recorded (`announce`), so that a crash does not lose it.
 (`llm_loop` lends the same way, in `allowance.py`, bound to its own runs and their journal.)
 """
 
@@ -111,7 +111,7 @@ class Purse:
         """Wait until a request fits that uses about `need`, and count what its bill says afterwards.
 
         The cost of `need` is the most that it can cost; without one it goes out alone. One that is cut off counts as
-        `charge`, an estimate: nobody hears what it cost. Raises LimitReached where a limit is used up or cannot cover
+        `charge`, an estimate. Raises LimitReached where a limit is used up or cannot cover
         the request, and what `announce` raises.
         """
         flight = _Flight(need, need.as_estimate() if charge is None else charge)
