@@ -269,8 +269,8 @@ def _plain(found: Shown) -> dict[str, Any]:
             }
             for name, stats in story.states().items()
         },
-        "usage": story.usage.as_json()
-        | {"answers": story.requests, "retries": story.retries, "lost_answers": story.estimated.as_json()},
+        "usage": (story.usage + story.estimated).as_json()
+        | {"answers": story.requests, "retries": story.retries},
         "models": dict(story.models),
         "tools": calls_json(story, held=found.head.owner is not None),
         "people": [

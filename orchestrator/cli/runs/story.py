@@ -117,15 +117,14 @@ class Story(StoredRun):
 
     @property
     def estimated(self) -> Usage:
-        """What was charged as an estimate, for answers of the run and of those below it that were lost."""
-        spent = self.context.get("spent") or {}
-        parts = spent.get("usage"), (spent.get("below") or {}).get("usage"), self.context.get("usage")
-        used = sum((Usage.of(part) for part in parts if part), NO_USAGE)
-        return Usage(
+        """What was charged for answers of the run that were lost: an estimate."""
+        used = Usage.of((self.context.get("spent") or self.context).get("usage") or {})
+        lost = Usage(
             used.estimated_input_tokens,
             used.estimated_output_tokens,
             cost_micros=used.estimated_cost_micros or None,
         )
+        return lost.as_estimate()
 
     def states(self) -> dict[str, StateStats]:
         """Return visits and times of each state, in the order of first visits."""
