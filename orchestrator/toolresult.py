@@ -11,7 +11,9 @@ from pydantic_core import to_json
 
 from orchestrator.messages import Message, ToolCall, encodable
 
-ToolOutcome: TypeAlias = Literal["ok", "error", "timeout", "denied", "invalid_args", "cancelled"]
+ToolOutcome: TypeAlias = Literal[
+    "ok", "error", "timeout", "denied", "invalid_args", "duplicate_keys", "unstable_args", "cancelled"
+]
 
 _ERROR_CHARS = 2_000
 _SHOWN_LEAVES = 5

@@ -21,8 +21,9 @@ from orchestrator.kernel.gate import cancellations
 from orchestrator.messages import ToolCall
 from orchestrator.ports import Clock, SystemClock
 from orchestrator.thread import in_thread
+from orchestrator.toolarguments import BadArguments, DuplicateKeys, UnstableArguments
 from orchestrator.toolresult import ToolOutcome, ToolResult, content_of, error_text, told_of, why_of
-from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, as_tool, parse_arguments
+from orchestrator.toolspec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SUGGESTIONS = 3
@@ -35,6 +36,16 @@ Before: TypeAlias = Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]
 """Sees a call about to run: a call runs in its place, a result stands for it, None changes nothing."""
 After: TypeAlias = Callable[[ToolResult], Awaitable[ToolResult | None]]
 """Sees a result that is to stand, and may replace it."""
+
+
+def canonical_call(spec: ToolSpec, call: ToolCall, position: int) -> ToolCall | ToolResult:
+    """Return a call with its arguments in canonical form, or the error result that answers it instead."""
+    try:
+        text = canonical_arguments(spec, call.arguments)
+    except Exception as error:  # noqa: BLE001 - the tool's own validators may raise anything
+        outcome, content = _fault(error)
+        return ToolResult(call, position, content, outcome)
+    return call if text == call.arguments else replace(call, arguments=text)
 
 
 class ToolSet:
@@ -73,21 +84,28 @@ class ToolSet:
         return ToolResult.failure(call, position, "error", why, "UnknownTool")
 
     async def execute(
-        self, call: ToolCall, position: int, context_for: ContextFor, *, waited: float = 0.0
+        self,
+        call: ToolCall,
+        position: int,
+        context_for: ContextFor,
+        *,
+        waited: float = 0.0,
+        exact: bool = False,
     ) -> ToolResult:
         """Run one call. What goes wrong with it becomes an error result; only cancellation passes through.
 
-        `waited` is how long (seconds) the call has waited already; it counts as queued.
+        `waited` is how long (seconds) the call has waited already; it counts as queued. With `exact` the arguments are
+        in canonical form: a call that its tool reads otherwise does not run.
         """
         spec = self.find(call.name)
         if spec is None:
             return self.unknown(call, position)
         if not spec.max_concurrency:
-            return await self._run(spec, call, position, context_for, waited)
+            return await self._run(spec, call, position, context_for, waited, exact=exact)
         asked = self._clock.monotonic()
         async with self._slot(spec):
             waited += self._clock.monotonic() - asked
-            return await self._run(spec, call, position, context_for, waited)
+            return await self._run(spec, call, position, context_for, waited, exact=exact)
 
     async def execute_all(
         self,
@@ -98,18 +116,19 @@ class ToolSet:
         before: Before | None = None,
         after: After | None = None,
         done: list[ToolResult | None] | None = None,
+        exact: bool = False,
     ) -> list[ToolResult]:
         """Run the calls of one turn, at most `max_concurrent` at a time (0 = no cap); results in call order.
 
         `done` has one place for each call and is filled as results come, so it outlives a cancellation; a
         filled place is left alone and its call not run. On cancellation async tools are cancelled and joined,
         waiting calls never start, threads go on alone with `cancelled` set. An exception of `before` or
-        `after` ends the turn the same way and is raised.
+        `after` ends the turn the same way and is raised. `exact` is that of `execute`.
         """
         done = [None] * len(calls) if done is None else done
         if len(done) != len(calls):
             raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
-        turn = _Turn(self, self._clock, calls, context_for, before, after, done)
+        turn = _Turn(self, self._clock, calls, context_for, before, after, done, exact)
         cancelled = cancellations()
         groups = [[0]] if len(calls) == 1 and done[0] is None else self._groups(calls, done)
         try:
@@ -155,14 +174,21 @@ class ToolSet:
             yield group
 
     async def _run(
-        self, spec: ToolSpec, call: ToolCall, position: int, context_for: ContextFor, queued: float
+        self,
+        spec: ToolSpec,
+        call: ToolCall,
+        position: int,
+        context_for: ContextFor,
+        queued: float,
+        *,
+        exact: bool = False,
     ) -> ToolResult:
         at, started = self._clock.time(), self._clock.monotonic()
         bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
         was_cut, before = False, _cancels()
         try:
-            arguments = parse_arguments(spec, call.arguments)
+            arguments = parse_arguments(spec, call.arguments, exact=exact)
             if spec.timeout is None:
                 value = await _invoke(spec, bound, arguments)
             else:
@@ -222,6 +248,7 @@ class _Turn:
     after: After | None
     done: list[ToolResult | None]
     """One place for each call, filled as results come."""
+    exact: bool
 
     async def one(self, position: int, waited: float = 0.0) -> None:
         """Run one call, with the middleware round it."""
@@ -232,7 +259,9 @@ class _Turn:
             result = replace(changed, call=call, position=position)
         else:
             runs = call if changed is None else replace(changed, id=call.id)
-            result = await self.tools.execute(runs, position, self.context_for, waited=waited)
+            result = await self.tools.execute(
+                runs, position, self.context_for, waited=waited, exact=self.exact
+            )
         # Kept before `after` is asked: a cancellation there must not lose what has happened.
         self.done[position] = result
         if self.after is not None and (replaced := await self.after(result)) is not None:
@@ -315,7 +344,13 @@ def _is_the_tools_own(error: BaseException, before: int) -> bool:
 def _fault(error: BaseException) -> tuple[ToolOutcome, str]:
     """Return the outcome and the result text of a call that raised."""
     if isinstance(error, BadArguments):
-        return "invalid_args", error_text(str(error), "BadArguments")
+        return _REASONS.get(type(error), "invalid_args"), error_text(str(error), type(error).__name__)
     if isinstance(error, _OutOfTimeError):
         return "timeout", error_text(str(error), "Timeout")
     return "error", error_text(why_of(error), type(error).__name__)
+
+
+_REASONS: dict[type[BadArguments], ToolOutcome] = {
+    DuplicateKeys: "duplicate_keys",
+    UnstableArguments: "unstable_args",
+}

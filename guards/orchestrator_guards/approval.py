@@ -7,6 +7,8 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
+DIGEST_VERSION: Final = 2
+"""Of `approval_digest`: it changes with what that covers. A question with another version is asked again."""
 LEAST: Final = 8
 """How many characters of a digest are enough to name it."""
 
@@ -42,26 +44,32 @@ class Refusal(NamedTuple):
     """In words."""
 
 
-def approval_digest(tool: str, arguments: str, *, run: str, call: str, fingerprint: str) -> str:
-    """Return the SHA-256 (hex) of what is to be approved: this call of this run, with these arguments.
+def approval_digest(
+    tool: str,
+    arguments: str,
+    *,
+    run: str,
+    call: str,
+    fingerprint: str,
+    schema: Mapping[str, Any] | None = None,
+    effect: str = "",
+    approval: str = "",
+    agent: str = "",
+) -> str:
+    """Return the SHA-256 (hex) of what is to be approved: this call of this run, by this tool, with these arguments.
 
-    Arguments are compared as JSON, so spacing and the order of members do not count; text that is no JSON,
-    or is nested too deeply, counts as it is. `fingerprint` is the graph's: a changed machine needs a new approval.
+    `arguments` is the canonical text, covered as it is. `schema`, `effect` and `approval` (`always`, `rule`, `never`)
+    are the tool's, so that a yes for one tool is none for another of its name. `fingerprint` is the graph's: a changed
+    machine needs a new approval. The version is covered too.
 
     Example:
-        >>> one = approval_digest("pay", '{"to": "x", "sum": 1}', run="r", call="1:0", fingerprint="f")
-        >>> one == approval_digest("pay", '{"sum":1,"to":"x"}', run="r", call="1:0", fingerprint="f")
-        True
+        >>> one = approval_digest("pay", '{"to": "x"}', run="r", call="1:0", fingerprint="f", effect="pure")
+        >>> one == approval_digest("pay", '{"to": "x"}', run="r", call="1:0", fingerprint="f", effect="idempotent")
+        False
     """
-    parts = json.dumps([tool, _canonical(arguments), run, call, fingerprint], separators=(",", ":"))
-    return hashlib.sha256(parts.encode(errors="surrogatepass")).hexdigest()
-
-
-def _canonical(arguments: str) -> str:
-    try:
-        return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"))
-    except (ValueError, RecursionError):  # no JSON, or nested deeper than anybody reads
-        return arguments
+    parts = [DIGEST_VERSION, agent, tool, schema, arguments, effect, approval, run, call, fingerprint]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def judge_answer(

@@ -19,6 +19,7 @@ from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.engines.agent import Agent, refuse_bound
 from orchestrator.engines.dispatcher import Caps, Dispatcher
 from orchestrator.engines.order import Order
@@ -27,7 +28,6 @@ from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.settings import Settings
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.metrics import Metrics
 
@@ -60,7 +60,7 @@ class Wanted:
 def work(wanted: Wanted) -> int:
     """Work until a signal or an operator's drain, and return the exit code. Raises ConfigError, RunError."""
     address = database(wanted.journal, "a worker carries")
-    settings = Settings.load()
+    settings = project_settings()
     launch = Launch.here(settings, **wanted.made)
     # A model of the settings is for whoever names no agents: else a worker had two for one graph.
     own = not wanted.agents or wanted.made.get("model") is not None

@@ -194,7 +194,7 @@ class ToolCall:
     tool: str
     """The registered name, or `_unregistered`."""
     outcome: str
-    """`ok`, `error`, `timeout`, `denied`, `invalid_args` or `cancelled`."""
+    """`ok`, `error`, `timeout`, `denied`, `invalid_args`, `duplicate_keys`, `unstable_args` or `cancelled`."""
     seconds: float
     queued: float = 0.0
     result_chars: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
@@ -19,7 +18,11 @@ from orchestrator.ports import Clock
 from orchestrator.runtime.inbox import DECISIONS, Inbox
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.login import somebody
+from orchestrator.toolarguments import BadArguments, json_data
+from orchestrator.toolresult import why_of
+from orchestrator.toolspec import canonical_arguments
 from orchestrator_callbacks.llm_loop import people
+from orchestrator_callbacks.llm_loop.deps import Tools
 from orchestrator_guards import Refusal, judge_answer
 
 
@@ -33,8 +36,9 @@ class _Done:
 class Control:
     """The requests to the runs of one agent."""
 
-    def __init__(self, live: LiveRuns, journal: Journal, clock: Clock) -> None:
+    def __init__(self, live: LiveRuns, journal: Journal, clock: Clock, tools: Tools | None = None) -> None:
         self._live = live
+        self._tools = tools
         self._journal = journal
         self.clock = clock
         inbox = Inbox(live, journal)
@@ -72,6 +76,7 @@ class Control:
         found = self._judged(run, answer)
         if isinstance(found, Refusal):
             raise AnswerRefused(run_id, found.why)
+        _check_edit(run_id, run.deps.tools, found, answer)
         run.mailbox.post(Signal(kind="decision", id=_new_id(), by=by or somebody(), why=why, payload=answer))
         return _Done()
 
@@ -160,6 +165,7 @@ class Control:
             found = judge_answer(stored.questions.values(), stored.decided, body, now=self.clock.time())
             if isinstance(found, Refusal):
                 raise AnswerRefused(run_id, found.why)
+            _check_edit(run_id, self._tools, found, body)
             # Bound to what is asked now: the run may ask something else by the time it reads this.
             body = {"call": found.key, "digest": found.digest, **body}
         await self._journal.post(run_id, Posted(_new_id(), kind, {**body, "why": why}, by or somebody()))
@@ -180,14 +186,28 @@ def _carried_out(work: Coroutine[Any, Any, None]) -> bool:
     return False
 
 
+def _check_edit(run_id: str, tools: Tools | None, question: Question, answer: Mapping[str, Any]) -> None:
+    """Raise AnswerRefused for edited arguments that the tool does not take, where the tool is known here."""
+    edited = answer.get("arguments")
+    spec = None if tools is None or edited is None else tools.find(question.tool)
+    if spec is None:
+        return
+    try:
+        canonical_arguments(spec, str(edited))
+    except Exception as error:
+        raise AnswerRefused(run_id, f"the edited arguments are refused: {why_of(error)}") from error
+
+
 def edit_fault(arguments: object) -> str | None:
     """Say why a person's edit cannot stand for the arguments of a call, or None; None is no edit."""
     if arguments is None:
         return None
     try:
-        given = json.loads(arguments) if isinstance(arguments, str) else None
+        given = json_data(arguments) if isinstance(arguments, str) else None
     except RecursionError:
         return "the edited arguments are nested too deeply; a tool takes a flatter object"
+    except BadArguments as error:
+        return f"the edited arguments are refused: {error}"
     except ValueError as error:
         return f"the edited arguments are not JSON ({error}); they must be the text of one object"
     if not isinstance(given, dict):

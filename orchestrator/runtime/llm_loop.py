@@ -84,7 +84,7 @@ class Orchestrator(Asked[Result]):
         self._live, self._conversations, self._migrations = LiveRuns(), Conversations(), tuple(migrations)
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)
         self._driver, self._recovery = self._wired()
-        self._control = Control(self._live, self._journal, self._deps.clock)
+        self._control = Control(self._live, self._journal, self._deps.clock, self._deps.tools)
         self.hosting = LoopHosting(
             self._journal, self._driver, self._deps, self._live, self._recovery, launch
         )

@@ -74,6 +74,8 @@ NO_BUDGETS = frozenset(("no_progress", "repeated_success", "restarts"))
 RETRY_REASONS = ("rate_limited", "timeout", "server_error", "connection", "schema_invalid", "other")
 BACKENDS = ("memory", "sqlite", "postgres")
 _DIRECTIONS = ("input", "output")
+INVALID = ("invalid_args", "duplicate_keys", "unstable_args")
+"""Outcomes of calls whose arguments were refused: no tool ran."""
 
 
 _OBSERVED: tuple[Metric, ...] = (
@@ -312,7 +314,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "tool outcome",
         "Tool calls; `_unregistered` is a name that the model made up.",
         ToolCall,
-        outcome=("ok", "error", "timeout", "denied", "invalid_args", "cancelled"),
+        outcome=("ok", "error", "timeout", "denied", *INVALID, "cancelled"),
     ),
     histogram("tool_call_duration_seconds", "tool", _TOOL, "Time of one tool call.", ToolCall),
     # ---- journal ----

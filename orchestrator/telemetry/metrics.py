@@ -36,7 +36,7 @@ from orchestrator.kernel.record import (
     ToolCall,
     Transition,
 )
-from orchestrator.telemetry.catalogue import BUDGET_OF, BUDGETS, NO_BUDGETS, RETRY_REASONS, ROWS
+from orchestrator.telemetry.catalogue import BUDGET_OF, BUDGETS, INVALID, NO_BUDGETS, RETRY_REASONS, ROWS
 from orchestrator.telemetry.child import LOCK, instruments_of
 from orchestrator.telemetry.edge import Durations
 from orchestrator.telemetry.engine import Engine
@@ -372,7 +372,7 @@ class Metrics:
             meters = self._use.call(fact.graph, fact.tool, outcome)
         meters.attempt(1)
         meters.call(1)
-        if fact.outcome not in ("denied", "invalid_args"):  # those never ran
+        if fact.outcome != "denied" and fact.outcome not in INVALID:  # those never ran
             self._timed(meters.seconds, fact.seconds)
 
     def _journal(self, fact: JournalWrite) -> None:

@@ -93,8 +93,12 @@ class Tools(Protocol):
         done: list[ToolResult | None] | None = None,
         before: Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]] | None = None,
         after: Callable[[ToolResult], Awaitable[ToolResult | None]] | None = None,
+        exact: bool = False,
     ) -> list[ToolResult]:
-        """Run the calls that have no result in `done` yet; fill it in place and return it, in call order."""
+        """Run the calls that have no result in `done` yet; fill it in place and return it, in call order.
+
+        With `exact` arguments are in canonical form, and a call that its tool reads otherwise does not run.
+        """
         ...
 
     async def take_back(

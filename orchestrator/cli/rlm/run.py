@@ -21,6 +21,7 @@ from orchestrator.cli.run import error_json, logging_to, new_id, remark, transit
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.journal.opening import journal_at
 from orchestrator.machines.code_mode.graph import CODE_MODE
@@ -28,7 +29,6 @@ from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 from orchestrator.runtime.rlm import Rlm
 from orchestrator.runtime.rlm_result import RlmResult
-from orchestrator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def run_file(asked: Asked) -> int:
         raise ConfigError("the prompt is empty: say with --prompt what is asked about the file")
     check_output(asked.output)
     launch = Launch.here(
-        Settings.load(),
+        project_settings(),
         model=asked.model,
         base_url=asked.base_url,
         structured=None,
@@ -107,7 +107,7 @@ def conducted(view: View, made: Made, limits: RlmLimits, go: Going) -> int:
     graph = CODE_MODE if made.mode == "code" else TOOLS_MODE
     screen = None if view.json else functools.partial(Screen, graph)
     watched: Carried[Rlm, RlmResult] = Carried(graph, view.run_id, place, screen)
-    with logging_to(view.log, Settings.load().log_level) as logs:
+    with logging_to(view.log, project_settings().log_level) as logs:
         rlm = made.rlm(limits, journal, [*watched.observers, *logs])
         result = asyncio.run(watched.carry(rlm, journal, go))
     if watched.lost:
