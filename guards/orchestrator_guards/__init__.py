@@ -9,7 +9,9 @@ from orchestrator_guards.approval import (
     DIGEST_VERSION,
     Refusal,
     approval_digest,
+    describe_answer,
     judge_answer,
+    repeats_answer,
     stale_approval,
 )
 from orchestrator_guards.attempts import (
@@ -118,6 +120,7 @@ __all__ = [
     "completion_retries",
     "cost",
     "cost_unknown",
+    "describe_answer",
     "elapsed",
     "escalation",
     "expected",
@@ -137,6 +140,7 @@ __all__ = [
     "qa_cycles",
     "refinements",
     "repeated_success",
+    "repeats_answer",
     "replans",
     "request_cost",
     "reserve",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -237,13 +238,24 @@ def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
 
 @app.command()
 @spread
-def doctor(at: given.Place) -> None:
+def doctor(
+    at: given.Place,
+    *,
+    salvage: Annotated[
+        Path | None,
+        typer.Option(
+            "--salvage", metavar="NEW.db", help="Write what is left of a damaged journal to a new one."
+        ),
+    ] = None,
+) -> None:
     """Prove the journal: file, store, every chain, open runs, disk. Exit code 1 when there are problems.
 
     Says too how far code of models is locked up on this machine (`orchestrator rlm isolation`).
     """
-    from orchestrator.cli.doctor import examine_journal
+    from orchestrator.cli.doctor import examine_journal, salvage_journal
 
+    if salvage is not None:
+        raise typer.Exit(salvage_journal(salvage, **vars(at)))
     raise typer.Exit(examine_journal(**vars(at)))
 
 

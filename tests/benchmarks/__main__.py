@@ -86,7 +86,7 @@ def _parts(only: str) -> list[Any]:
         figures.append(asdict(objects))
     if only in stores.NAME:
         stored = stores.measure()
-        print("", *stores.lines(stored), sep="\n", flush=True)
+        print("", *stores.lines(stored), stores.mark_cost().line(), sep="\n", flush=True)
         figures += [asdict(one) for one in stored]
     if only in workers.NAME:
         carried, takeover = workers.measure()

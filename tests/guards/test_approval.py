@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator_guards import DIGEST_VERSION, Refusal, approval_digest, judge_answer, stale_approval
+from orchestrator_guards import (
+    DIGEST_VERSION,
+    Refusal,
+    approval_digest,
+    describe_answer,
+    judge_answer,
+    repeats_answer,
+    stale_approval,
+)
 
 DIGEST = "0123456789abcdef"
 
@@ -76,6 +84,49 @@ def test_an_answer_that_fits_none_is_refused_with_the_reason(
 
 def test_where_nothing_was_ever_asked_that_is_said() -> None:
     assert judge_answer((), {}, {}, now=0.0) == Refusal("unasked", "it asks nothing")
+
+
+PAID: Mapping[str, Any] = {
+    "by": "ann",
+    "decision": "approve",
+    "digest": DIGEST,
+    "arguments": '{"to": "x", "sum": 1}',
+    "why": "due",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"why": "another reason"}, True),
+        ({"at": 5.0, "id": "x", "number": 3}, True),
+        ({"arguments": '{"sum":1,"to":"x"}'}, True),
+        ({"digest": None}, True),
+        ({"digest": DIGEST[:8].upper()}, True),
+        ({"end": False}, True),
+        ({"by": "bob"}, False),
+        ({"decision": "reject"}, False),
+        ({"arguments": None}, False),
+        ({"arguments": '{"to": "x", "sum": 1.0}'}, False),
+        ({"arguments": '{"to": "x", "sum": true}'}, False),
+        ({"content": ""}, False),
+        ({"end": True}, False),
+        ({"digest": "f" * 16}, False),
+        ({"digest": DIGEST[:4]}, False),
+    ],
+)
+def test_an_answer_is_repeated_by_the_same_person_with_the_same_decision_and_content(
+    change: dict[str, Any], same: bool
+) -> None:
+    assert repeats_answer(PAID, {**PAID, **change}) is same
+
+
+@pytest.mark.parametrize("at", [1e300, float("inf"), float("nan"), -1e18, None])
+def test_an_answer_without_a_time_of_any_calendar_is_described_without_it(at: float | None) -> None:
+    assert describe_answer({"by": "ann", "decision": "reject", "end": True, "at": at}) == (
+        "ann answered before (reject and end the run)"
+    )
 
 
 @pytest.mark.parametrize("given", [DIGEST, DIGEST.upper(), DIGEST[:8], None])

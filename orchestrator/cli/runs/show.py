@@ -47,7 +47,7 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
     async def work(store: Store) -> int:
         head = await store.run(name)
         story = await store.story(head)
-        unread = await store.journal.inbox(head.run_id, story.inbox)
+        unread = await story.unread(store.journal)
         below = await tree.grown(store.journal, head)
         engine = await carrier(store, head, story)
         now = time.time()

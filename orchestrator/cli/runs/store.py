@@ -17,6 +17,7 @@ from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.heads import heads
 from orchestrator.journal.opening import StoredJournal, journal_at
+from orchestrator.journal.sqlite.place import refuse_orphaned_log
 from orchestrator.kernel.journal import RunHead
 
 T = TypeVar("T")
@@ -82,9 +83,13 @@ def journal_file(given: Address | None) -> Address:
 
 
 def existing(given: Address | None) -> Address:
-    """Return the journal's file or address. Raises ConfigError when there is no such file; nothing is created."""
+    """Return the journal's file or address; nothing is created.
+
+    Raises ConfigError when there is no such file, and Corrupt when its log is there all the same.
+    """
     path = journal_file(given)
     if isinstance(path, Path) and not path.is_file():
+        refuse_orphaned_log(path)
         raise ConfigError(
             f"there is no journal {path}: name another with --journal or ORCHESTRATOR_JOURNAL, or run something first"
         )
