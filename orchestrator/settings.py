@@ -120,7 +120,7 @@ def _first(error: ValidationError, *section: str) -> str:
 
 
 _FOREIGN = frozenset(
-    ("ORCHESTRATOR_SOAK", "ORCHESTRATOR_SEED", "ORCHESTRATOR_NO_REAL_MODELS", "ORCHESTRATOR_TRUST")
+    f"ORCHESTRATOR_{name}" for name in ("SOAK", "SEED", "NO_REAL_MODELS", "CHECK_PURITY", "TRUST")
 )
 """Switches of the test kit, and what the command line trusts: no settings, and never read from a file."""
 

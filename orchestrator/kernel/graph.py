@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar, cast, get_args, get_type_hints
@@ -277,9 +277,20 @@ def _schema(context: object) -> dict[str, dict[str, str]]:
         kind = todo.pop()
         todo += get_args(kind)
         if isinstance(kind, type) and is_dataclass(kind) and kind.__qualname__ not in found:
-            found[kind.__qualname__] = {item.name: _written(item.type) for item in fields(kind)}
+            found[kind.__qualname__] = dict(_written_field(item) for item in fields(kind) if _has_part(item))
             todo += _hints(kind).values()
     return found
+
+
+def _has_part(item: Field[Any]) -> bool:
+    """Return whether a field is part of fingerprints: not where its metadata says that older records may lack it."""
+    return item.metadata.get("fingerprint", item.name) is not None
+
+
+def _written_field(item: Field[Any]) -> tuple[str, str]:
+    """Return name and type of a field; its metadata may have those of an earlier form that is still read."""
+    known: tuple[str, str] | None = item.metadata.get("fingerprint")
+    return known or (item.name, _written(item.type))
 
 
 def _written(kind: object) -> str:

@@ -19,6 +19,7 @@ import transitions
 from orchestrator.errors import InvalidEvent, UnknownEvent
 from orchestrator.kernel.graph import Edge, Graph, guard_name
 from orchestrator.kernel.hooks import Hook, Hooks, collect
+from orchestrator.kernel.purity import pure_graph
 
 if TYPE_CHECKING:
     from orchestrator.kernel.run import Run
@@ -64,7 +65,9 @@ class Step:
 class Machine:
     """A compiled graph. Immutable after construction; holds no run."""
 
-    def __init__(self, graph: Graph, hooks: Hooks) -> None:
+    def __init__(self, graph: Graph, hooks: Hooks, *, check_purity: bool | None = None) -> None:
+        """Compile a graph. `check_purity`: a guard that changes its context raises GraphError; None asks `purity`."""
+        graph = pure_graph(graph, check_purity)
         self.graph = graph
         self.hooks = hooks
         self.states: Mapping[str, StrEnum] = {state.value: state for state in graph.states}
@@ -127,13 +130,19 @@ class Machine:
 
 
 def bind(
-    graph: Graph, *modules: object, extra: Iterable[object] = (), points: Mapping[str, str] | None = None
+    graph: Graph,
+    *modules: object,
+    extra: Iterable[object] = (),
+    points: Mapping[str, str] | None = None,
+    check_purity: bool | None = None,
 ) -> Machine:
     """Compile a graph with the hooks of `modules` (and then those of `extra`): what a Driver and a Run need.
 
+    With `check_purity=True` a guard that changes its context raises GraphError; None leaves it to the environment.
+
     `points` are as for `hooks.collect`, which raises GraphError that lists everything wrong with the hooks.
     """
-    return Machine(graph, collect(graph, *modules, extra=extra, points=points))
+    return Machine(graph, collect(graph, *modules, extra=extra, points=points), check_purity=check_purity)
 
 
 def _trigger(number: int, event: StrEnum) -> str:

@@ -57,7 +57,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.toolarguments",
     ),
     ("orchestrator.kernel", "orchestrator.messages", "orchestrator.address"),
-    ("orchestrator.escape",),
+    ("orchestrator.escape", "orchestrator.usage"),
     ("orchestrator.errors", "orchestrator_guards"),
 )
 
