@@ -274,10 +274,15 @@ class _Turn:
             try:
                 async with slots:
                     await self.one(position, self.clock.monotonic() - asked)
-            except Exception as error:  # noqa: BLE001  raised below
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001  raised below, once the others have ended
                 failures.append(error)
-                for task in tasks:
-                    task.cancel()
+                asyncio.get_running_loop().call_soon(stop)
+
+        def stop() -> None:
+            for task in tasks:
+                task.cancel()
 
         for position in positions:  # an eager task (3.12) may have failed before the next one is made
             if not failures:
