@@ -838,7 +838,9 @@ async def test_every_call_of_any_turn_has_one_result_in_its_place(names: list[st
     assert [(r.position, r.outcome) for r in results] == [(n, expected[name]) for n, name in enumerate(names)]
 
 
-async def test_an_error_that_is_no_exception_stops_the_other_calls_of_the_turn_and_reaches_the_caller() -> None:
+async def test_an_error_that_is_no_exception_stops_the_other_calls_of_the_turn_and_reaches_the_caller() -> (
+    None
+):
     class Death(BaseException):
         pass
 

@@ -13,12 +13,12 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
 from orchestrator.errors import GraphError
-from orchestrator.kernel.graph import Graph, Guard, guard_name
+from orchestrator.kernel.graph import Guard, guard_name
 
 CHECK_PURITY = "ORCHESTRATOR_CHECK_PURITY"
 """Environment variable that sets the option where it is not given: anything but 0, false, no, off and nothing is on."""
@@ -27,20 +27,15 @@ _OFF = frozenset(("", "0", "false", "no", "off"))
 _IMMUTABLE = (int, str, float, bool, bytes, type(None), Enum, tuple, frozenset)
 
 
-def pure_graph(graph: Graph, check_purity: bool | None) -> Graph:  # noqa: FBT001 - the name of the option
-    """Return the graph, its guards checked where the option or the environment says so. The fingerprint is the same."""
-    wanted = os.environ.get(CHECK_PURITY, "").lower() not in _OFF if check_purity is None else check_purity
-    if not wanted:
-        return graph
-    checked: dict[int, Guard] = {}  # one for each guard: the lint compares them by identity
-    for edge in graph.edges:
-        if edge.when is not None and id(edge.when) not in checked:
-            checked[id(edge.when)] = _checked(graph.name, edge.when)
-    edges = (replace(edge, when=checked.get(id(edge.when))) for edge in graph.edges)
-    return replace(graph, edges=tuple(edges))
+def checks_purity(option: bool | None) -> bool:  # noqa: FBT001 - the option itself
+    """Return whether guards are checked: as the option says, else as the environment does."""
+    return os.environ.get(CHECK_PURITY, "").lower() not in _OFF if option is None else option
 
 
-def _checked(graph: str, guard: Guard) -> Guard:
+def pure_guard(guard: Guard, graph: str) -> Guard:
+    """Return the guard, checked: it raises GraphError where it changes its context. `graph` is a name."""
+
+    @functools.wraps(guard)
     def checked(*given: Any) -> Any:
         before = _view(given[-1], whole=True)
         answer = guard(*given)
@@ -50,10 +45,6 @@ def _checked(graph: str, guard: Guard) -> Guard:
             raise GraphError(graph, [problem])
         return answer
 
-    functools.update_wrapper(checked, guard)
-    checked.__name__ = guard_name(guard) or ""
-    if hasattr(guard, "bounding"):
-        checked.bounding = guard.bounding  # type: ignore[attr-defined]
     return checked
 
 

@@ -12,7 +12,7 @@ from orchestrator.errors import GraphError
 from orchestrator.kernel.graph import Edge, bounding
 from orchestrator.kernel.machine import bind
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.purity import CHECK_PURITY, pure_graph
+from orchestrator.kernel.purity import CHECK_PURITY, pure_guard
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
@@ -36,10 +36,7 @@ def context() -> LoopContext:
 
 
 def asked(guard: Any, ctx: Any) -> Any:
-    graph = pure_graph(graph_with(guard), True)
-    (checked,) = {edge.when for edge in graph.edges if edge.event == "budget_ok"}
-    assert checked is not None
-    return checked(ctx)
+    return pure_guard(guard, "llm_loop")(ctx)
 
 
 CHANGES: dict[str, Any] = {
@@ -96,11 +93,6 @@ def test_lists_of_changeable_things_and_attributes_of_any_context_are_looked_int
     assert asked(lambda house: len(house.items), House()) == 2
 
 
-def test_the_graph_keeps_its_fingerprint_and_is_itself_where_the_option_is_off() -> None:
-    assert pure_graph(LLM_LOOP, True).fingerprint == LLM_LOOP.fingerprint
-    assert pure_graph(LLM_LOOP, False) is LLM_LOOP
-
-
 async def test_a_run_fails_by_such_a_guard_in_tests_and_with_the_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -131,6 +123,9 @@ def test_bind_takes_the_option() -> None:
     from orchestrator_callbacks.llm_loop import after, before, enter, leave
 
     machine = bind(LLM_LOOP, enter, leave, before, after, check_purity=True)
-    (guard,) = {edge.when for edge in machine.graph.edges if edge.event == "budget_ok"}
-    assert guard is not may_continue
+    assert machine.graph is LLM_LOOP
+    (step,) = [one for one in machine.steps("update_budgets", "budget_ok") if one.conditions]
+    guard: Any = step.conditions[0].func
+    assert guard is may_continue
+    assert step.conditions[0].function is not may_continue
     assert plugin.CHECK_PURITY == CHECK_PURITY
