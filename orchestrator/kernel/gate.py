@@ -44,8 +44,10 @@ class Gate:
         policy = AbandonPolicy(self._clock, self._run.cancel_seconds, self._abandoned)
         task = self._work = AbandonableTask(work, policy, name=self._run.run_id, requests=self.requests)
         try:
-            await until_ended((task,))
+            late = await until_ended((task,))
             task.result()
+            if late is not None:
+                raise late  # it came when the work had ended, or a hook swallowed it
         except asyncio.CancelledError:
             if not self._fired or self.cancelled():
                 raise

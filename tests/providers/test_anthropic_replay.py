@@ -139,7 +139,7 @@ def _block(role: str, block: Mapping[str, Any]) -> Item:
 def ended(results: Sequence[Result]) -> list[Mapping[str, Any]]:
     """How runs ended, without what this form has no words for: costs."""
     return [
-        {**one, "messages": [*map(told, one["messages"])], "usage": replace(one["usage"], cost=None)}
+        {**one, "messages": [*map(told, one["messages"])], "usage": replace(one["usage"], cost_micros=None)}
         for one in end(results)
     ]
 
