@@ -108,8 +108,10 @@ def _first(error: ValidationError, *section: str) -> str:
     return f"{where}: {what}" if where else str(what)
 
 
-_FOREIGN = frozenset(("ORCHESTRATOR_SOAK", "ORCHESTRATOR_SEED", "ORCHESTRATOR_NO_REAL_MODELS"))
-"""Switches of the test kit, which are no settings."""
+_FOREIGN = frozenset(
+    ("ORCHESTRATOR_SOAK", "ORCHESTRATOR_SEED", "ORCHESTRATOR_NO_REAL_MODELS", "ORCHESTRATOR_COMMAND")
+)
+"""Switches of the test kit, and the mark of a program that a run started: no settings."""
 
 
 def _is_unknown(name: str) -> bool:

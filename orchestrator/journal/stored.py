@@ -52,6 +52,8 @@ class StoredRun:
     """The pause that nobody has lifted."""
     remembered: bool = False
     """Memory has the exchange."""
+    programs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Programs that its owner started and whose end no record has: mark -> call, name, host."""
     begun: bool = False
     """Somebody carried it: it was not only put into the journal for others."""
 
@@ -132,6 +134,7 @@ class StoredRun:
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
         self.held, self.begun = None, True
+        self.programs.clear()  # they were ended before, or a person says that they have
         self._merge(body.get("context") or {})
 
     def _migrated(self, body: Mapping[str, Any]) -> None:
@@ -163,6 +166,12 @@ class StoredRun:
             self.held = body
         elif body.get("kind") == "resume":
             self.held = None
+
+    def _program(self, body: Mapping[str, Any]) -> None:
+        self.programs[str(body["mark"])] = body
+
+    def _program_ended(self, body: Mapping[str, Any]) -> None:
+        self.programs.pop(str(body["mark"]), None)
 
     def _memory(self, body: Mapping[str, Any]) -> None:
         self.remembered = bool(body.get("stored"))
@@ -196,6 +205,8 @@ class StoredRun:
         "memory": _memory,
         "control": _control,
         "approval": _control,
+        "program": _program,
+        "program_ended": _program_ended,
     }
 
 
