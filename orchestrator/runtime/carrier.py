@@ -182,8 +182,9 @@ class Carrier(Generic[R]):
         """Claim a run, and tell observers what became of one that its last owner had left."""
         try:
             found = await self._recovery.claim(run_id, again=again)
-        except ProgramsUnknown:
-            self._driver.tell(await self._parked(run_id))
+        except ProgramsUnknown as error:
+            if error.parked:
+                self._driver.tell(await self._parked(run_id))
             raise
         except (Suspended, OtherGraph, Corrupt) as error:
             self._tell_recovered(run_id, _NOT_RECOVERED[type(error)])

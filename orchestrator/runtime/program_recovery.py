@@ -25,8 +25,10 @@ _THEN = "end it, then resume with again=True (`--again`)"
 class ProgramsUnknown(Suspended):
     """Programs of the run may still be at work, and only a person can tell."""
 
-    def __init__(self, run_id: str, why: str) -> None:
+    def __init__(self, run_id: str, why: str, *, parked: bool = False) -> None:
         super().__init__(run_id, why)
+        self.parked = parked
+        """The run was parked for this just now; False where it was so before."""
         self.args = (f"run {run_id!r} waits for a person: {why}",)
 
 

@@ -198,7 +198,7 @@ class Recovery:
             if not program_recovery.is_answered(stored, unread):
                 body = program_recovery.parked_body(stored, why, unread, self._now())
                 await self._append(lease, Draft("parked", body))
-                raise program_recovery.ProgramsUnknown(stored.run_id, why)
+                raise program_recovery.ProgramsUnknown(stored.run_id, why, parked=True)
         return ended
 
     async def _unread(self, stored: StoredRun) -> list[Posted]:
