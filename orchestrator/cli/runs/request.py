@@ -27,6 +27,7 @@ from orchestrator.engines.roster import Seen
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime import program_recovery
 from orchestrator.runtime.control import edit_fault
 from orchestrator_guards import Refusal, judge_answer
 
@@ -183,7 +184,7 @@ def _same(kind: str, body: Mapping[str, Any], found: Standing) -> Posted | None:
     """Return the request that says the same and was not taken yet. Raises ConfigError for one that contradicts."""
     for one in found.unread:
         if kind not in ANSWERS:
-            if one.kind == kind:
+            if one.kind == kind and _counts(one, found):
                 return one
             continue
         if one.kind not in ANSWERS or one.body.get("call") != body.get("call"):
@@ -198,6 +199,12 @@ def _same(kind: str, body: Mapping[str, Any], found: Standing) -> Posted | None:
             "yet: nothing was posted"
         )
     return None
+
+
+def _counts(one: Posted, found: Standing) -> bool:
+    """Tell whether a request is an answer where the run asks about programs: only one that came after the question."""
+    asks = one.kind == "resume" and bool(program_recovery.question(found.story))
+    return not asks or program_recovery.is_answered(found.story, [one])
 
 
 def _says(body: Mapping[str, Any]) -> tuple[object, ...]:
