@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import ConfigError
+from orchestrator.json_schema import Fault, UnusableSchema, checker
 
 
 class UnusableAnswer(ValueError):
@@ -69,60 +70,22 @@ def _listed(error: ValidationError) -> str:
 
 
 def _by_schema(schema: Mapping[str, Any]) -> OutputSpec:
-    from jsonschema import SchemaError
-    from jsonschema.validators import validator_for
-    from referencing import Registry
-
-    kind = validator_for(schema)
     try:
-        kind.check_schema(dict(schema))
-    except SchemaError as error:
-        raise ConfigError(f"output_type is not a valid JSON schema: {error.message}") from error
-    # An empty registry: without one, jsonschema would fetch a remote `$ref` from the network.
-    validator = kind(schema, registry=Registry())
-    _check_references(schema)
+        check = checker(schema)
+    except UnusableSchema as error:
+        raise ConfigError(f"output_type is not a JSON schema that can be used: {error}") from error
 
     def read(value: Any) -> Any:
-        faults = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(value)]
-        if faults:
-            raise UnusableAnswer("; ".join(faults[:5]))
+        if faults := check(value):
+            raise UnusableAnswer("; ".join(f"{_place(fault)}: {fault.message}" for fault in faults[:5]))
         return value
 
     return OutputSpec(schema, read)
 
 
-def _check_references(schema: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a reference that leads nowhere: else the first answer that meets it is paid for in vain."""
-    from referencing import Registry, Resource
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
-
-    parts = list(_objects(schema))
-    if any("$id" in part or "$anchor" in part for part in parts[1:]):
-        return  # these move what references mean
-    own = str(schema.get("$id", ""))
-    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
-    resolver = Registry().with_resource(own, resource).resolver(own)
-    for part in parts:
-        reference = part.get("$ref")
-        if not isinstance(reference, str):
-            continue
-        try:
-            resolver.lookup(reference)
-        except Unresolvable:
-            raise ConfigError(
-                f"output_type refers to {reference!r}, which is not in it; nothing is fetched from elsewhere"
-            ) from None
-
-
-def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every object in a schema, itself first."""
-    if isinstance(schema, Mapping):
-        yield schema
-        schema = list(schema.values())
-    if isinstance(schema, list):
-        for part in schema:
-            yield from _objects(part)
+def _place(fault: Fault) -> str:
+    """Return where a fault is, as a JSON path."""
+    return "$" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in fault.path)
 
 
 def json_values(text: str) -> Iterator[Any]:
@@ -147,7 +110,8 @@ def _loaded(text: str) -> tuple[Any, ...]:
 
 
 _OPENING = re.compile(r"[\[{]")
-_MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*+(?P<end>"?)|[\[\]{}]', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
 _STEP = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
@@ -156,7 +120,7 @@ def _balanced(text: str) -> Iterator[str]:
     position = 0
     while opening := _OPENING.search(text, position):
         depth = 0
-        for mark in _MARK.finditer(text, opening.start()):
+        for mark in _marks(text, opening.start()):
             depth += _STEP.get(mark[0], 0)
             if not depth:
                 position = mark.end()
@@ -164,6 +128,15 @@ def _balanced(text: str) -> Iterator[str]:
                 break
         else:
             return  # cut off
+
+
+def _marks(text: str, position: int) -> Iterator[re.Match[str]]:
+    """Yield brackets outside of strings, and strings; a quote that is never closed begins none."""
+    for mark in _MARK.finditer(text, position):
+        if mark["end"] == "":  # searched to the end of the text, and not again for each quote behind it
+            yield from _BRACKET.finditer(text, mark.start())
+            return
+        yield mark
 
 
 def error_payload(text: str) -> str | None:

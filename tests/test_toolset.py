@@ -23,9 +23,10 @@ from pydantic import BaseModel
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.messages import Message, ToolCall
 from orchestrator.testing.clock import FakeClock
+from orchestrator.toolarguments import BadArguments
 from orchestrator.toolresult import ToolResult, cut
 from orchestrator.toolset import ToolSet
-from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, tool
+from orchestrator.toolspec import ToolContext, ToolSpec, tool
 
 
 def context_for(call: ToolCall, position: int) -> ToolContext:

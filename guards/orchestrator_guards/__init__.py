@@ -6,9 +6,12 @@ No clock, no I/O, no context: what a guard is not given it cannot use.
 from __future__ import annotations
 
 from orchestrator_guards.approval import (
+    DIGEST_VERSION,
     Refusal,
     approval_digest,
+    describe_answer,
     judge_answer,
+    repeats_answer,
     stale_approval,
 )
 from orchestrator_guards.attempts import (
@@ -88,6 +91,7 @@ from orchestrator_guards.verdict import (
 
 __all__ = [
     "CHANGE_PATIENCE",
+    "DIGEST_VERSION",
     "FAILURE_PHRASES",
     "GATES",
     "GUARD_NAMES",
@@ -113,6 +117,7 @@ __all__ = [
     "call_keys",
     "completion_retries",
     "cost",
+    "describe_answer",
     "elapsed",
     "escalation",
     "expected",
@@ -132,6 +137,7 @@ __all__ = [
     "qa_cycles",
     "refinements",
     "repeated_success",
+    "repeats_answer",
     "replans",
     "reserve",
     "restarts",

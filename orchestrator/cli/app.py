@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli import Options, fleet_option
+from orchestrator.cli import Options, fleet_option, trust_option
 from orchestrator.cli import option as given
 from orchestrator.cli.approval_group import group as approval
 from orchestrator.cli.exit import table
 from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
 from orchestrator.cli.ops_group import group as ops
+from orchestrator.cli.output import say, say_more
 from orchestrator.cli.pipeline_group import group as pipeline
 from orchestrator.cli.ralph_group import group as ralph
 from orchestrator.cli.rlm_group import group as rlm
@@ -76,7 +78,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
         number = version("fsm-orchestrator")
     except PackageNotFoundError:
         number = "(run from source, not installed)"
-    typer.echo(f"orchestrator {number}")
+    say(f"orchestrator {number}")
     raise typer.Exit
 
 
@@ -215,7 +217,7 @@ def graph(name: given.GraphName = "llm_loop", *, format_: given.Format = "mermai
     """Draw a state machine from its table."""
     from orchestrator.cli.graph import draw
 
-    typer.echo(draw(name, format_), nl=False)
+    say_more(draw(name, format_))
 
 
 @app.command()
@@ -236,13 +238,24 @@ def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
 
 @app.command()
 @spread
-def doctor(at: given.Place) -> None:
+def doctor(
+    at: given.Place,
+    *,
+    salvage: Annotated[
+        Path | None,
+        typer.Option(
+            "--salvage", metavar="NEW.db", help="Write what is left of a damaged journal to a new one."
+        ),
+    ] = None,
+) -> None:
     """Prove the journal: file, store, every chain, open runs, disk. Exit code 1 when there are problems.
 
     Says too how far code of models is locked up on this machine (`orchestrator rlm isolation`).
     """
-    from orchestrator.cli.doctor import examine_journal
+    from orchestrator.cli.doctor import examine_journal, salvage_journal
 
+    if salvage is not None:
+        raise typer.Exit(salvage_journal(salvage, **vars(at)))
     raise typer.Exit(examine_journal(**vars(at)))
 
 
@@ -254,6 +267,36 @@ app.add_typer(runs, name="runs")
 app.add_typer(operate, name="operate")
 app.add_typer(ops, name="ops")
 app.add_typer(metrics, name="metrics")
+
+
+@app.command()
+def trust(
+    file: trust_option.Files = None,
+    *,
+    mcp: trust_option.Servers = None,
+    mcp_env: given.McpEnv = None,
+    list_: trust_option.List = False,
+    revoke: trust_option.Revoke = False,
+    json: given.Json = False,
+) -> None:
+    """Trust the present content of configuration files in this folder, and show what they would use.
+
+    A file that another person wrote may send keys to any address and start any program, so each content of it is used
+    only after this command, or with --trust. A changed file is refused again. With --mcp: trust the tools of an MCP
+    server as they are now; tools that change afterwards are disabled.
+    """
+    from orchestrator.cli.trust.command import TrustOptions, change_trust
+
+    options = TrustOptions(
+        files=tuple(file or ()),
+        mcp=tuple(mcp or ()),
+        mcp_env=tuple(mcp_env or ()),
+        listed=list_,
+        revoked=revoke,
+        json=json,
+    )
+    raise typer.Exit(change_trust(options))
+
 
 config = typer.Typer(help="Settings of this process.", rich_markup_mode=None)
 app.add_typer(config, name="config")

@@ -18,7 +18,7 @@ from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
 from orchestrator.cli.runs.standing import head_reason
 from orchestrator.cli.runs.store import Store, existing, head_json
 from orchestrator.engines.registration import ENGINE
-from orchestrator.errors import ConfigError, JournalError
+from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.opening import journal_at
 from orchestrator.journal.sqlite import Health, SqliteJournal
 from orchestrator.kernel.journal import RunHead
@@ -70,6 +70,28 @@ def examine_journal(*, json: bool, journal: Address | None) -> int:
         for line in _lines(found, SqliteJournal(path), journal):
             say(line)
     return Exit.FAILED if found.problems else Exit.COMPLETED
+
+
+def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int:
+    """Write what is left of a damaged journal to a new one, and say what that means."""
+    path = existing(journal)
+    if not isinstance(path, Path):
+        raise ConfigError(f"journal {path} is a server's database: restore it with the server's own backups")
+    try:
+        SqliteJournal.salvage(path, target)
+    except RunError as error:
+        raise ConfigError(str(error)) from error
+    health = asyncio.run(_checked(target))
+    if json:
+        say_json({"journal": str(target.absolute()), "runs": health.runs, "records": health.records})
+        return Exit.COMPLETED
+    say(f"{target}: {many(health.runs, 'run')}, {many(health.records, 'record')}, every chain proved")
+    say(
+        "What was recorded after them is lost, and it may have had effects: a run that is resumed repeats them."
+    )
+    for line in _open(health, Store(SqliteJournal(target), target)):
+        say(line)
+    return Exit.COMPLETED
 
 
 async def _checked(path: Path) -> Health:

@@ -246,13 +246,6 @@ OlderThan = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Runs not written to for 90s, 15m, 12h, 30d.")
 ]
 KeepLast = Annotated[int | None, typer.Option(metavar="N", help="All but the N written to last.")]
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust",
-        help="Go on although somebody else began it: use the models and programs that are named there.",
-    ),
-]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without it, only say what would be done.")]
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides. Default: the login name.")]
@@ -260,11 +253,13 @@ Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into
 CallKey = Annotated[
     str | None, typer.Option("--call", metavar="KEY", help="Which call, where several are asked about.")
 ]
+Full = Annotated[bool, typer.Option("--full", help="Show the calls that it asks about whole.")]
 Digest = Annotated[
     str | None,
     typer.Option(
         metavar="DIGEST",
-        help="Of the call you saw, at least 8 characters; for another one nothing is posted.",
+        help="Of the call you saw, at least 8 characters, all if a screen does not show the whole call; for "
+        "another one nothing is posted.",
     ),
 ]
 Arguments = Annotated[
@@ -377,7 +372,6 @@ class Other:
     tool: OtherTool = None
     mcp: OtherMcp = None
     mcp_env: OtherMcpEnv = None
-    trust: Trust = False
     limit: HigherLimit = None
 
     def plain(self) -> dict[str, Any]:
@@ -387,4 +381,4 @@ class Other:
         several = {"tools": self.tool, "mcp": self.mcp, "mcp_env": self.mcp_env}
         others = {name: tuple(given or ()) for name, given in several.items()}
         instead = Instead(model=self.model, base_url=self.base_url, **others)
-        return {"instead": instead, "limits": tuple(self.limit or ()), "trust": self.trust}
+        return {"instead": instead, "limits": tuple(self.limit or ())}

@@ -144,7 +144,6 @@ def resume(
     answers: Answers = None,
     limit: RalphLimit = None,
     again: Again = False,
-    trust: given.Trust = False,
     by: given.By = None,
     shown: given.Shown,
 ) -> None:
@@ -157,7 +156,6 @@ def resume(
         answers=answers,
         limits=tuple(limit or ()),
         again=again,
-        trust=trust,
         by=by,
         **vars(shown),
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -15,9 +13,11 @@ from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import limits_from, prompt_of
-from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.loop import run_async
+from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, Words, streamed
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.watched import Going, Watched
 from orchestrator.errors import ConfigError
 from orchestrator.journal.opening import journal_at
@@ -25,7 +25,6 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Fact, LLMCall, Transition
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.result import Result, ended_as
-from orchestrator.settings import Settings
 from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.watchdog import on_signal
@@ -64,7 +63,7 @@ class View:
 
 def run_prompt(asked: Asked) -> int:
     """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
-    settings = Settings.load()
+    settings = project_settings()
     run_id = new_id(asked.run_id)
     launch = Launch.here(settings, **asked.made)
     parts = Parts.of(launch)
@@ -92,7 +91,7 @@ def new_id(given: str | None) -> str:
 
 def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, go: Going) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
-    settings = Settings.load()
+    settings = project_settings()
     journal = journal_at(journal_file(view.journal))
     live = Live()
     with logging_to(view.log, settings.log_level) as logs, on_signal(live):
@@ -108,7 +107,7 @@ def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, g
                 return await watched.carry(agent, go, remind=view.remind)
 
         with launch.at_home():
-            result = asyncio.run(conduct())
+            result = run_async(conduct())
     if watched.lost:
         return Exit.PIPE
     totals = watched.screen.tally.totals() if watched.screen else None
@@ -149,12 +148,13 @@ def told(result: Result, totals: str | None, *, shown_already: bool = False) -> 
 def logging_to(file: Path | None, level: str = "info") -> Iterator[list[TransitionLog]]:
     """Yield the observer that appends JSON log lines to a file, or nothing."""
     with ExitStack() as stack:
-        yield [] if file is None else [TransitionLog(stack.enter_context(file.open("ab")), level=level)]
+        lines = None if file is None else log_stream(stack.enter_context(file.open("ab")))
+        yield [] if lines is None else [TransitionLog(lines, level=level)]
 
 
 def _print_end(result: Result, totals: str, *, answer: bool) -> None:
     if answer and result.output not in (None, ""):
-        text = result.output if isinstance(result.output, str) else json.dumps(result.output, indent=2)
+        text = result.output if isinstance(result.output, str) else json_text(result.output, indent=2)
         say(f"\n{shown(text, 100_000)}")
     reason = "" if result.reason == "none" else f" ({result.reason})"
     say(f"\noutcome: {result.outcome}{reason}; {totals}")

@@ -1,7 +1,7 @@
 """Files that are written whole or not at all. Bytes only, no journal; everything blocks: call it in a thread.
 
     temporary file in the same folder → write → owner, mode → fsync → read back → rename → fsync of the folder
-    temporary folder in the same folder → rename into it → fsync of the folder → unlink
+    temporary folder in the same folder → rename into it → unlink → fsync of the folder
 
 - Below `root` no symlink is followed (`place`); without it, the folder of the path is opened as it is given.
 - A symlink, folder or device where a file should be is refused and never written through: a rename would
@@ -69,9 +69,9 @@ class Staged:
                 aim = (self.temporary, name) if self.digest else (name, f"{self.temporary}/{name}")
                 os.replace(*aim, src_dir_fd=folder, dst_dir_fd=folder)
                 hook("renamed")
+                _clear(folder, self.temporary, hook)  # before the sync: a power loss must not bring it back
                 place.sync(folder)
                 hook("folder synced")
-                _clear(folder, self.temporary, hook)
         except BaseException:
             self.discard()
             raise

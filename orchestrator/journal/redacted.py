@@ -45,7 +45,7 @@ _CONTEXT: Spec = {
     # not `by_tool`: its keys are names, those that a model made up among them
     "spent": _whole("usage", "below", "seconds", "tool_calls", "retries", "restarts", "compactions"),
 }
-_CALL: Spec = _whole("key", "position", "tool", "effect", "registered")
+_CALL: Spec = _whole("key", "position", "tool", "effect", "digest", "registered")
 
 SHOWN: Mapping[str, Spec] = MappingProxyType(
     {
@@ -72,7 +72,10 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "program": _whole("mark", "call", "name", "host"),
         "program_ended": _whole("mark"),
         "rolled_back": _whole("effect", "key", "step", "outcome", "at"),
-        "asked": _whole("key", "tool", "digest", "why", "expires_at", "at"),
+        "asked": {
+            **_whole("key", "tool", "digest", "version", "why", "expires_at", "epoch", "at"),
+            "verdict": _whole("ok", "guard", "observed", "limit"),
+        },
         "approval": _whole("key", "digest", "decision", "by", "why", "at", "id", "number", "end"),
         "control": _whole("id", "key", "kind", "by", "why", "at", "number", "refused"),
         "claimed": _whole("at", "by"),
@@ -151,6 +154,17 @@ def _names(content: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 _PARTLY = frozenset(
-    ("context", "context.spent", "context.consent", "consent", "error", "messages", "calls", "spent", "made")
+    (
+        "context",
+        "context.spent",
+        "context.consent",
+        "consent",
+        "error",
+        "messages",
+        "calls",
+        "spent",
+        "made",
+        "verdict",
+    )
 )
 """Members whose parts are told apart above."""

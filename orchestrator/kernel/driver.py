@@ -231,7 +231,7 @@ class Driver:
         return True
 
     async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
-        gate = Gate(run)
+        gate = Gate(run, self._clock)
         while True:
             self._stepper.arm(run)
             await gate.let(self._advance(run, gate, park=park))

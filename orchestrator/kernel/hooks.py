@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import GraphError
+from orchestrator.kernel.abandonment import host_function
 from orchestrator.kernel.lint import Problem, Rule
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ Hook: TypeAlias = Callable[..., Awaitable[StrEnum | None]]
 """(run) -> the event that leaves the state (enter_ hooks), or None."""
 
 PREFIXES = ("enter_", "leave_", "before_", "after_")
+_OURS = "orchestrator_callbacks."
+"""Modules of our hooks: they pass a cancellation on and mark the host code that they call. All others are host code."""
 GENERAL = ("before_event", "leave_state", "enter_state", "after_event")
 
 
@@ -66,7 +69,8 @@ def collect(
             if problem is not None:
                 problems.append(problem)
                 continue
-            found.setdefault(name, []).append(hook)
+            ours = str(getattr(module, "__name__", "")).startswith(_OURS)
+            found.setdefault(name, []).append(hook if ours else host_function(hook, "hook", name))
             if not own:
                 hosted.add(name)
     problems += _missing(graph, found)
@@ -92,6 +96,7 @@ def _no_hook(module: object, points: Iterable[str]) -> Problem:
 
 def where(hook: object, name: str) -> str:
     """Name a bound hook with the class or module it is of, for a person who looks for it."""
+    hook = inspect.unwrap(hook) if callable(hook) else hook
     holder = getattr(hook, "__self__", None)
     home = getattr(hook, "__module__", "") if holder is None else type(holder).__name__
     return f"{home}.{name}" if home else name

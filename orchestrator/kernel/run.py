@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from orchestrator.errors import CancelRequested, InvalidEvent, UnknownEvent
+from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.journal import Draft
 
 if TYPE_CHECKING:
@@ -204,6 +205,8 @@ class Run(Generic[Ctx, Deps]):
     """Monotonic seconds at which the present state was entered."""
     expires_at: float | None = field(default=None, init=False)
     """Monotonic seconds at which the whole run must have ended; None once that has been said."""
+    cancel_seconds: float = field(default=GRACE, init=False)
+    """How long cancelled host code may take to end before it is abandoned; 0 waits for it without a limit."""
     overdue: Exception | None = field(default=None, init=False)
     """The StateTimeout of this stay in the present state; a dwell limit fires once a stay."""
 

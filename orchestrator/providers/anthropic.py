@@ -29,6 +29,7 @@ from orchestrator.providers.openai_schema import is_object
 from orchestrator.providers.reading import mapping
 from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.sdk import SdkModel
+from orchestrator.providers.size_limit import DEFAULT_BYTES
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -55,6 +56,9 @@ class Anthropic(SdkModel):
     The version of the API is the SDK's. Its 2026-10-21 refuses `temperature`, `top_p` and `top_k`: a request whose
     parameters have one of them goes under 2023-06-01, where models take them that do at all.
 
+    `max_response_bytes` is how much of an answer is read, after decompression: of a body, of each event of a stream,
+    and of what is kept of a stream; 0 is no limit. A larger answer is an LLMError (`malformed`) that is not retried.
+
     Each event loop gets a connection pool of its own, closed with the loop; `aclose()`, or `async with`, closes the one
     of this loop before. An answer that the API pauses (`pause_turn`, its own tools at work) is asked on until it ends.
     """
@@ -69,6 +73,7 @@ class Anthropic(SdkModel):
         max_tokens: int = 4096,
         timeout: float = 600.0,
         structured: Literal["native", "prompt"] = "native",
+        max_response_bytes: int = DEFAULT_BYTES,
     ) -> None:
         try:
             import anthropic  # noqa: F401
@@ -85,10 +90,10 @@ class Anthropic(SdkModel):
         self.timeout = timeout
         form = MessagesForm(max_tokens, structured)
         if client is None:
-            super().__init__(model, form, key_of("Anthropic", api_key, base_url), None)
+            super().__init__(model, form, key_of("Anthropic", api_key, base_url), None, max_response_bytes)
         else:
             known = SecretStr(getattr(client, "api_key", None) or "")
-            super().__init__(model, form, known, client.with_options(max_retries=0))
+            super().__init__(model, form, known, client.with_options(max_retries=0), max_response_bytes)
 
     def __repr__(self) -> str:
         return f"Anthropic({self.model!r})"

@@ -10,18 +10,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.messages import Content, Response, ToolCall, Usage
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
-from orchestrator.providers.reading import count, malformed, mapping, objects, text, text_or_none
+from orchestrator.providers.reading import count, malformed, mapping, objects, parsed, text, text_or_none
+from orchestrator.providers.size_limit import kept_size
 
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 _PLAIN = frozenset(("text", "tool_use"))
+_COUNTS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    "output_tokens_details",
+)
 _CUT_INPUT = "partial_json"
 """Member of a block in the making: the text of its input so far."""
 
@@ -69,18 +79,19 @@ def _content(blocks: list[Mapping[str, Any]], *, keeps_thinking: bool) -> Conten
 def merged(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return parts with texts that follow each other made one: the API parts a sentence where it cites."""
     found: list[dict[str, Any]] = []
-    for part in parts:
-        if part.get("type") == "text" and found and found[-1].get("type") == "text":
-            before = found[-1]
-            cited = [*(before.get("citations") or ()), *(part.get("citations") or ())]
-            found[-1] = {
-                **before,
-                "text": before["text"] + part["text"],
-                **({"citations": cited} if cited else {}),
-            }
-        else:
-            found.append(part)
+    for is_text, group in itertools.groupby(parts, lambda part: part.get("type") == "text"):
+        together = list(group)
+        found += [_one_text(together)] if is_text else together
     return found
+
+
+def _one_text(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(parts) == 1:
+        return parts[0]
+    cited = [citation for part in parts for citation in part.get("citations") or ()]
+    members = {name: value for part in reversed(parts) for name, value in part.items()}
+    said = "".join(text(part.get("text")) for part in parts)
+    return {**members, "text": said, **({"citations": cited} if cited else {})}
 
 
 def _whole(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,13 +99,13 @@ def _whole(block: Mapping[str, Any]) -> dict[str, Any]:
     whole = {name: value for name, value in block.items() if name != _CUT_INPUT}
     if _CUT_INPUT in block:
         with suppress(ValueError):
-            whole["input"] = json.loads(block[_CUT_INPUT])
+            whole["input"] = parsed(text(block[_CUT_INPUT]))
     return whole
 
 
 def _call(block: Mapping[str, Any]) -> ToolCall:
     given = block.get("input")
-    written = block.get(_CUT_INPUT) or json.dumps({} if given is None else given, ensure_ascii=False)
+    written = text(block.get(_CUT_INPUT)) or json.dumps({} if given is None else given, ensure_ascii=False)
     return ToolCall(text(block.get("id")), text(block.get("name")), written)
 
 
@@ -103,14 +114,39 @@ def _refusal(details: Mapping[str, Any]) -> str:
     return text(details.get("explanation")) or f"the model declined to answer{category and f' ({category})'}"
 
 
+_PIECES = {
+    "text_delta": ("text", "text"),
+    "input_json_delta": ("partial_json", _CUT_INPUT),
+    "thinking_delta": ("thinking", "thinking"),
+}
+"""Type of a delta -> its member, and the member of the block that it adds to."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block in the making."""
+
+    raw: dict[str, Any]
+    pieces: dict[str, list[str]] = field(default_factory=dict)
+    """Member of the block -> the texts that came for it one by one."""
+    citations: list[Any] = field(default_factory=list)
+
+    def whole(self) -> dict[str, Any]:
+        """Return the block as it came, with all that was added to it."""
+        added = {name: text(self.raw.get(name)) + "".join(pieces) for name, pieces in self.pieces.items()}
+        cited = [*(self.raw.get("citations") or ()), *self.citations]
+        return {**self.raw, **added, **({"citations": cited} if self.citations else {})}
+
+
 class MessageAssembly:
     """A message from its events."""
 
     def __init__(self) -> None:
         self.over = False
+        self.size = 0
         self._raw: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
-        self._blocks: dict[object, dict[str, Any]] = {}
+        self._blocks: dict[int | str | None, _Block] = {}
         self._said: list[str] = []
 
     @property
@@ -120,7 +156,7 @@ class MessageAssembly:
 
     def take(self, event: Event) -> str:
         """Take an event and return the text it adds."""
-        raw = json.loads(event.data)
+        raw = parsed(event.data)
         if fault.holds_error(raw):
             raise fault.of_answer(None, None, raw, partial=self.text)
         raw = mapping(raw)
@@ -128,10 +164,12 @@ class MessageAssembly:
             case "message_start":
                 self._start(mapping(raw.get("message")))
             case "content_block_start":
-                self._blocks[raw.get("index")] = dict(mapping(raw.get("content_block")))
-                return self._heard(text(mapping(raw.get("content_block")).get("text")))
+                self.size += kept_size(event.data)
+                block = dict(mapping(raw.get("content_block")))
+                self._blocks[_index(raw)] = _Block(block)
+                return self._heard(text(block.get("text")))
             case "content_block_delta":
-                return self._delta(raw.get("index"), mapping(raw.get("delta")))
+                return self._delta(_index(raw), mapping(raw.get("delta")))
             case "message_delta":
                 self._raw.update(mapping(raw.get("delta")))
                 self._count(mapping(raw.get("usage")))
@@ -145,7 +183,8 @@ class MessageAssembly:
             raise fault.of_cut(self.text)
         if not self._raw:
             raise malformed("there is no message in the stream")
-        return response_of({**self._raw, "content": [*self._blocks.values()], "usage": self._usage})
+        blocks = [block.whole() for block in self._blocks.values()]
+        return response_of({**self._raw, "content": blocks, "usage": self._usage})
 
     def _start(self, message: Mapping[str, Any]) -> None:
         self._raw.update(message)
@@ -153,24 +192,31 @@ class MessageAssembly:
 
     def _count(self, usage: Mapping[str, Any]) -> None:
         """Take over what is counted by now: the counts of a stream are sums, and those left out stand."""
-        self._usage.update({name: value for name, value in usage.items() if value is not None})
+        self._usage.update({name: usage[name] for name in _COUNTS if usage.get(name) is not None})
 
     def _heard(self, piece: str) -> str:
-        self._said.append(piece)
+        if piece:
+            self._said.append(piece)
         return piece
 
-    def _delta(self, index: object, delta: Mapping[str, Any]) -> str:
-        block = self._blocks.setdefault(index, {"type": "text"})
-        match delta.get("type"):
-            case "text_delta":
-                block["text"] = text(block.get("text")) + text(delta.get("text"))
-                return self._heard(text(delta.get("text")))
-            case "input_json_delta":
-                block[_CUT_INPUT] = text(block.get(_CUT_INPUT)) + text(delta.get("partial_json"))
-            case "thinking_delta":
-                block["thinking"] = text(block.get("thinking")) + text(delta.get("thinking"))
-            case "signature_delta":
-                block["signature"] = text(delta.get("signature"))
-            case "citations_delta":
-                block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+    def _delta(self, index: int | str | None, delta: Mapping[str, Any]) -> str:
+        block = self._blocks.setdefault(index, _Block({"type": "text"}))
+        kind = delta.get("type")
+        if isinstance(kind, str) and kind in _PIECES:
+            member, added_to = _PIECES[kind]
+            piece = text(delta.get(member))
+            block.pieces.setdefault(added_to, []).append(piece)
+            self.size += kept_size(piece)
+            return self._heard(piece) if kind == "text_delta" else ""
+        if kind == "signature_delta":
+            block.raw["signature"] = text(delta.get("signature"))
+        elif kind == "citations_delta":
+            block.citations.append(delta.get("citation"))
+            self.size += len(repr(delta))
         return ""
+
+
+def _index(raw: Mapping[str, Any]) -> int | str | None:
+    """Return which block an event is about; anything but a number or a text is no place."""
+    index = raw.get("index")
+    return index if isinstance(index, int | str) else None

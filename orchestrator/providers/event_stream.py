@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, events out, whatever the network made of them on the way.
+"""Server-sent events: bytes in, events out, in time that grows with the bytes, however they are cut into chunks.
 
 The SDK has a decoder as well, but it does not tell the end of a stream (`[DONE]`) from a connection that closed
 without an error, and it raises error objects itself, without their status. Lines are split on bytes: text has more
@@ -22,45 +22,74 @@ class Event(NamedTuple):
     data: str
 
 
-class EventDecoder:
-    """Feed it bytes as they come; each call gives the events that are whole by now. Raises UnicodeDecodeError."""
+class EventTooLarge(ValueError):
+    """One event has more bytes than the decoder keeps; `limit` is that number."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"one event of the stream has more than {limit:,} bytes")
+        self.limit = limit
+
+
+class EventDecoder:
+    """Feed it bytes as they come; each call gives the events that are whole by now.
+
+    `limit` is the bytes that one event may have; 0 is no limit. Raises EventTooLarge and UnicodeDecodeError.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self._limit = limit
+        self._line = bytearray()
+        """The line that has not ended. Each byte is looked at once, when it comes, and copied into this buffer."""
+        self._size = 0
         self._name = ""
         self._data: list[str] = []
         self._begun = False
+        self._after_return = False
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """Yield the events that end in this chunk."""
-        text = self._rest + chunk
         if not self._begun:
-            if len(text) < len(_BYTE_ORDER_MARK):
-                self._rest = text
+            chunk = bytes(self._line) + chunk
+            if _BYTE_ORDER_MARK.startswith(chunk):
+                self._line[:] = chunk
                 return
-            text, self._begun = text.removeprefix(_BYTE_ORDER_MARK), True
-        held = b"\r" if text.endswith(b"\r") else b""  # half a line end, perhaps
-        *lines, last = _LINE_END.split(text[: len(text) - len(held)])
-        self._rest = last + held
+            self._line.clear()
+            chunk, self._begun = chunk.removeprefix(_BYTE_ORDER_MARK), True
+        if self._after_return and chunk:
+            chunk, self._after_return = chunk.removeprefix(b"\n"), False  # the other half of a line end
+        *lines, rest = _LINE_END.split(chunk)
         for line in lines:
-            yield from self._line(line)
+            self._keep(line)
+            yield from self._ended_line()
+        self._keep(rest)
+        self._after_return = self._after_return or chunk.endswith(b"\r")
 
     def finish(self) -> Iterator[Event]:
         """Yield what was whole but for the empty line behind it. Half a line is lost: the connection was cut in it."""
-        whole = self._rest.endswith(b"\r") or self._rest.removeprefix(b"data:").strip() == b"[DONE]"
-        if whole:
-            yield from self._line(self._rest.removesuffix(b"\r"))
-        yield from self._line(b"")
+        if self._line.removeprefix(b"data:").strip() == b"[DONE]":
+            yield from self._ended_line()
+        self._line.clear()
+        yield from self._ended_line()
 
-    def _line(self, line: bytes) -> Iterator[Event]:
+    def _keep(self, piece: bytes) -> None:
+        self._line += piece
+        self._size += len(piece)
+        if 0 < self._limit < self._size:
+            raise EventTooLarge(self._limit)
+
+    def _ended_line(self) -> Iterator[Event]:
+        size, line = len(self._line), self._line.decode()
+        self._line.clear()
         if not line:
             if self._data:
                 yield Event(self._name, "\n".join(self._data))
-            self._name, self._data = "", []
+            self._name, self._data, self._size = "", [], 0
             return
-        field, _, value = line.decode().partition(":")
+        field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if field == "data":
             self._data.append(value)
         elif field == "event":
             self._name = value
+        else:
+            self._size -= size  # a comment, an id: nothing of it is kept

@@ -13,8 +13,8 @@ library in a version or under a name of their own, and none of them is imported 
 Two things are not obvious:
 
 - A context that is too long has a code at OpenAI (`context_length_exceeded`) and a type at llama.cpp
-  (`exceed_context_size_error`). Anthropic, Gemini, Mistral, vLLM, xAI and DeepSeek have neither, and answer as to any
-  bad request. Only there, and only for the statuses 400, 413 and 422, the sentences they document are recognised.
+  (`exceed_context_size_error`). Most others, and the gateways before them, have neither, and answer as to any bad
+  request. Only there, and only for the statuses 400, 413 and 422, the sentences that they write are recognised.
 - A delay of 0 or a date that is past says nothing: one provider sends `retry-after-ms: 0` beside `retry-after: 1`. The
   policy's own backoff is used instead.
 """
@@ -24,7 +24,6 @@ from __future__ import annotations
 import email.utils
 import json
 import math
-import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from orchestrator.errors import LLMError
+from orchestrator.providers.context_length import is_context_too_long
 from orchestrator.retry import classify
 
 _KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
@@ -40,6 +40,7 @@ _KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
         "context_length_exceeded",
         "exceed_context_size_error",
         "model_context_window_exceeded",
+        "contextwindowexceedederror",  # LiteLLM
     ),
     "content_filter": (
         "content_filter",
@@ -126,14 +127,9 @@ _SENTENCES = {
     "auth": "there are no credentials to call the provider with",
 }
 
-_TOO_LONG = re.compile(
-    r"prompt is too long"  # Anthropic
-    r"|exceed context limit"  # Anthropic, input and max_tokens together
-    r"|maximum (?:context|prompt) length"  # vLLM, DeepSeek, Mistral, OpenRouter; xAI
-    r"|input token count .*exceeds the maximum number of tokens"  # Gemini
-)
 _TOO_LONG_AT = frozenset((None, 400, 413, 422))
 _CONTENT_TOO_LARGE = 413
+_DIGITS = 3
 _FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
 _LONGEST = 500
 _DEEPEST_CAUSE = 10
@@ -199,7 +195,7 @@ def of_cut(partial: str) -> LLMError:
 def holds_error(body: object) -> bool:
     """Say whether a body, or an event of a stream, is an error object, whatever its HTTP status was."""
     if isinstance(body, list):
-        return len(body) == 1 and holds_error(body[0])
+        return len(body) == 1 and isinstance(body[0], Mapping) and holds_error(body[0])
     if not isinstance(body, Mapping):
         return False
     return bool(body.get("error")) or "error" in (body.get("type"), body.get("object"))
@@ -236,7 +232,9 @@ def _words(problem: Mapping[str, Any]) -> list[str]:
 def _number(problem: Mapping[str, Any]) -> int | None:
     """Return the HTTP status that an error names itself: behind a 200, or inside a stream."""
     for value in (problem.get("status"), problem.get("code")):
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        number = (
+            int(value) if isinstance(value, str) and value.isdecimal() and len(value) == _DIGITS else value
+        )
         if _is_error(number):
             return number
     return None
@@ -255,7 +253,10 @@ def _message(problem: Mapping[str, Any], body: object) -> str:
     if isinstance(found, str):
         return found
     if found:
-        return json.dumps(found, ensure_ascii=False, default=str)
+        with suppress(
+            ValueError, TypeError, RecursionError
+        ):  # too many digits, a key that is no text, too deep
+            return json.dumps(found, ensure_ascii=False, default=str)
     return body if isinstance(body, str) and "<" not in body else ""  # a page of a proxy helps nobody
 
 
@@ -265,7 +266,7 @@ def _kind(status: int | None, words: Sequence[str], message: str) -> str:
     for word in words:
         if word in _KIND_OF_WORD:
             return _KIND_OF_WORD[word]
-    if status in _TOO_LONG_AT and _TOO_LONG.search(message):
+    if status in _TOO_LONG_AT and is_context_too_long(message):
         return "context_length"
     if status is not None:
         return classify(LLMError("", status=status)).kind

@@ -26,6 +26,7 @@ from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import Options
 from orchestrator.providers.openai_responses import ResponsesForm
 from orchestrator.providers.sdk import Form, SdkModel
+from orchestrator.providers.size_limit import DEFAULT_BYTES
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -46,6 +47,9 @@ class OpenAI(SdkModel):
     back to a server that wants it (`reasoning_content` for DeepSeek); None sends none. These three but the first are
     of chat completions.
 
+    `max_response_bytes` is how much of an answer is read, after decompression: of a body, of each event of a stream,
+    and of what is kept of a stream; 0 is no limit. A larger answer is an LLMError (`malformed`) that is not retried.
+
     Each event loop gets a connection pool of its own, closed with the loop; `aclose()`, or `async with`, closes the one
     of this loop before.
     """
@@ -60,6 +64,7 @@ class OpenAI(SdkModel):
         client: AsyncOpenAI | None = None,
         timeout: float = 600.0,
         structured: Literal["native", "prompt"] = "native",
+        max_response_bytes: int = DEFAULT_BYTES,
         stream_usage: bool = True,
         reasoning_field: str | None = None,
     ) -> None:
@@ -79,9 +84,10 @@ class OpenAI(SdkModel):
         self.timeout = timeout
         form = _FORMS[api](Options(structured, stream_usage, reasoning_field))
         if client is None:
-            super().__init__(model, form, key_of("OpenAI", api_key, base_url), None)
+            super().__init__(model, form, key_of("OpenAI", api_key, base_url), None, max_response_bytes)
         else:
-            super().__init__(model, form, SecretStr(client.api_key), client.with_options(max_retries=0))
+            own = client.with_options(max_retries=0)
+            super().__init__(model, form, SecretStr(client.api_key), own, max_response_bytes)
 
     def __repr__(self) -> str:
         return f"OpenAI({self.model!r}, api={self.api!r})"

@@ -14,7 +14,6 @@ What real servers do, and what is made of it (the recordings are in tests/data/p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,15 +29,19 @@ from orchestrator.providers.reading import (
     malformed,
     mapping,
     objects,
+    parsed,
     text,
     text_or_none,
     tool_call,
     usage,
 )
 from orchestrator.providers.schema_prompt import instructed
+from orchestrator.providers.size_limit import kept_size
 
 DONE = "[DONE]"
 _BROKEN_OFF = frozenset(("error", "insufficient_system_resource"))
+_CALL_BYTES = 500
+"""What a call in the making takes in memory beside its texts."""
 _OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking"))
 """Parts that only the API which made them takes back."""
 
@@ -173,6 +176,11 @@ def _broken_off(finish: str, partial: str) -> LLMError:
 # ---- streams ----
 
 
+def _index(value: object) -> int | str | None:
+    """Return where a fragment belongs; anything but a number or a text is no place."""
+    return value if isinstance(value, int | str) else None
+
+
 @dataclass(slots=True)
 class _Call:
     """A call in the making."""
@@ -187,6 +195,7 @@ class ChatAssembly:
 
     def __init__(self) -> None:
         self.over = False
+        self.size = 0
         self._raw: dict[str, Any] = {}
         self._finish: str | None = None
         self._begun = False
@@ -196,6 +205,7 @@ class ChatAssembly:
         self._calls: list[_Call] = []
         self._at: dict[object, _Call] = {}
         self._legacy = _Call()
+        self._legacy_name: list[str] = []
 
     @property
     def text(self) -> str:
@@ -207,7 +217,7 @@ class ChatAssembly:
         if event.data.startswith(DONE):
             self.over = True
             return ""
-        chunk = json.loads(event.data)
+        chunk = parsed(event.data)
         if fault.holds_error(chunk):
             raise fault.of_answer(None, None, chunk, partial=self.text)
         chunk = mapping(chunk)
@@ -229,7 +239,10 @@ class ChatAssembly:
             "tool_calls": [
                 {"id": id_, "function": {"name": name, "arguments": given}} for id_, name, given in calls
             ],
-            "function_call": {"name": self._legacy.name, "arguments": "".join(self._legacy.arguments)},
+            "function_call": {
+                "name": "".join(self._legacy_name),
+                "arguments": "".join(self._legacy.arguments),
+            },
         }
         choices = [{"message": message, "finish_reason": self._finish}] if self._begun else []
         return ChatForm().response({**self._raw, "choices": choices})
@@ -242,23 +255,28 @@ class ChatAssembly:
         for part in objects(delta.get("tool_calls")):
             self._fragment(part)
         legacy = mapping(delta.get("function_call"))
-        self._legacy.name += text(legacy.get("name"))
-        self._legacy.arguments.append(arguments(legacy.get("arguments")))
+        self._add(self._legacy_name, text(legacy.get("name")))
+        self._add(self._legacy.arguments, arguments(legacy.get("arguments")))
         content, thought = _content(delta.get("content"))
-        self._refused.append(text(delta.get("refusal")))
-        self._thought.append(_reasoning(delta) or thought or "")
+        self._add(self._refused, text(delta.get("refusal")))
+        self._add(self._thought, _reasoning(delta) or thought or "")
         if not isinstance(content, str):
             return ""
         self._said = self._said or []
-        self._said.append(content)
+        self._add(self._said, content)
         return content
+
+    def _add(self, pieces: list[str], piece: str) -> None:
+        if piece:
+            pieces.append(piece)
+            self.size += kept_size(piece)
 
     def _fragment(self, part: Mapping[str, Any]) -> None:
         function = mapping(part.get("function"))
         id_, name = text(part.get("id")), text(function.get("name"))
-        call = self._call(part.get("index"), id_, name)
+        call = self._call(_index(part.get("index")), id_, name)
         call.id, call.name = call.id or id_, call.name or name
-        call.arguments.append(arguments(function.get("arguments")))
+        self._add(call.arguments, arguments(function.get("arguments")))
 
     def _call(self, index: object, id_: str, name: str) -> _Call:
         """Return the call that a fragment belongs to: the last one at its index, unless it begins another."""
@@ -266,4 +284,5 @@ class ChatAssembly:
         if call is None or (id_ and name and call.id and call.id != id_):
             call = self._at[index] = _Call()
             self._calls.append(call)
+            self.size += _CALL_BYTES + kept_size(id_, name)
         return call

@@ -15,7 +15,6 @@ Tools are declared with `strict: false`: the default here would change their par
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,8 +24,18 @@ from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
 from orchestrator.providers.openai_form import Options
 from orchestrator.providers.openai_schema import named
-from orchestrator.providers.reading import malformed, mapping, objects, text, text_or_none, tool_call, usage
+from orchestrator.providers.reading import (
+    malformed,
+    mapping,
+    objects,
+    parsed,
+    text,
+    text_or_none,
+    tool_call,
+    usage,
+)
 from orchestrator.providers.schema_prompt import instructed
+from orchestrator.providers.size_limit import kept_size
 
 _ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
 _BETWEEN = "\n"
@@ -179,6 +188,7 @@ class ResponsesAssembly:
 
     def __init__(self) -> None:
         self.over = False
+        self.size = 0
         self._final: Mapping[str, Any] | None = None
         self._done: list[Mapping[str, Any]] = []
         self._said: list[str] = []
@@ -193,7 +203,7 @@ class ResponsesAssembly:
         """Take an event and return the text it adds."""
         if event.data.startswith("[DONE]"):  # of compatible servers; OpenAI ends with the response
             return ""
-        told = mapping(json.loads(event.data))
+        told = mapping(parsed(event.data))
         if fault.holds_error(told):
             raise fault.of_answer(None, None, told, partial=self.text)
         kind = told.get("type")
@@ -201,6 +211,7 @@ class ResponsesAssembly:
             self.over, self._final = True, mapping(told.get("response"))
         elif kind == "response.output_item.done":
             self._done.append(mapping(told.get("item")))
+            self.size += kept_size(event.data)
         elif kind == "response.output_text.delta":
             return self._delta(told)
         return ""
@@ -221,4 +232,5 @@ class ResponsesAssembly:
             piece = _BETWEEN + piece
         self._place = place
         self._said.append(piece)
+        self.size += kept_size(piece)
         return piece

@@ -7,13 +7,53 @@ more, less and otherwise. What must be there, or the answer is none, is said wit
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from orchestrator.errors import LLMError
-from orchestrator.messages import NO_USAGE, ToolCall, Usage
+from orchestrator.messages import NO_USAGE, Response, ToolCall, Usage, encodable
 from orchestrator.providers.member import Malformed
 from orchestrator.providers.recording import usage_from
+
+_MOST = 2**53
+"""No count of tokens is larger."""
+
+
+class RepeatedNames(dict[str, Any]):
+    """A JSON object that gives a name twice. As a dict it has the last value; written as JSON it is what it was."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def items(self) -> Any:
+        """Return all pairs as received: `json.dumps` writes these."""
+        return self._pairs
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else RepeatedNames(pairs)
+
+
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None, object_pairs_hook=_members)
+
+
+def parsed(content: str | bytes | bytearray) -> Any:
+    """Return the value of a JSON text. NaN and Infinity, which some servers write, are null.
+
+    Some providers send the arguments of a call as an object, not as text. If it gives a name twice, `arguments` writes
+    it so again, and the call is refused like one that came as text.
+
+    Raises ValueError for what is no JSON, for a number of more digits than Python reads, and RecursionError.
+    """
+    if not isinstance(content, str):
+        content = content.decode(json.detect_encoding(content), "surrogatepass")
+    return _DECODER.decode(content.removeprefix("\ufeff"))
 
 
 def malformed(why: str, partial: str = "") -> LLMError:
@@ -44,14 +84,16 @@ def text(value: object) -> str:
 def usage(value: object) -> Usage:
     """Return what an answer used, as any provider writes it; nothing where it is written otherwise."""
     try:
-        return usage_from(mapping(value))
+        found = usage_from(mapping(value))
     except Malformed:
         return NO_USAGE
+    priced = found.cost is not None and math.isfinite(found.cost) and found.cost >= 0
+    return found if priced or found.cost is None else replace(found, cost=None)
 
 
 def count(value: object) -> int:
     """Return a number of tokens, 0 for anything else."""
-    return int(value) if isinstance(value, int | float) and value > 0 else 0
+    return int(value) if isinstance(value, int | float) and 0 < value <= _MOST else 0
 
 
 def arguments(value: object) -> str:
@@ -64,3 +106,16 @@ def arguments(value: object) -> str:
 def tool_call(id_: object, name: object, given: object) -> ToolCall:
     """Return a call from what a provider wrote of it."""
     return ToolCall(text(id_), text(name), arguments(given))
+
+
+def storable(response: Response) -> Response:
+    """Return an answer that a journal takes. Raises LLMError for parts with deep nesting or too large numbers.
+
+    Parts are kept as they came, unlike everything else, which is text and counts.
+    """
+    if isinstance(response.content, list):
+        try:
+            orjson.dumps(encodable(response.content))
+        except (TypeError, RecursionError) as error:
+            raise malformed(f"its content cannot be stored ({error})") from error
+    return response

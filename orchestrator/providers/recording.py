@@ -21,6 +21,7 @@ from orchestrator.providers.member import Malformed, check_text, json_type, numb
 
 INDEX_FILE = "index.jsonl"
 """A list of conversations that may lie beside them; it has none itself."""
+_MOST_TOKENS = 2**53
 
 
 class ReplayError(OrchestratorError):
@@ -211,8 +212,9 @@ def usage_from(raw: Mapping[str, Any], cost: float | None = None) -> Usage:
 
 
 def _first(raw: Mapping[str, Any], *members: str) -> int:
-    """Return the first of these members that is a number other than 0, else 0."""
-    return next((raw[member] for member in members if isinstance(raw.get(member), int) and raw[member]), 0)
+    """Return the first of these members that is a count of tokens other than 0, else 0."""
+    found = (raw.get(member) for member in members)
+    return next((one for one in found if isinstance(one, int) and 0 < one <= _MOST_TOKENS), 0)
 
 
 def _offers(raw: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> dict[int, list[str]]:

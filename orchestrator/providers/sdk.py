@@ -7,7 +7,6 @@ The SDK does transport, authentication and addresses, with its retries off. What
 from __future__ import annotations
 
 import asyncio
-import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,10 +17,18 @@ from pydantic import SecretStr
 from orchestrator.errors import LLMError
 from orchestrator.messages import Request, Response
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event, EventDecoder
-from orchestrator.providers.reading import malformed
+from orchestrator.providers.event_stream import Event, EventDecoder, EventTooLarge
+from orchestrator.providers.reading import malformed, parsed, storable
+from orchestrator.providers.size_limit import (
+    body_of,
+    check_limit,
+    short_errors,
+    too_large,
+    watch_errors,
+)
 
 _DRAIN_SECONDS = 0.1
+_SHOWN = 300
 
 
 class Assembly(Protocol):
@@ -29,6 +36,8 @@ class Assembly(Protocol):
 
     over: bool
     """The stream said that it is over."""
+    size: int
+    """About how many bytes are kept of the stream by now."""
 
     @property
     def text(self) -> str:
@@ -63,14 +72,18 @@ class Form(Protocol):
 class SdkModel(ABC):
     """A model. Each event loop gets a connection pool of its own, closed with the loop; `aclose()` closes it before."""
 
-    def __init__(self, model: str, form: Form, key: SecretStr, host_client: Any | None) -> None:
+    def __init__(
+        self, model: str, form: Form, key: SecretStr, host_client: Any | None, max_response_bytes: int
+    ) -> None:
         self.model = model
+        self.max_response_bytes = check_limit("max_response_bytes", max_response_bytes)
         self._form = form
         self._key = key
         self._host_client = host_client
         self._own: dict[asyncio.AbstractEventLoop, _Own] = {}
         # Made now: certificates and types take a second to load.
-        self._spare = self._new_client() if host_client is None else None
+        self._spare = self._watched(self._new_client()) if host_client is None else None
+        self._watched(host_client)
         self.address = str(getattr(self._spare or host_client, "base_url", ""))
         """Where requests go: also where nobody named it."""
 
@@ -90,9 +103,7 @@ class SdkModel(ABC):
         """Answer one request; in pieces too, where it has an `on_delta`. Raises LLMError."""
         body = self._form.body(self.model, request, streamed=request.on_delta is not None)
         try:
-            if request.on_delta is None:
-                return self._form.response(await self._asked(body))
-            return await self._streamed(body, request.on_delta)
+            return storable(await self._answered(body, request.on_delta))
         except LLMError as error:  # whoever made it: servers repeat the key in answers of any status
             fault.hide(error, self._key.get_secret_value())
             raise
@@ -110,49 +121,47 @@ class SdkModel(ABC):
 
     # ---- one answer ----
 
-    async def _asked(self, body: dict[str, Any]) -> Mapping[str, Any]:
-        with self._judged():
-            client = await self._client()
-            answer = await self._resource(client).with_raw_response.create(**self._sendable(client, body))
-            return _object(answer.http_response.content, answer.headers)
-
-    # ---- streams ----
-
-    async def _streamed(self, body: dict[str, Any], on_delta: Callable[[str], None]) -> Response:
-        assembly = self._form.assembly()
+    async def _answered(self, body: dict[str, Any], on_delta: Callable[[str], None] | None) -> Response:
         client = await self._client()
         resource = self._resource(client)
         opening = resource.with_streaming_response.create(**self._sendable(client, body))
-        with self._judged():
+        with self._judged(), short_errors():
             answer = await opening.__aenter__()
         try:
             kind = answer.headers.get("content-type", "")
-            if "json" in kind:
-                return await self._unstreamed(answer, on_delta)
+            if on_delta is None or "json" in kind:  # also of a server that does not stream, or failed before
+                return await self._whole(answer, on_delta)
             if "html" in kind:  # of a proxy, or the wrong address: no cut stream
                 raise malformed("it is an HTML page")
-            chunks = answer.iter_bytes()
-            await self._followed(chunks, assembly, on_delta)
-            response = assembly.response()
-            await _drained(chunks)
-            return response
+            return await self._streamed(answer.iter_bytes(), on_delta)
         finally:
             await opening.__aexit__(None, None, None)
 
-    async def _unstreamed(self, answer: Any, on_delta: Callable[[str], None]) -> Response:
-        """Read the answer of a server that does not stream, or failed before it began to."""
+    async def _whole(self, answer: Any, on_delta: Callable[[str], None] | None) -> Response:
+        """Read an answer that is not streamed."""
         with self._judged():
-            raw = _object(await answer.read(), answer.headers)
-        response = self._form.response(raw)
-        if said := response.message().text:
+            content = await body_of(answer.iter_bytes(), self.max_response_bytes)
+        with self._reading():
+            response = self._form.response(_object(content, answer.headers))
+        if on_delta is not None and (said := response.message().text):
             on_delta(said)
+        return response
+
+    # ---- streams ----
+
+    async def _streamed(self, chunks: AsyncIterator[bytes], on_delta: Callable[[str], None]) -> Response:
+        assembly = self._form.assembly()
+        await self._followed(chunks, assembly, on_delta)
+        with self._reading(assembly):
+            response = assembly.response()
+        await _drained(chunks)
         return response
 
     async def _followed(
         self, chunks: AsyncIterator[bytes], assembly: Assembly, on_delta: Callable[[str], None]
     ) -> None:
         """Take the stream to its end. What the listener raises is not the provider's fault, and passes."""
-        decoder = EventDecoder()
+        decoder = EventDecoder(self.max_response_bytes)
         chunk: bytes | None = b""
         while chunk is not None and not assembly.over:
             with self._judged(assembly):
@@ -163,8 +172,11 @@ class SdkModel(ABC):
                     on_delta(piece)
 
     def _taken(self, assembly: Assembly, event: Event) -> str:
-        with self._judged(assembly):
-            return assembly.take(event)
+        with self._reading(assembly):
+            piece = assembly.take(event)
+        if 0 < self.max_response_bytes < assembly.size:
+            raise too_large(self.max_response_bytes)
+        return piece
 
     # ---- the SDK ----
 
@@ -175,12 +187,30 @@ class SdkModel(ABC):
             yield
         except LLMError:
             raise
+        except EventTooLarge as error:
+            raise too_large(error.limit) from error
         except Exception as error:
             key = self._key.get_secret_value()
-            failed = fault.of_exception(error, partial=assembly.text if assembly else "")
+            failed = fault.of_exception(error, partial=_text_of(assembly))
             if failed is None:
                 raise
             raise failed from (None if key and key in str(error) else error)
+
+    @contextmanager
+    def _reading(self, assembly: Assembly | None = None) -> Iterator[None]:
+        """Like `_judged`; JSON of a form that no reader expects is no valid answer, whatever it raises."""
+        with self._judged(assembly):
+            try:
+                yield
+            except (TypeError, LookupError, AttributeError, ArithmeticError, ValueError) as error:
+                if fault.of_exception(error) is not None:
+                    raise
+                raise malformed(f"{type(error).__name__}: {error}"[:_SHOWN], _text_of(assembly)) from error
+
+    @staticmethod
+    def _watched(client: Any) -> Any:
+        watch_errors(client)
+        return client
 
     async def _client(self) -> Any:
         if self._host_client is not None:
@@ -210,14 +240,18 @@ async def _kept(client: Any) -> AsyncGenerator[None, None]:
         await client.close()
 
 
-def _object(content: bytes, headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the JSON object of an answer. Raises JSONDecodeError, or LLMError for an error and for no object."""
-    raw = json.loads(content)
+def _object(content: bytes | bytearray, headers: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the JSON object of an answer. Raises ValueError, or LLMError for an error and for no object."""
+    raw = parsed(content)
     if fault.holds_error(raw):
         raise fault.of_answer(None, headers, raw)
     if not isinstance(raw, dict):
         raise malformed("it is no JSON object")
     return raw
+
+
+def _text_of(assembly: Assembly | None) -> str:
+    return "" if assembly is None else assembly.text
 
 
 async def _drained(chunks: AsyncIterator[bytes]) -> None:

@@ -82,7 +82,7 @@ class Orchestrator(Asked[Result]):
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)
         self._migrations = tuple(migrations)
         self._driver, self._recovery = self._wired()
-        self._control = Control(self._live, self._journal, self._deps.clock)
+        self._control = Control(self._live, self._journal, self._deps.clock, self._deps.tools)
         self.hosting = LoopHosting(
             self._journal, self._driver, self._deps, self._live, self._recovery, launch
         )

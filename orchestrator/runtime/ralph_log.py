@@ -57,15 +57,24 @@ def line(session_id: str, at: float, move: tuple[str, str, str], about: tuple[st
 
 
 def mend(run: RalphRun, records: Iterable[Record]) -> None:
-    """Let the log of a run that was taken up have all its transitions. Raises OSError."""
+    """Write what the log of a resumed run lacks. Raises OSError.
+
+    The log is not synced: after a power loss any of it may be missing, or be something else.
+    """
     path = Path(run.ctx.session_path) / NAME
     written = path.read_bytes() if path.exists() else b""
-    whole = written[: written.rfind(b"\n") + 1]
-    if len(whole) < len(written):
+    run.ctx.log_offset = min(run.ctx.log_offset, written.rfind(b"\n") + 1)
+    found = written[run.ctx.log_offset :].splitlines(keepends=True)
+    moves = list(_lines(run.ctx.session_id, records))
+    right = 0
+    for one, move in zip(found, moves, strict=False):
+        if one != f"{move}\n".encode():
+            break
+        right += 1
+    if right < len(found):
         with path.open("r+b") as file:
-            file.truncate(len(whole))
-    count = whole[run.ctx.log_offset :].count(b"\n")
-    for move in list(_lines(run.ctx.session_id, records))[count:]:
+            file.truncate(run.ctx.log_offset + sum(map(len, found[:right])))
+    for move in moves[right:]:
         run.deps.session.log(move)
 
 

@@ -12,7 +12,7 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.heads import heads
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunHead, let_go
+from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go
 from orchestrator.kernel.record import Transition
 from orchestrator.runtime import program_recovery
 from orchestrator.runtime.outlook import expiry, plan, unattended
@@ -108,7 +108,7 @@ class Recovery:
         stored, records = await self.read(run_id)  # first: what cannot be read is left as it is
         if not again and (why := program_recovery.question(stored)):
             # Asked before, and not claimed for nothing: that would count as a try.
-            if not program_recovery.is_answered(stored, await self._unread(stored)):
+            if not program_recovery.is_answered(stored, await stored.unread(self._journal)):
                 raise program_recovery.ProgramsUnknown(run_id, why)
             again = True
         lease = await self._journal.claim(run_id, self._owner)
@@ -136,7 +136,7 @@ class Recovery:
         """Say what `resume` would do with a run. Raises RunUnknown, StoreDown."""
         try:
             stored = (await self.read(head.run_id))[0]
-            unread = await self._unread(stored)
+            unread = await stored.unread(self._journal)
         except (Corrupt, TooNew) as error:
             return OpenRun(head.run_id, head.status, "?", head.reason, f"nothing: {error}", head.owner)
         now = self._now()
@@ -194,15 +194,12 @@ class Recovery:
             return ()
         ended, why = await program_recovery.end_programs(stored)
         if why and not again:
-            unread = await self._unread(stored)
+            unread = await stored.unread(self._journal)
             if not program_recovery.is_answered(stored, unread):
                 body = program_recovery.parked_body(stored, why, unread, self._now())
                 await self._append(lease, Draft("parked", body))
                 raise program_recovery.ProgramsUnknown(stored.run_id, why, parked=True)
         return ended
-
-    async def _unread(self, stored: StoredRun) -> list[Posted]:
-        return await self._journal.inbox(stored.run_id, stored.inbox)
 
     async def _migrate(self, stored: StoredRun, lease: Lease) -> StoredRun:
         """Let a migration change what is stored, and journal the whole of it."""

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import machine, parsing, report, rounds, stores, trigger, typed, workers
+from tests.benchmarks import machine, outside_input, parsing, report, rounds, stores, trigger, typed, workers
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
 from tests.benchmarks.roster import OURS, ROSTER
@@ -76,13 +76,17 @@ def _parts(only: str) -> list[Any]:
         read = parsing.measure()
         print("", *parsing.rows(read), sep="\n", flush=True)
         figures += [asdict(one) for one in read]
+    if only in outside_input.NAME:
+        taken = outside_input.measure()
+        print("", *outside_input.rows(taken), sep="\n", flush=True)
+        figures += [asdict(one) for one in taken]
     if only in typed.NAME:
         objects = typed.measure()
         print("", *typed.rows(objects), sep="\n", flush=True)
         figures.append(asdict(objects))
     if only in stores.NAME:
         stored = stores.measure()
-        print("", *stores.lines(stored), sep="\n", flush=True)
+        print("", *stores.lines(stored), stores.mark_cost().line(), sep="\n", flush=True)
         figures += [asdict(one) for one in stored]
     if only in workers.NAME:
         carried, takeover = workers.measure()

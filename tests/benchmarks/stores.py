@@ -20,7 +20,9 @@ from typing import Final
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.opening import journal_at
 from orchestrator.journal.postgres import PostgresJournal
-from orchestrator.kernel.journal import Journal
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite.mark import HighWater
+from orchestrator.kernel.journal import Draft, Journal
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import call
@@ -30,6 +32,8 @@ from tests.postgres import Cluster, cluster, programs
 
 NAME: Final = "stores"
 DISK: Final = Path("/var/tmp")  # noqa: S108  a disk also where /tmp is memory
+MARK_AIM: Final = 3.0
+"""Percent that the high-water mark may add to an append."""
 ITERATION: Final = 0.5
 """Seconds of a model's answer that what a store adds is compared with."""
 
@@ -98,6 +102,59 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
     yield from (row.told() for row in rows)
     if not any(row.store == "postgres" for row in rows):
         yield "LEFT OUT: postgres: its initdb is not installed"
+
+
+@dataclass(frozen=True, slots=True)
+class MarkCost:
+    """What the high-water mark of a SQLite journal costs in an append that is alone in its commit."""
+
+    append_us: float
+    mark_us: float
+    """Of it: what is done for the mark in each append and commit."""
+
+    @property
+    def share(self) -> float:
+        """Percent that the mark adds to an append without it."""
+        return 100 * self.mark_us / (self.append_us - self.mark_us)
+
+    def line(self) -> str:
+        """Return a line under the table."""
+        return (
+            f"high-water mark: {self.mark_us:.2f} of the {self.append_us:.0f} µs of an append, "
+            f"+{self.share:.2f} % (aim: at most {MARK_AIM:g} %)"
+        )
+
+
+def mark_cost(appends: int = 500, rounds: int = 5) -> MarkCost:
+    """Measure appends on a disk, and the work for the mark alone: a difference of two appends is below the noise."""
+    with tempfile.TemporaryDirectory(dir=DISK) as folder:
+        return asyncio.run(_mark_cost(Path(folder) / "journal.db", appends, rounds))
+
+
+async def _mark_cost(path: Path, appends: int, rounds: int) -> MarkCost:
+    async with SqliteJournal(path) as journal:
+        lease = await journal.create("run", "bench", {"graph": "g", "fingerprint": "f", "at": 0.0})
+        handle = journal._handle
+        assert handle is not None
+        mark = handle.writer._mark
+        assert mark is not None
+        head = bytes.fromhex(lease.head)
+        spans: list[float] = []
+        alone: list[float] = []
+        for _ in range(rounds):
+            for number in range(appends):
+                started = time.perf_counter()
+                waiting = journal.append(lease, [Draft("note", {"number": number, "text": "x" * 200})])
+                assert waiting is not None
+                await waiting
+                spans.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            for number in range(10 * appends):
+                mark.begin(handle._db)
+                mark.advance(HighWater(1, 1, number, 0, head))
+                mark.settle(handle._db)
+            alone.append((time.perf_counter() - started) / (10 * appends))
+        return MarkCost(statistics.median(spans) * 1e6, statistics.median(alone) * 1e6)
 
 
 @contextmanager

@@ -25,3 +25,9 @@ def test_what_could_not_be_measured_is_said(monkeypatch: pytest.MonkeyPatch, pos
     rows = stores.measure(runs=(1,), turns=2, rounds=1)
     assert [row.store for row in rows] == ["memory", "sqlite"]
     assert "LEFT OUT: postgres" in list(stores.lines(rows))[-1]
+
+
+def test_the_cost_of_the_high_water_mark_is_measured() -> None:
+    cost = stores.mark_cost(appends=20, rounds=2)
+    assert 0 < cost.mark_us < cost.append_us
+    assert "% (aim: at most 3 %)" in cost.line()

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,42 @@ def test_a_journal_that_is_not_there_is_one_sentence(
     done = cli("doctor", "--json", *AT)
     assert f"there is no journal {folder}/journal.db" in one_sentence(done)
     assert (done.code, Path(JOURNAL).exists()) == (2, False)
+
+
+def test_a_cut_log_is_a_problem_and_what_is_left_can_be_salvaged(cli: Cli, folder: Path) -> None:
+    killed = folder / "killed" / "journal.db"
+    killed.parent.mkdir()
+    at = ("--journal", str(killed))
+
+    async def recorded() -> None:
+        async with SqliteJournal(JOURNAL) as journal:
+            await play(Tape("run-one").begin().completes(), journal)
+            await play(Tape("run-two").begin().asks(Call("pay")), journal)
+            for suffix in ("", "-wal", "-mark"):
+                shutil.copyfile(f"{JOURNAL}{suffix}", f"{killed}{suffix}")
+
+    asyncio.run(recorded())
+    log = Path(f"{killed}-wal")
+    os.truncate(log, log.stat().st_size - 1)
+    done = cli("doctor", *at)
+    assert done.code == 1
+    assert "holds less than journal.db-mark says was acknowledged: run 'run-two' has" in done.out
+    assert "orchestrator doctor --salvage NEW.db" in done.out
+    assert "healthy" not in done.out
+
+    done = cli("doctor", "--salvage", "left.db", *at)
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"left\.db: 2 runs, \d+ records, every chain proved", done.out)
+    assert "a run that is resumed repeats them" in done.out
+    assert re.search(r"run-two +llm_loop", done.out)
+    assert cli("doctor", "--journal", "left.db").code == 0
+    assert cli("doctor", *at).code == 1, "the damaged one is as it was"
+
+    done = cli("doctor", "--salvage", "left.db", *at)
+    assert done.code == 2
+    assert "left.db exists: nothing was written over it" in done.err
+    done = cli("doctor", "--salvage", "other.db", "--json", *at)
+    assert json.loads(done.out)["runs"] == 2
 
 
 def test_a_tampered_blob_is_found(cli: Cli, folder: Path) -> None:

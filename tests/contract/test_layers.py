@@ -53,8 +53,11 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.thread",
         "orchestrator.switch",
         "orchestrator.docstring",
+        "orchestrator.json_schema",
+        "orchestrator.toolarguments",
     ),
     ("orchestrator.kernel", "orchestrator.messages", "orchestrator.address"),
+    ("orchestrator.escape",),
     ("orchestrator.errors", "orchestrator_guards"),
 )
 

@@ -30,6 +30,8 @@ LINE = re.compile(r"^(?P<pid>\d+)\s+(?P<name>\w+)\((?P<arguments>.*)\)\s+=\s+(?P
 UNFINISHED = re.compile(r"^(?P<pid>\d+)\s+(?P<begin>\w+\(.*) <unfinished \.\.\.>$")
 RESUMED = re.compile(r"^(?P<pid>\d+)\s+<\.\.\. \w+ resumed>(?P<end>.*)$")
 TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+NAMED = re.compile(r'(?:(?:\d+|AT_FDCWD)<((?:\\x[0-9a-f]{2})*)>, )?"((?:\\x[0-9a-f]{2})*)"')
+"""A name, and the folder that it is relative to where one is given by a descriptor."""
 DESCRIPTOR = re.compile(r"^\d+<((?:\\x[0-9a-f]{2})*)>")
 
 
@@ -74,10 +76,17 @@ SAME = {"fsync": "sync", "fdatasync": "sync", "write": "write", "pwrite64": "wri
 NAMES = {"rename": "rename", "unlink": "unlink", "mkdir": "mkdir"}
 
 
+def _named_in(name: str, arguments: str) -> list[tuple[str, str]]:
+    """Return the names among the arguments of a call that takes names."""
+    return [] if name in SAME else NAMED.findall(arguments)
+
+
 def _call(name: str, arguments: str, root: str) -> Iterator[Call]:
-    texts = [_plain(text) for text in TEXT.findall(arguments)]
+    named = [
+        str(Path(_plain(at).decode()) / _plain(text).decode()) for at, text in _named_in(name, arguments)
+    ]
     descriptor = DESCRIPTOR.match(arguments)
-    path = _plain(descriptor[1]).decode() if descriptor else (texts[0].decode() if texts else "")
+    path = named[0] if named else _plain(descriptor[1]).decode() if descriptor else ""
     if not f"{path}/".startswith(root) or path.endswith("-shm"):
         return
     inside, last = path[len(root) :], arguments.rsplit(", ", 1)[-1]
@@ -85,12 +94,12 @@ def _call(name: str, arguments: str, root: str) -> Iterator[Call]:
         if "O_CREAT" in arguments or "O_TRUNC" in arguments:
             yield Call("truncate" if "O_TRUNC" in arguments else "create", inside)
     elif name in SAME:
-        data = texts[0] if SAME[name] == "write" else b""
+        data = _plain(TEXT.findall(arguments)[0]) if SAME[name] == "write" else b""
         offset = int(last) if name == "pwrite64" else None
         yield Call(SAME[name], inside, data, offset, size=int(last) if name == "ftruncate" else 0)
     else:
         plain = next(known for known in NAMES if name.startswith(known))
-        yield Call(plain, inside, to=texts[1].decode()[len(root) :] if plain == "rename" else "")
+        yield Call(plain, inside, to=named[1][len(root) :] if plain == "rename" else "")
 
 
 @dataclass(slots=True, eq=False)
@@ -105,14 +114,20 @@ class File:
 
 
 class Disk:
-    """The model. `apply` takes one call; `images` are the disks that a power loss now may leave."""
+    """The model. `apply` takes one call; `images` are the disks that a power loss now may leave.
 
-    def __init__(self) -> None:
+    What is in `there` is on disk from the beginning.
+    """
+
+    def __init__(self, there: Image | None = None) -> None:
         self.names: dict[str, File | None] = {}
         """Path -> file, None for a folder; as processes see it."""
         self.durable_names: dict[str, File | None] = {}
         self.changes: list[tuple[str, str, File | None]] = []
         """(`set` or `drop`, path, file) not durable yet."""
+        for path, content in (there or {}).items():
+            file = None if content is None else File(content, bytearray(content), name_waits=False)
+            self.names[path] = self.durable_names[path] = file
 
     def apply(self, call: Call) -> None:
         file = self.names.get(call.path)
@@ -208,6 +223,12 @@ def _torn(file: File, chance: random.Random) -> bytes:
             elif luck < 0.55:
                 _put(content, offset + start, sector)
     return bytes(content)
+
+
+def laid_out(folder: Path, root: Path) -> Image:
+    """Return what is in a folder as an image, its paths relative to `root`."""
+    found = {path: path.read_bytes() if path.is_file() else None for path in [folder, *folder.rglob("*")]}
+    return {str(path.relative_to(root)): content for path, content in sorted(found.items())}
 
 
 def lay_out(image: Image, folder: Path) -> None:

@@ -8,6 +8,8 @@ line of its input. An order says what the child does with the run in `folder`, a
              work (its begin, its middle, its end), "files": before or after the `at`-th change of the session's files
     state    with "agent": only boundaries in that state are counted
 
+`python -m tests.crash.ralph_worker FOLDER` lives once, without a nursery.
+
 The agents know nothing but the session's files: two tasks, one of them reworked once, a round of questions, a task that
 an executor finds, a check of the whole that fails once. What happens outside stands in `folder/world`, a line each.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +35,7 @@ from orchestrator.runtime.ralph import RalphOrchestrator
 from orchestrator.runtime.ralph_result import RalphResult
 from tests.crash import mortal
 from tests.crash.mortal import RUN, Fate, crashing, nursery
+from tests.crash.worker import show_marks
 
 TASKS = "# Tasks\n\n## Implementation Tasks\n\n- task-1: the parser\n- task-2: the printer\n"
 CYCLE = (
@@ -209,5 +213,9 @@ def warmed() -> None:
 
 
 if __name__ == "__main__":
-    warmed()
-    nursery(live)
+    if sys.argv[1:]:
+        show_marks()
+        asyncio.run(live(Path(sys.argv[1]), do="run"))
+    else:
+        warmed()
+        nursery(live)

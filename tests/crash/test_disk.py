@@ -173,7 +173,7 @@ async def test_a_full_disk_can_be_read_while_it_is_full(mounted: Callable[..., P
     remount(disk, "size=2m")
     async with SqliteJournal(path):
         pass  # brings what the log holds into the file, as a process that ends well does
-    assert names_in(disk) == ["journal.db", "journal.db-owners"]
+    assert names_in(disk) == ["journal.db", "journal.db-mark", "journal.db-owners"]
     with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(bytes(4096))
@@ -225,12 +225,13 @@ async def test_a_log_that_cannot_be_read_where_it_lies_is_a_sentence_and_not_hal
     source.mkdir()
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         await journal.create("run", "me", BODY)
-        for name in ("journal.db", "journal.db-wal"):  # without the shared memory: as it is after a restart
+        # Without the shared memory: as it is after a restart.
+        for name in ("journal.db", "journal.db-wal", "journal.db-mark"):
             shutil.copy(tmp_path / name, source / name)
     folder = mounted("--bind", source)
     remount(folder, "ro,bind")
     with pytest.raises(
-        StoreDown, match=r"its log journal\.db-wal holds more .* copy both to a disk with room"
+        StoreDown, match=r"its log journal\.db-wal holds more .* copy both and journal\.db-mark"
     ):
         await read(folder / "journal.db")
     copy = tmp_path / "copy"

@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.testing.journal_case import BODY
 from tests.crash.invariants import Log, check
 from tests.crash.power import Call, Disk, Image, calls, lay_out, record
 from tests.crash.stores import MODES, numbers
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.system("strace")
 
 def recorded(folder: Path, environment: dict[str, str], *command: str) -> list[Call]:
     """Run a module's work on `folder/store`, and return its calls, the client log's among them."""
-    (folder / "store").mkdir()
+    (folder / "store").mkdir(exist_ok=True)
     done = [part.format(store=folder / "store", log=folder / "client.log") for part in command]
     record([sys.executable, "-m", *done], folder / "trace", environment, ROOT)
     return list(calls(folder / "trace", folder))
@@ -70,14 +71,16 @@ def holds(mode: str, image: Image, acknowledged: int, folder: Path) -> bool:
         shutil.rmtree(folder)
 
 
-def test_the_journal_keeps_all_it_acknowledged_through_any_power_loss(
-    quick: Path, environment: dict[str, str], seed: int, campaign: Callable[[int, int], int]
+@pytest.mark.parametrize("how", ["once", "killed", "both"])
+def test_the_journal_keeps_all_it_acknowledged_through_any_power_loss_and_is_never_called_corrupt(
+    quick: Path, environment: dict[str, str], seed: int, campaign: Callable[[int, int], int], how: str
 ) -> None:
-    work = ("tests.crash.worker", "once", "{store}/deep/journal.db", "{log}", "7", "6")
+    work = ("tests.crash.worker", how, "{store}/deep/journal.db", "{log}", "7", "6")
     disk, chance, lines, seen = Disk(), random.Random(seed), "", 0
     disk.names["store"] = disk.durable_names["store"] = None
     stride = campaign(100, 5)
     traced = recorded(quick, environment, *work)
+    assert sum(call.path.endswith("-mark") and call.name == "write" for call in traced) > 6
     for number, (call, following) in enumerate(pairwise(traced)):
         if is_log(call):
             lines += call.data.decode()
@@ -98,9 +101,14 @@ async def proved(image: Image, lines: str, folder: Path, where: str) -> None:
     lay_out(image, folder)
     journal = SqliteJournal(folder / "store" / "deep" / "journal.db")
     try:
-        await check(journal, Log.read(lines.splitlines()))
+        log = Log.read(lines.splitlines())
+        await check(journal, log)
         if "mixed" in where:
             assert (await journal.check()).ok
+            await journal.create("later", "me", BODY)  # and it is used on, with the mark that is left
+            await journal.reopen()
+            await check(journal, log)
+            assert (await journal.head("later")).seq == 0
     except Exception as error:
         error.add_note(where)
         raise

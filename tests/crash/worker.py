@@ -1,7 +1,8 @@
 """Work on a journal, told to a client log as it happens: what a fault interrupts.
 
 As a script it is a nursery: it imports everything once, then forks a child for each line of its input, which arms
-the shim and works. `python -m tests.crash.worker once PATH LOG SEED APPENDS` works once, without a shim.
+the shim and works. `python -m tests.crash.worker HOW PATH LOG SEED APPENDS` works without a shim: `once`, `killed` (a
+first process ends without closing the journal, a second one resumes) or `both` (two processes at once).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 from orchestrator.errors import RunUnknown, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite.high_water import HighWaterMark
+from orchestrator.journal.sqlite.mark import COPY, SECTOR, HighWater, mark_of
 from orchestrator.kernel.journal import Draft, Lease, Posted
 from tests.crash.invariants import BIG, blob, drafts
 
@@ -60,7 +63,7 @@ class Worker:
         os.write(self.log, (" ".join(map(str, words)) + "\n").encode())
 
     async def work(self) -> None:
-        found = [head async for head in self.journal.runs(status="open")]
+        found = [head async for head in self.journal.runs(status="open") if head.owner is None]
         leases = [await self.journal.claim(head.run_id, "worker") for head in found]
         for number in range(self.runs - len(leases)):
             run = f"{self.name}-{number}"
@@ -108,7 +111,22 @@ class Worker:
         await self.journal.erase(lease.run_id)
 
 
-async def run(path: str, log: int, shim: Any = None, **how: Any) -> None:
+def show_marks() -> None:
+    """Repeat each store through the mapping of a mark as a system call, for `strace` sees no other."""
+    real = HighWaterMark.advance
+
+    def advance(self: HighWaterMark, high_water: HighWater) -> None:
+        real(self, high_water)
+        start = self._start + SECTOR * (self._number & 1)
+        assert self._map is not None
+        file = os.open(mark_of(self._path), os.O_RDWR)
+        os.pwrite(file, self._map[start : start + COPY], start)
+        os.close(file)
+
+    HighWaterMark.advance = advance  # type: ignore[method-assign]
+
+
+async def run(path: str, log: int, shim: Any = None, *, closes: bool = True, **how: Any) -> None:
     journal = SqliteJournal(path)
     worker = Worker(journal, log, **how)
     try:
@@ -122,6 +140,8 @@ async def run(path: str, log: int, shim: Any = None, **how: Any) -> None:
                 worker.say("STILL DOWN")
             except RunUnknown:  # it failed while opening, so this opened it anew
                 worker.say("UP")
+    if not closes:
+        os._exit(0)
     await journal.close()
     if shim is not None:
         worker.say("COUNT", "calls", shim.shim_count())
@@ -163,9 +183,25 @@ def nursery() -> None:
         print(forked(lambda order=order: child(order, shim)), flush=True)  # type: ignore[misc]  # noqa: T201
 
 
+def alone(how: str, path: str, log: str, seed: int, appends: int) -> None:
+    """Work without a shim, in one process or in two."""
+    show_marks()
+    file = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+
+    def life(number: int, **options: Any) -> None:
+        asyncio.run(run(path, file, seed=seed + number, appends=appends, **options))
+
+    if how == "killed":
+        assert forked(lambda: life(1, closes=False)) == 0
+    if how == "both":
+        processes = [started(lambda number=number: life(number, plain=True)) for number in (1, 2)]  # type: ignore[misc]
+        assert [os.waitpid(process, 0)[1] for process in processes] == [0, 0]
+    else:
+        life(0)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["once"]:
-        log_file = os.open(sys.argv[3], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-        asyncio.run(run(sys.argv[2], log_file, seed=int(sys.argv[4]), appends=int(sys.argv[5])))
+    if sys.argv[1:]:
+        alone(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     else:
         nursery()

@@ -403,9 +403,9 @@ def test_content_is_synced_before_the_rename_and_the_folder_after_it(tmp_path: P
         "fsync",
         "mkdirat TEMPORARY",
         "renameat TEMPORARY",
+        "unlinkat TEMPORARY",
+        "unlinkat TEMPORARY",
         "fsync",
-        "unlinkat TEMPORARY",
-        "unlinkat TEMPORARY",
     ]
 
 

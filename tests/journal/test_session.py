@@ -418,3 +418,18 @@ def test_the_log_of_transitions_is_added_to(tmp_path: Path) -> None:
     session.log('{"a": 1}')
     session.log('{"b": 2}\n')
     assert (session.path / "transitions.jsonl").read_text(encoding="utf-8") == '{"a": 1}\n{"b": 2}\n'
+
+
+# ---- what a process that was killed left ----
+
+
+def test_a_temporary_file_that_was_left_is_no_file_of_the_session_and_goes_when_it_is_held(
+    tmp_path: Path,
+) -> None:
+    root, left = tmp_path / ".ralph-sessions", ".260131-144400.instructions.md.0123456789abcdef.tmp"
+    (root / "260131-144400").mkdir(parents=True)
+    (root / "260131-144400" / left).write_text("half of")
+    session = begun(tmp_path)
+    assert left in {path.name for path in session.path.iterdir()}
+    with session.held():
+        assert left not in {path.name for path in session.path.iterdir()}

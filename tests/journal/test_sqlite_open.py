@@ -54,6 +54,7 @@ async def test_folder_and_file_are_for_their_owner_alone(tmp_path: Path) -> None
             "journal.db": 0o600,
             "journal.db-wal": 0o600,
             "journal.db-shm": 0o600,
+            "journal.db-mark": 0o600,
             "journal.db-owners": 0o700,
             "journal.db-blobs": 0o700,
         }

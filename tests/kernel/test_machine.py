@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from dataclasses import dataclass
 from enum import StrEnum
@@ -187,4 +188,4 @@ def test_our_hooks_of_a_name_come_before_the_hosts() -> None:
     host = Host()
     names = machine(extra=[host], enter_state=nothing).enter["work"]
     assert [name for name, _ in names] == ["enter_work", "enter_work", "enter_state"]
-    assert names[1][1] == host.enter_work
+    assert inspect.unwrap(names[1][1]) == host.enter_work

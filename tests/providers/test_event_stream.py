@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.providers.event_stream import Event, EventDecoder
+from orchestrator.providers import event_stream
+from orchestrator.providers.event_stream import Event, EventDecoder, EventTooLarge
 
 
 def decoded(*chunks: bytes) -> list[Event]:
@@ -62,3 +65,49 @@ def test_chunks_of_any_size_give_the_same_events(
 def test_what_is_no_text_is_said_so() -> None:
     with pytest.raises(UnicodeDecodeError):
         decoded(b"data: \xff\n\n")
+
+
+class CountingPattern:
+    """Counts the bytes that are searched for line ends."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self._pattern = pattern
+        self.searched = 0
+
+    def split(self, chunk: bytes) -> list[bytes]:
+        self.searched += len(chunk)
+        return self._pattern.split(chunk)
+
+
+@pytest.mark.parametrize("megabytes", [1, 2, 4, 8])
+def test_each_byte_of_a_long_line_is_searched_once(megabytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = CountingPattern(event_stream._LINE_END)
+    monkeypatch.setattr(event_stream, "_LINE_END", counting)
+    stream = b"data: " + b"x" * (megabytes * 2**20) + b"\n\n"
+    (event,) = decoded(*(stream[at : at + 1_400] for at in range(0, len(stream), 1_400)))
+    assert len(event.data) == megabytes * 2**20
+    assert counting.searched == len(stream)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"data: " + b"x" * 100,  # a line that does not end
+        b": " + b"x" * 100,  # a comment that does not end
+        b"data: x\n" * 20,  # an event that does not end
+        b"event: x\n" * 20,
+    ],
+    ids=["line", "comment", "event", "names"],
+)
+def test_an_event_beyond_the_limit_is_refused_before_it_ends(stream: bytes) -> None:
+    decoder = EventDecoder(100)
+    events = (event for at in range(len(stream)) for event in decoder.feed(stream[at : at + 1]))
+    with pytest.raises(EventTooLarge, match="one event of the stream has more than 100 bytes"):
+        list(events)
+
+
+def test_the_limit_is_of_each_event_and_comments_count_for_none() -> None:
+    stream = (b": keep-alive\nid: 1\ndata: " + b"x" * 94 + b"\n\n") * 3
+    decoder = EventDecoder(100)
+    assert [len(event.data) for event in decoder.feed(stream)] == [94, 94, 94]
+    assert [len(event.data) for event in EventDecoder(0).feed(b"data: " + b"x" * 1_000 + b"\n\n")] == [1_000]

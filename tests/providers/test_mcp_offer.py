@@ -211,3 +211,22 @@ def test_naming_a_server_loads_no_sdk() -> None:
     loaded = f"import sys; {told}; print({{'mcp', 'mcp_types', 'anyio', 'httpx2'}} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", loaded], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_tool_with_a_pattern_that_is_not_linear_is_left_out_and_the_server_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schema = {"type": "object", "properties": {"path": {"type": "string", "pattern": "^(?!/)"}}}
+    server = McpServer.stdio("shop")
+    (kept,) = server._declare([tool("read", schema=schema), tool("list")])
+    assert kept.name == "list"
+    (line,) = caplog.messages
+    assert line.startswith("MCP server 'shop': the tool is left out: tool 'read': ")
+    assert "'^(?!/)' at properties.path.pattern uses look-around" in line
+
+
+def test_a_limit_of_messages_that_is_none_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="max_message_bytes is -1; possible: bytes, 1 or more, or 0 for no limit"
+    ):
+        McpServer.stdio("shop", max_message_bytes=-1)

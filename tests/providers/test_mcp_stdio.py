@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from orchestrator import Orchestrator
 from orchestrator.errors import ConfigError
 from orchestrator.messages import Request
 from orchestrator.providers.mcp import McpServer
+from orchestrator.providers.mcp.lines import LineDecoder
 from orchestrator.providers.mcp.transport import Lines
 from orchestrator.providers.scripted import Item, ScriptedLLM
 from orchestrator.toolspec import ToolSpec
@@ -103,13 +106,22 @@ def test_a_run_uses_the_tools_of_a_server_and_arguments_are_checked_before_they_
     assert results(result) == [
         ("5", False),
         ("kept", False),
-        ('{"error":"amount: \'much\' is not of type \'number\'","type":"BadArguments"}', True),
-        ('{"error":"\'amount\' is a required property","type":"BadArguments"}', True),
+        (r'{"error":"amount: \"much\" is not of type \"number\"","type":"BadArguments"}', True),
+        (r'{"error":"\"amount\" is a required property","type":"BadArguments"}', True),
         ('{"error":"Error executing tool broken: the till is empty","type":"ToolFailed"}', True),
         ("paid 5", False),
     ]
     assert (noted(shop.folder, "note"), noted(shop.folder, "pay")) == (["five"], ["5.0"])
     assert len(noted(shop.folder, "pid")) == 1
+
+
+def test_a_call_that_gives_a_name_twice_is_not_sent_to_the_server(shop: Shop) -> None:
+    before = noted(shop.folder, "pay")
+    script: list[Item] = [call("shop_pay", '{"amount": 5, "amount": 5000}'), "Done."]
+    result = shop.run(ran(shop.server.tools, script))
+    error = "not run: 'amount' is given twice in one object; give each name once"
+    assert results(result) == [(f'{{"error":"{error}","type":"DuplicateKeys"}}', True)]
+    assert noted(shop.folder, "pay") == before
 
 
 def test_what_is_no_text_is_named_with_type_and_size_and_long_results_are_cut(shop: Shop) -> None:
@@ -378,3 +390,29 @@ def test_only_so_many_lines_are_logged_and_a_line_without_an_end_is_not_kept(
     lines.connection_lost(None)
     assert said == ["z" * 200]
     assert len(caplog.records) == 1_001
+
+
+async def test_a_message_beyond_the_limit_closes_the_session_and_the_next_call_gets_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script: list[Item] = [call("long", '{"chars": 30000000}'), call("add", '{"a": 1}'), "Done."]
+    with caplog.at_level(logging.WARNING, "orchestrator.mcp"):
+        async with by_stdio(tmp_path, max_message_bytes=100_000) as server:
+            result = await ran(server.tools, script)
+    assert results(result) == [(LOST, True), ("2", False)]
+    assert len(noted(tmp_path, "pid")) == 2
+    assert "wrote a message of more than 100000 bytes; its session is closed" in caplog.text
+
+
+@given(st.lists(st.binary(max_size=9)), st.lists(st.integers(1, 9), min_size=1))
+def test_lines_are_the_same_however_they_are_cut_and_none_is_given_before_it_ends(
+    parts: list[bytes], sizes: list[int]
+) -> None:
+    text = b"\n".join(parts)
+    decoder, said, at = LineDecoder(), [], 0
+    while at < len(text):
+        size = sizes[at % len(sizes)]
+        said.append(decoder.decode(text[at : at + size]))
+        assert said[-1] == "" or said[-1].endswith("\n")
+        at += size
+    assert "".join(said) + decoder.decode(b"", final=True) == text.decode(errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,7 @@ from orchestrator_callbacks.llm_loop import advice
 from orchestrator_callbacks.llm_loop.allowance import Account
 from orchestrator_callbacks.llm_loop.bill import cost_of, note_unpriced, priced, uncountable
 from orchestrator_callbacks.llm_loop.delta import Deltas
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model
 from orchestrator_guards import retries
 
 WRAP_UP = (
@@ -101,12 +102,11 @@ async def _tried(run: LoopRun, request: Request) -> Response:
             _report_failure(run, one, deltas, route)
 
     policy = _policy(ctx, deps.retry)
-    complete = deps.llm.complete if deltas is None else deltas.complete
+    request = _routed(request, route)
+    complete = functools.partial(ask_model, run) if deltas is None else deltas.complete
     started = deps.clock.monotonic()
     try:
-        response: object = await policy.call(
-            complete, _routed(request, route), on_attempt=tried, clock=deps.clock
-        )
+        response: object = await policy.call(complete, request, on_attempt=tried, clock=deps.clock)
     except asyncio.CancelledError:
         # Cut off by a limit: the model hung, and nobody called it off.
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)

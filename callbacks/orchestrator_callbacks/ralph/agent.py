@@ -68,6 +68,7 @@ class Stay:
         found = await self._usable(kind, _Question(role, asked, key, before), usable)
         run.ctx.answers = (*given, Answer(run.seq, role, found.as_json()))
         heard(found)
+        await asyncio.to_thread(run.deps.session.sync)  # the answer speaks of files that the agent wrote
         await run.keep()
         self._given += 1
         return found

@@ -16,7 +16,7 @@ from orchestrator.cli.ralph.find import run_named
 from orchestrator.cli.ralph.people import Desk, read_answers
 from orchestrator.cli.ralph.run import Staff, View, conducted
 from orchestrator.cli.runs.store import at_journal, journal_file
-from orchestrator.cli.seal import refuse_strange
+from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.limits import RalphLimits
@@ -32,7 +32,6 @@ class Wanted:
     answers: Path | None = None
     limits: tuple[str, ...] = ()
     again: bool = False
-    trust: bool = False
     by: str | None = None
     log: Path | None = None
     json: bool = False
@@ -45,7 +44,7 @@ def resume_run(wanted: Wanted) -> int:
     run_id, launch = found.head.run_id, found.launch
     if found.head.owner is not None:
         raise ConfigError(f"run {run_id} is held by {shown(str(found.head.owner))}: it goes on there")
-    refuse_strange(launch, f"run {run_id}", trust=wanted.trust)
+    refuse_untrusted_run(launch, f"run {run_id}", journal_file(wanted.journal))
     agents = _agents(run_id, launch, wanted.agents)
     answers = read_answers(wanted.answers) if wanted.answers else None
     changes = params_from(wanted.limits)

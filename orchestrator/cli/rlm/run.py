@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch
 from orchestrator.cli.load import params_from
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.made import Made, context_from
@@ -21,6 +21,7 @@ from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
@@ -30,7 +31,6 @@ from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 from orchestrator.runtime.result import ended_as
 from orchestrator.runtime.rlm import Rlm
 from orchestrator.runtime.rlm_result import RlmResult
-from orchestrator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def run_file(asked: Asked) -> int:
         raise ConfigError("the prompt is empty: say with --prompt what is asked about the file")
     check_output(asked.output)
     launch = Launch.here(
-        Settings.load(),
+        project_settings(),
         model=asked.model,
         base_url=asked.base_url,
         structured=None,
@@ -109,9 +109,9 @@ def conducted(view: View, made: Made, limits: RlmLimits, go: Going) -> int:
     graph = CODE_MODE if made.mode == "code" else TOOLS_MODE
     screen = None if view.json else functools.partial(Screen, graph)
     watched: Carried[Rlm, RlmResult] = Carried(graph, view.run_id, place, screen)
-    with logging_to(view.log, Settings.load().log_level) as logs:
+    with logging_to(view.log, project_settings().log_level) as logs:
         rlm = made.rlm(limits, journal, [*watched.observers, *logs])
-        result = asyncio.run(watched.carry(rlm, journal, go))
+        result = run_async(watched.carry(rlm, journal, go))
     if watched.lost:
         return Exit.PIPE
     return told(result, view)

@@ -13,11 +13,12 @@ from orchestrator.address import Address
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.story import Story
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.heads import heads
 from orchestrator.journal.opening import StoredJournal, journal_at
+from orchestrator.journal.sqlite.place import refuse_orphaned_log
 from orchestrator.kernel.journal import RunHead
-from orchestrator.settings import Settings
 
 T = TypeVar("T")
 
@@ -77,14 +78,18 @@ class Store:
 
 def journal_file(given: Address | None) -> Address:
     """Return where the journal is to be. Raises ConfigError when the settings cannot be read."""
-    place = given or Settings.load().journal
+    place = given or project_settings().journal
     return place.absolute() if isinstance(place, Path) else place
 
 
 def existing(given: Address | None) -> Address:
-    """Return the journal's file or address. Raises ConfigError when there is no such file; nothing is created."""
+    """Return the journal's file or address; nothing is created.
+
+    Raises ConfigError when there is no such file, and Corrupt when its log is there all the same.
+    """
     path = journal_file(given)
     if isinstance(path, Path) and not path.is_file():
+        refuse_orphaned_log(path)
         raise ConfigError(
             f"there is no journal {path}: name another with --journal or ORCHESTRATOR_JOURNAL, or run something first"
         )

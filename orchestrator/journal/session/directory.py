@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.journal.files import sweep
 from orchestrator.journal.session.reports import Reports
 from orchestrator.journal.session.shelf import Shelf
 from orchestrator.machines.ralph import amend, paper
@@ -88,6 +89,10 @@ class SessionDirectory:
             self._shelf.write(name, text)
         self.refresh()
 
+    def sync(self) -> None:
+        """Make durable what agents wrote into the session. Raises OSError."""
+        self._shelf.sync()
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other runs out while one works here, whatever journal they have. Raises SessionFileError where one does.
@@ -99,6 +104,7 @@ class SessionDirectory:
             with suppress(OSError):
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    sweep(self.path)  # what a process that was killed left half-written
                 except BlockingIOError:
                     raise SessionFileError(
                         str(self.path), 0, "another run is at work in it; wait for it"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.journal.files import atomic_write, read_digest, read_file
-from orchestrator.journal.place import ODD
+from orchestrator.journal.place import ODD, serves
 from orchestrator.machines.ralph.fault import OutsideEdit, SessionFileError
 from orchestrator.machines.ralph.outline import decoded, encoded
 
@@ -52,7 +53,17 @@ class Shelf:
         self.write(name, text)
 
     def names(self) -> Iterator[str]:
-        """Give the names of the files there are, sorted."""
+        """Give the names of the files there are, sorted, without our temporary ones."""
         for entry in sorted(os.scandir(self.folder), key=lambda one: one.name):
-            if entry.is_file(follow_symlinks=False):
+            if entry.is_file(follow_symlinks=False) and serves(entry.name) is None:
                 yield entry.name
+
+    def sync(self) -> None:
+        """Make every file durable, with its name. Raises OSError."""
+        for name in (*self.names(), "."):
+            with suppress(FileNotFoundError):
+                fd = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)

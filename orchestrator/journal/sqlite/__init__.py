@@ -8,7 +8,8 @@ leaves nothing half-created. `open()` does it early. Writes go through one threa
 waits together; reads go through another. A handle that met an I/O error, a full disk or damage refuses
 everything until `reopen()`; one that was opened before a fork refuses everything in the child.
 
-Beside `journal.db` lie `journal.db-owners/` (locks that say who lives) and `journal.db-blobs/` (big blobs).
+Beside `journal.db` lie `journal.db-owners/` (locks that say who lives), `journal.db-blobs/` (big blobs) and
+`journal.db-mark` (what was acknowledged last: a journal that holds less is Corrupt, see `high_water`).
 """
 
 from __future__ import annotations
@@ -219,6 +220,14 @@ class SqliteJournal:
     def restore(source: str | Path, path: str | Path) -> None:
         """Make a journal out of a backup, proved first; `path` must not exist. Raises JournalError."""
         backup.restore(Path(source).absolute(), Path(path).absolute())
+
+    @staticmethod
+    def salvage(path: str | Path, target: str | Path) -> None:
+        """Write what is left of a journal that is refused as Corrupt to a new one; `target` must not exist.
+
+        The damaged journal is not changed. The new one may lack records whose effects happened. Raises JournalError.
+        """
+        backup.salvage(Path(path).resolve(), Path(target).absolute())
 
     async def size(self) -> int:
         """Return the bytes of the file, of its log and of the blobs beside it."""

@@ -11,8 +11,9 @@ from pathlib import Path
 import apsw
 
 from orchestrator.errors import JournalError, StoreDown
-from orchestrator.journal.sqlite import place, read, schema
+from orchestrator.journal.sqlite import place, proof, read, schema
 from orchestrator.journal.sqlite.handle import Handle, beside
+from orchestrator.journal.sqlite.trouble import explain
 from orchestrator.kernel.journal import RunHead
 
 
@@ -46,7 +47,7 @@ def check(handle: Handle) -> Health:
 
 def examine(path: Path, handle: Handle) -> Health:
     """Read everything through a connection of its own; what others append meanwhile is not in it."""
-    db = schema.connect(path, busy=handle.busy, query_only=True)
+    db = proof.connect(path, busy=handle.busy, query_only=True)
     try:
         problems = [
             f"integrity_check: {row[0]}" for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"
@@ -66,7 +67,7 @@ def examine(path: Path, handle: Handle) -> Health:
             problems=tuple(problems),
         )
     finally:
-        db.close(force=True)
+        proof.close(db)
 
 
 def _prove_runs(db: apsw.Connection, handle: Handle) -> tuple[list[RunHead], int, list[str]]:
@@ -99,24 +100,61 @@ def _prove_blobs(db: apsw.Connection, handle: Handle) -> list[str]:
 
 def write(handle: Handle, target: Path) -> None:
     """Copy a journal that is in use. The copy is proved before it gets its name."""
+    db = proof.connect(handle.path, busy=handle.busy)
+    try:
+        _write(db, handle.blobs.folder, target, busy=handle.busy)
+    finally:
+        proof.close(db)
+
+
+def salvage(path: Path, target: Path) -> None:
+    """Copy what can be read of a journal that was refused, and change nothing of it. Raises JournalError."""
+    if not path.is_file():
+        raise StoreDown(f"journal {path} does not exist")
+    log_missing = not beside(path, "-wal").exists()
+    try:
+        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            schema.refuse_foreign(db, path)
+            _write(db, beside(path, "-blobs"), target, busy=1.0)
+        finally:
+            db.close(force=True)
+            if log_missing:  # SQLite made an empty one
+                beside(path, "-wal").unlink(missing_ok=True)
+    except apsw.Error as error:
+        raise explain(error, path, 1.0) from error
+
+
+def _write(db: apsw.Connection, blobs: Path, target: Path, *, busy: float) -> None:
     _refuse_existing(target)
     part = beside(target, ".part")
     _remove(part)
-    db = schema.connect(handle.path, busy=handle.busy)
     try:
         # One read transaction, beside which writers go on; the copy has no free pages and no log.
         db.execute("VACUUM INTO ?", (str(part),))
         part.chmod(0o600)
-        _copy_blobs(handle.blobs.folder, part)
-        _prove(part, busy=handle.busy)
+        _close_for_good(part)
+        _copy_blobs(blobs, part)
+        _prove(part, busy=busy)
+        _close_for_good(part)  # the proof opened it, which gave it an identity
         _put(part, target)
     except OSError as error:
         raise StoreDown(f"backup {target} cannot be written: {error.strerror or error}") from error
     except apsw.Error as error:
         raise StoreDown(f"backup {target} cannot be written: {error}") from error
     finally:
-        db.close(force=True)
         _remove(part)
+
+
+def _close_for_good(part: Path) -> None:
+    """Record that a copy is not in use, and remove the identity of its original: no mark belongs to it."""
+    db = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        if db.table_exists("main", "mark"):
+            db.execute("DELETE FROM mark")
+    finally:
+        db.close()
 
 
 def restore(source: Path, path: Path) -> None:
@@ -132,6 +170,7 @@ def restore(source: Path, path: Path) -> None:
         shutil.copyfile(source, part)
         _copy_blobs(beside(source, "-blobs"), part)
         _prove(part, busy=1.0)
+        _close_for_good(part)
         _put(part, path)
     except OSError as error:
         raise StoreDown(f"journal {path} cannot be restored: {error.strerror or error}") from error

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
 
 from orchestrator.errors import JournalError
-from orchestrator.journal.sqlite import place, schema
+from orchestrator.journal.sqlite import place, proof
 from orchestrator.journal.sqlite.blob import Blobs
+from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.owner import Presence
 from orchestrator.journal.sqlite.reading import NoWriter, connect_to_read
+from orchestrator.journal.sqlite.schema import transaction
 from orchestrator.journal.sqlite.trouble import TRANSIENT, explain
 from orchestrator.journal.sqlite.writer import Writer
 
@@ -30,6 +31,9 @@ class Handle:
     """Everything that is open. Constructing opens it, or raises and leaves what it found."""
 
     def __init__(self, path: Path, *, queue: int, busy: float, only_reads: bool = False) -> None:
+        # SQLite's log lies beside the file that a link leads to, and so does the rest.
+        with contextlib.suppress(OSError, RuntimeError):  # a loop of links is refused when it is opened
+            path = path.resolve()
         self.path = path
         self.busy = busy
         self.pid = os.getpid()
@@ -40,16 +44,18 @@ class Handle:
             self._db = self.reader = connect_to_read(path, busy=busy)
             self.writer = NoWriter(path, self.explain)
             return
+        place.refuse_orphaned_log(path)
         made = place.prepare(path)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(place.undo, made)
-            db = schema.connect(path, busy=busy)
-            on_failure.callback(db.close, force=True)
-            self.reader = schema.connect(path, busy=busy, query_only=True)
-            on_failure.callback(self.reader.close, force=True)
+            db = proof.connect(path, busy=busy)
+            on_failure.callback(proof.close, db)
+            self.reader = proof.connect(path, busy=busy, query_only=True)
+            on_failure.callback(proof.close, self.reader)
             self._db = db  # once the writer is there, for its thread alone
             self._tidy()
-            self.writer = Writer(db, limit=queue, explain=self.explain, name=path.name)
+            mark = HighWaterMark(path, self.presence)
+            self.writer = Writer(db, limit=queue, explain=self.explain, name=path.name, mark=mark)
             on_failure.pop_all()
 
     def size(self) -> int:
@@ -74,17 +80,8 @@ class Handle:
         Before a batch and not in it: a row that the batch removes may come back, when it is rolled back, but the
         file would not.
         """
-        with self._write_lock() as cursor:
+        with transaction(self._db, "IMMEDIATE") as cursor:
             self.blobs.sweep(cursor, self.presence.alive)
-
-    @contextlib.contextmanager
-    def _write_lock(self) -> Iterator[apsw.Cursor]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._db.cursor()
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
 
     def _tidy(self) -> None:
         """Bring what the log holds into the file, and remove what the dead left.
@@ -93,8 +90,9 @@ class Handle:
         and never will be: copying them into the file writes them again, instead of trusting them.
         """
         try:
+            HighWaterMark.identify(self._db)
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            with self._write_lock() as cursor:
+            with transaction(self._db, "IMMEDIATE") as cursor:
                 self.presence.sweep()
                 self.blobs.sweep(cursor, self.presence.alive)
         except TRANSIENT:  # others are at work: then they do this, or whoever opens next
@@ -105,12 +103,12 @@ class Handle:
     def truncate(self) -> None:
         """Empty the log, as far as nobody reads from it."""
         # Not through the reader: it may only query.
-        db = schema.connect(self.path, busy=self.busy)
+        db = proof.connect(self.path, busy=self.busy)
         try:
             with contextlib.suppress(*TRANSIENT):
                 db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         finally:
-            db.close(force=True)
+            proof.close(db)
 
     def close(self) -> None:
         """Write what is queued, then let go of everything. Twice is once; in a forked child it is not ours."""
@@ -119,10 +117,12 @@ class Handle:
             return
         poisoned = self.writer.poisoned
         self.writer.stop()
-        with contextlib.suppress(apsw.Error):
-            if poisoned:
+        if poisoned:
+            with contextlib.suppress(apsw.Error):
                 self.reader.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            self.reader.close(force=True)
+                self.reader.close(force=True)
+        else:
+            proof.close(self.reader)
         self.presence.end()
 
     def abandon(self) -> None:

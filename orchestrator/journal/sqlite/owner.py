@@ -18,7 +18,7 @@ _held: weakref.WeakSet[Presence] = weakref.WeakSet()
 
 
 class Presence:
-    """The lock of one open journal. `token` names it in the rows of the runs it owns."""
+    """The lock of one open journal. `token` (16 hex digits) names it in its runs' rows and in its slot of the mark."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,6 +54,10 @@ class Presence:
 
     def alive(self, token: str | None) -> bool:
         """Whether the holder of a token lives."""
+        return self.holds_lock(token)
+
+    def holds_lock(self, token: str | None) -> bool:
+        """Tell whether the process of a token has not ended. One that is frozen has not."""
         if not token or token == self.token:
             return bool(token)
         try:

@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import Path
 
-from orchestrator.errors import StoreDown
+from orchestrator.errors import Corrupt, StoreDown
 
 NETWORK = frozenset(
     (
@@ -47,6 +47,17 @@ def prepare(path: Path, noun: str = "journal") -> list[Path]:
             raise StoreDown(f"{noun} {path} cannot be created: {error.strerror or error}") from error
         raise
     return made
+
+
+def refuse_orphaned_log(path: Path, noun: str = "journal") -> None:
+    """Raise Corrupt where a log lies beside a file that is missing or empty: SQLite would remove it."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        log = path.with_name(f"{path.name}-wal")
+        if log.stat().st_size and not (path.exists() and path.stat().st_size):
+            raise Corrupt(
+                f"{noun} {path} is missing or empty, and its log {log.name} is not: put the file back, or restore a "
+                f"backup; to start anew, remove {log.name} and {path.name}-mark"
+            )
 
 
 def undo(made: list[Path]) -> None:

@@ -12,7 +12,7 @@ import orjson
 from orchestrator.errors import Corrupt
 from orchestrator.journal.codec import Stored, verified
 from orchestrator.journal.sqlite.row import decoding, known, newest_row, proved, rows_after
-from orchestrator.journal.sqlite.schema import LAST
+from orchestrator.journal.sqlite.schema import LAST, transaction
 from orchestrator.journal.sqlite.work import request_sum, span
 from orchestrator.kernel.journal import Posted, Record, RunHead
 
@@ -25,14 +25,8 @@ PAGE = 200
 @contextmanager
 def moment(db: apsw.Connection, what: str) -> Iterator[apsw.Cursor]:
     """Read what is true at one moment. Raises Corrupt for what cannot have been written."""
-    cursor = db.cursor()
-    cursor.execute("BEGIN")
-    try:
-        with decoding(what):
-            yield cursor
-    finally:
-        if db.in_transaction:  # an I/O error ends it by itself
-            db.execute("ROLLBACK")
+    with decoding(what), transaction(db) as cursor:
+        yield cursor
 
 
 def head(db: apsw.Connection, run_id: str, alive: Alive) -> RunHead:

@@ -15,8 +15,9 @@ from typing import NoReturn, TypeVar
 import apsw
 
 from orchestrator.errors import JournalError, StoreDown
-from orchestrator.journal.sqlite.place import refuse_network
-from orchestrator.journal.sqlite.schema import APPLICATION, connect, refuse_foreign
+from orchestrator.journal.sqlite.place import refuse_network, refuse_orphaned_log
+from orchestrator.journal.sqlite.proof import Proof, connect
+from orchestrator.journal.sqlite.schema import APPLICATION, refuse_damaged_log, refuse_foreign
 from orchestrator.journal.sqlite.trouble import explain
 from orchestrator.journal.sqlite.writer import Transaction, Writer
 
@@ -59,6 +60,7 @@ class NoWriter(Writer):
 def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
     """Open a connection that changes nothing. Raises StoreDown, Corrupt or TooNew."""
     refuse_network(path.parent)
+    refuse_orphaned_log(path)
     try:
         return connect(path, busy=busy, query_only=True)
     except StoreDown as error:
@@ -70,7 +72,7 @@ def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
         if _size(path.with_name(f"{path.name}-wal")):
             raise StoreDown(
                 f"journal {path} cannot be read where it is, for its log {path.name}-wal holds more and nothing can be "
-                "written there: copy both to a disk with room, and name that copy"
+                f"written there: copy both and {path.name}-mark to a disk with room, and name that copy"
             ) from error
     try:
         return _opened(path, _ALONE, busy)
@@ -80,11 +82,14 @@ def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
 
 def _opened(path: Path, how: str, busy: float) -> apsw.Connection:
     """Open, and read something, for opening alone touches nothing. Raises apsw.Error, StoreDown or TooNew."""
+    prove = Proof(path)
     db = apsw.Connection(f"{path.as_uri()}?{how}", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     try:
         db.set_busy_timeout(int(busy * 1000))
         refuse_foreign(db, path)
         _refuse_empty(db, path)
+        refuse_damaged_log(db, path)
+        prove(db)
         for name, value in (
             ("query_only", 1),
             ("mmap_size", 0),

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
 import orjson
 
-from orchestrator.errors import StoreDown, TooNew
+from orchestrator.errors import Corrupt, StoreDown, TooNew
+from orchestrator.journal.sqlite import log
 from orchestrator.journal.sqlite.trouble import explain
 
 VERSION = 1
@@ -54,6 +56,10 @@ ADDED = {
         ON run(conversation_id) WHERE conversation_id IS NOT NULL""",
     "run_of_parent": """CREATE INDEX IF NOT EXISTS run_of_parent
         ON run(parent_run_id) WHERE parent_run_id IS NOT NULL""",
+    # At most one row: whether processes write, and the identity of the mark that says how far they came.
+    "mark": """CREATE TABLE IF NOT EXISTS mark(
+        id INTEGER PRIMARY KEY CHECK(id=1), identity BLOB NOT NULL, in_use INTEGER NOT NULL,
+        sum INTEGER NOT NULL) STRICT""",
 }
 """What a file of this version may lack, and gets when it is opened. The tables above it may not: one that is gone was
 lost to damage, and an empty one in its place would be a lie."""
@@ -81,9 +87,19 @@ class Kind:
     version: int
     tables: tuple[str, ...]
     added: Mapping[str, str] = field(default_factory=dict)
+    remedy: str = "nothing of it is used: restore a copy"
+    """What to do about damage."""
 
 
-JOURNAL = Kind("journal", APPLICATION, VERSION, TABLES, ADDED)
+JOURNAL = Kind(
+    "journal",
+    APPLICATION,
+    VERSION,
+    TABLES,
+    ADDED,
+    "nothing of it is used: restore a backup, or write what is left to a new file with "
+    "`orchestrator doctor --salvage NEW.db`",
+)
 
 SHIFT = 32
 LAST = (1 << SHIFT) - 1
@@ -101,16 +117,29 @@ def refuse_old_sqlite(version: str) -> None:
         raise StoreDown(f"apsw brings SQLite {version}, which can corrupt a journal: install apsw>={wanted}")
 
 
-def connect(path: Path, *, busy: float, query_only: bool = False, kind: Kind = JOURNAL) -> apsw.Connection:
-    """Open a connection to a file, its tables made where there are none. Raises StoreDown, Corrupt or TooNew."""
+def connect(
+    path: Path,
+    *,
+    busy: float,
+    query_only: bool = False,
+    kind: Kind = JOURNAL,
+    prove: Callable[[apsw.Connection], None] | None = None,
+) -> apsw.Connection:
+    """Open a connection to a file, its tables made where there are none. Raises StoreDown, Corrupt or TooNew.
+
+    `prove` is called before anything is written, and raises Corrupt for what must not be used.
+    """
     refuse_old_sqlite(apsw.sqlite_lib_version())
     db: apsw.Connection | None = None
     try:
         db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # what is refused is left as it is
         db.set_busy_timeout(int(busy * 1000))
+        _examine(db, path, kind, prove)
         _prepare(db, path, kind)
         if query_only:
             db.pragma("query_only", 1)
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     except BaseException as error:
         if db is not None:
             db.close(force=True)
@@ -120,10 +149,36 @@ def connect(path: Path, *, busy: float, query_only: bool = False, kind: Kind = J
     return db
 
 
-def _prepare(db: apsw.Connection, path: Path, kind: Kind) -> None:
+def _examine(
+    db: apsw.Connection, path: Path, kind: Kind, prove: Callable[[apsw.Connection], None] | None
+) -> None:
+    """Refuse what must not be written to, before anything is."""
     refuse_foreign(db, path, kind)
     if db.readonly("main"):
         raise StoreDown(f"{kind.noun} {path} is read-only")
+    if db.pragma("application_id") == kind.application:
+        refuse_damaged_log(db, path, kind)
+        if prove is not None:
+            prove(db)
+
+
+def refuse_damaged_log(db: apsw.Connection, path: Path, kind: Kind = JOURNAL) -> None:
+    """Raise Corrupt where later transactions stand in the log behind what SQLite recovered of it."""
+    try:
+        frames = int(db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0])
+    except apsw.ReadOnlyError:
+        frames = 0
+    if frames < 0:  # no log
+        return
+    name = path.with_name(f"{path.name}-wal")
+    if wrong := log.damaged_frame(name, frames):
+        raise Corrupt(
+            f"{kind.noun} {path}: its log {name.name} is damaged at frame {wrong}, behind which later transactions "
+            f"stand; {kind.remedy}"
+        )
+
+
+def _prepare(db: apsw.Connection, path: Path, kind: Kind) -> None:
     for name, (value, _) in PRAGMAS.items():
         db.pragma(name, value)
     _create(db, path, kind)
@@ -155,6 +210,17 @@ def refuse_foreign(db: apsw.Connection, path: Path, kind: Kind = JOURNAL) -> Non
         raise StoreDown(f"{path} is a SQLite database of something else, not a {noun}")
 
 
+@contextmanager
+def transaction(db: apsw.Connection, how: str = "") -> Iterator[apsw.Cursor]:
+    """Begin a transaction, and roll it back unless it was committed; `how` IMMEDIATE takes the write lock."""
+    db.execute(f"BEGIN {how}")
+    try:
+        yield db.cursor()
+    finally:
+        if db.in_transaction:  # an I/O error ends it by itself
+            db.execute("ROLLBACK")
+
+
 def _tables(db: apsw.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM sqlite_schema").get)
 
@@ -167,17 +233,13 @@ def _create(db: apsw.Connection, path: Path, kind: Kind) -> None:
     """Make what is missing in one transaction; a second process that comes meanwhile waits and finds it."""
     if db.pragma("application_id") == kind.application and not _lacking(db, kind):
         return
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(db, "IMMEDIATE") as cursor:
         refuse_foreign(db, path, kind)
         if db.pragma("application_id") != kind.application:
             for table in kind.tables:
-                db.execute(table)
+                cursor.execute(table)
             db.pragma("user_version", kind.version)
             db.pragma("application_id", kind.application)
         for statement in kind.added.values():
-            db.execute(statement)
-        db.execute("COMMIT")
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
+            cursor.execute(statement)
+        cursor.execute("COMMIT")

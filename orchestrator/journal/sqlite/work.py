@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.errors import Fenced, Held, RunExists
 from orchestrator.journal.codec import ENDED, OPEN, check_blob, encoded, lines, only_claims, standing
 from orchestrator.journal.sqlite.blob import Blobs
+from orchestrator.journal.sqlite.mark import REMOVED, HighWater
 from orchestrator.journal.sqlite.owner import Presence
 from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
@@ -62,6 +63,7 @@ class Create:
         row = (*fixed, checksum(*fixed), *stands, self.owner, self.presence.begin())
         number = tx.cursor.execute(INSERT_RUN, row).get
         insert_records(tx, [(number << SHIFT, 1, "created", line, bytes.fromhex(head))])
+        tx.high_water = HighWater(number, 1, 0, 0, bytes.fromhex(head))
         return Lease(self.run_id, self.owner, 1, 0, head)
 
 
@@ -86,6 +88,7 @@ class Claim:
         epoch = row.epoch + 1
         total = checksum(*row.values()._replace(epoch=epoch))
         tx.cursor.execute(CLAIM, (epoch, self.owner, mine, total, row.id))
+        tx.high_water = HighWater(row.id, epoch, row.seq, row.requests, bytes.fromhex(row.head))
         return Lease(self.run_id, self.owner, epoch, row.seq, row.head)
 
 
@@ -140,6 +143,7 @@ class Append:
         if self._blobs:
             self._store.insert(tx.cursor, number, self._blobs)
         tx.move(lease, seq, head)
+        tx.high_water = HighWater(number, epoch, seq, 0, records[-1][4])
 
 
 @dataclass(slots=True)
@@ -169,6 +173,7 @@ class Post:
         counted = (number, checksum(self.run_id, number), run.id)
         tx.cursor.execute("UPDATE run SET requests=?, requests_sum=? WHERE id=?", counted)
         tx.cursor.execute("INSERT OR REPLACE INTO news(run) VALUES (?)", (run.id,))
+        tx.high_water = HighWater(run.id, run.epoch, run.seq, number, bytes.fromhex(run.head))
         return True
 
 
@@ -251,6 +256,7 @@ def drop(tx: Transaction, row: RunRow) -> None:
     tx.cursor.execute("DELETE FROM blob_use WHERE run=?", (row.id,))
     tx.cursor.execute("DELETE FROM news WHERE run=?", (row.id,))
     tx.cursor.execute("DELETE FROM run WHERE id=?", (row.id,))
+    tx.high_water = HighWater(row.id, seq=REMOVED)
 
 
 def drop_unnamed_blobs(tx: Transaction) -> None:

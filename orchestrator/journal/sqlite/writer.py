@@ -15,7 +15,10 @@ from typing import Any
 
 import apsw
 
-from orchestrator.errors import JournalError, RunError
+from orchestrator.errors import Corrupt, JournalError, RunError
+from orchestrator.journal.sqlite.high_water import HighWaterMark
+from orchestrator.journal.sqlite.mark import HighWater
+from orchestrator.journal.sqlite.proof import close
 from orchestrator.journal.sqlite.trouble import FAULTS, TRANSIENT
 from orchestrator.journal.writing import Job, Outcome, Owed, WriterThread
 from orchestrator.kernel.journal import Lease
@@ -30,10 +33,12 @@ _AGAIN = 1.0
 class Transaction:
     """What a job works with: a cursor, and where each lease stands within this batch."""
 
-    __slots__ = ("_moved", "cursor")
+    __slots__ = ("_moved", "cursor", "high_water")
 
     def __init__(self, cursor: apsw.Cursor) -> None:
         self.cursor = cursor
+        self.high_water: HighWater | None = None
+        """Where a run that the last job changed stands after it."""
         self._moved: dict[int, tuple[Lease, int, str]] = {}
 
     def position(self, lease: Lease) -> tuple[int, str]:
@@ -62,8 +67,10 @@ class Writer(WriterThread[Transaction]):
         explain: Callable[[BaseException], JournalError],
         name: str,
         noun: str = "journal",
+        mark: HighWaterMark | None = None,
     ) -> None:
         super().__init__(limit=limit, name=name, noun=noun)
+        self._mark = mark
         self.poisoned = False
         """The connection is doubtful: it is not synced again, not even when it is closed."""
         self._db = db
@@ -113,6 +120,8 @@ class Writer(WriterThread[Transaction]):
         self._commit(owed)
 
     def _transact(self, jobs: Sequence[Job[Transaction, Any]]) -> list[Outcome]:
+        if self._mark is not None:
+            self._mark.begin(self._db)
         for job in jobs:
             if job.first is not None:
                 job.first()
@@ -126,6 +135,8 @@ class Writer(WriterThread[Transaction]):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
             raise
+        if self._mark is not None and transaction.high_water is not None:
+            self._mark.advance(transaction.high_water)
         transaction.landed()
         self.commits += 1
         return outcomes
@@ -135,10 +146,11 @@ class Writer(WriterThread[Transaction]):
         return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
-        if self._pages < CHECKPOINT_PAGES:
-            return
         try:
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if self._mark is not None:
+                self._mark.settle(self._db)
+            if self._pages >= CHECKPOINT_PAGES:
+                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except TRANSIENT:
             pass  # another process does it
         except FAULTS as error:
@@ -149,7 +161,14 @@ class Writer(WriterThread[Transaction]):
             self._db.set_wal_hook(None)
             if self.poisoned:  # the last connection to close would checkpoint, that is: sync once more
                 self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            self._db.close(force=True)
+                self._db.close(force=True)
+                return
+        if self._mark is not None:
+            with contextlib.suppress(
+                apsw.Error, OSError, Corrupt
+            ):  # the next one to open it closes it as well
+                self._mark.end(self._db)
+        close(self._db)
 
 
 def _attempt(job: Job[Transaction, Any], transaction: Transaction) -> Outcome:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from itertools import chain
 
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.clock import GRACE
 from orchestrator.machines.bound import by_name, out_of_range
 from orchestrator_guards import tool_key
 
@@ -65,6 +66,9 @@ class Limits:
     """How long a person may take to decide on a call; after that it is answered as rejected. Default: a week."""
     memory_seconds: float = 30.0
     """How long each call of the memory port may take."""
+    cancel_seconds: float = GRACE
+    """How long a tool, model, memory or hook may take to end once it is cancelled; after that it is abandoned, and the
+    run continues or ends without it. 0 waits for it."""
 
     def __post_init__(self) -> None:
         if fault := next(chain(_misfits(self), _faults(self)), None):

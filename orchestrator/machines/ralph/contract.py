@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
@@ -309,7 +309,7 @@ OUTPUTS: Mapping[Role, type[AgentOutput]] = {
 }
 """Role -> what an agent of it gives."""
 
-_FENCED = re.compile(r"^```(?:json)?[ \t]*\r?\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^```(?P<json>json)?[ \t]*\r?$", re.MULTILINE)
 _MOST = 200
 """Characters of an answer that an error quotes."""
 
@@ -338,7 +338,7 @@ def _data(role: Role, given: object) -> object:
         return given.model_dump(mode="json")
     if not isinstance(given, str):
         return given
-    for text in (given, *reversed(_FENCED.findall(given))):
+    for text in (given, *reversed([*_fenced(given)])):
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
@@ -346,6 +346,17 @@ def _data(role: Role, given: object) -> object:
     said = " ".join(given.split())
     quoted = f"it begins {said[:_MOST]!r}" if said else "it is empty"
     raise AgentOutputInvalid(role.value, f"the answer is not JSON: {quoted}")
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """Yield what fenced blocks hold, each line looked at once: a fence that is never closed costs no second search."""
+    begun: int | None = None
+    for fence in _FENCE.finditer(text):
+        if begun is None:
+            begun = fence.end() + 1
+        elif not fence["json"]:
+            yield text[begun : fence.start()]
+            begun = None
 
 
 def _sentence(error: ValidationError) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _FENCE = re.compile(r"\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)?(?P<mark>`{3,}|~{3,})(?P<info>.*)")
-_HEADING = re.compile(r" {0,3}(?P<level>#{1,6})(?:[ \t]+(?P<text>.*?))?(?:[ \t]+#+)?[ \t]*")
+_HEADING = re.compile(r" {0,3}(?P<level>#{1,6})(?:[ \t]+(?P<text>.*))?")
 _ITEM = re.compile(
     r"(?P<indent>[ \t]*)(?:[-*+]|\d{1,9}[.)])[ \t]+"
     r"(?:\[(?P<mark>[^\[\]]{0,12})\](?=[ \t]|$)[ \t]*)?(?P<text>.*)"
@@ -117,7 +117,7 @@ class _Reading:
             line = self.lines[index].rstrip("\r\n")
             if heading := _HEADING.fullmatch(line):
                 self._open.clear()
-                self.section = (heading["text"] or "").strip()
+                self.section = _title(heading["text"] or "")
                 level = len(heading["level"])
                 yield Node(line=index, end=index, heading=level, text=self.section)
             elif item := _ITEM.fullmatch(line):
@@ -202,6 +202,13 @@ def _with_ends(nodes: list[Node], lines: tuple[str, ...]) -> Iterator[Node]:
         while end > node.line + 1 and not lines[end - 1].strip():
             end -= 1
         yield replace(node, end=end)
+
+
+def _title(text: str) -> str:
+    """Return the text of a heading without the number signs that may close it."""
+    text = text.rstrip(" \t")
+    bare = text.rstrip("#")
+    return (bare if bare.endswith((" ", "\t")) else text).strip()
 
 
 def _closes(later: Node, node: Node) -> bool:

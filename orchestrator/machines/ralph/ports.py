@@ -62,6 +62,10 @@ class Session(Protocol):
     id: str
     path: Path
 
+    def sync(self) -> None:
+        """Make durable what others wrote into the session. Raises OSError."""
+        ...
+
     def refresh(self) -> None:
         """Read the files again: as they are now is the truth. Raises SessionFileError."""
         ...

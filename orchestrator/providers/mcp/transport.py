@@ -10,13 +10,15 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 from urllib.parse import urlsplit
 
+from orchestrator.providers.mcp.lines import ENCODING, SOURCE, Source
 from orchestrator.providers.mcp.offer import clean
+from orchestrator.providers.size_limit import DEFAULT_BYTES
 
 if TYPE_CHECKING:
     import httpx2
@@ -48,6 +50,8 @@ class Stdio:
     args: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path | None
+    limit: int = DEFAULT_BYTES
+    """Bytes of one message; 0 is no limit."""
     said: list[str] = field(default_factory=list, compare=False, repr=False)
     """The last line of standard error."""
 
@@ -79,8 +83,10 @@ class Stdio:
             args=list(self.args),
             env=dict(self.env),
             cwd=self.cwd,
+            encoding=ENCODING,
             encoding_error_handler="replace",
         )
+        SOURCE.set(Source(name, self.limit, ended))
         async with _logged(name, self.said) as written, stdio_client(program, written) as (read, write):
             written.close()  # the program has its own
             yield _Watched(read, ended), write
@@ -92,6 +98,8 @@ class Http:
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
+    limit: int = DEFAULT_BYTES
+    """Bytes of one message; 0 is no limit."""
     seen: list[int] = field(default_factory=list, compare=False, repr=False)
     """The last status that was an error."""
 
@@ -125,6 +133,7 @@ class Http:
         self.seen.clear()
 
         async def look(response: httpx2.Response) -> None:
+            _limit_body(response, self.limit)
             if response.status_code >= httpx2.codes.BAD_REQUEST:
                 self.seen[:] = [response.status_code]
             if (
@@ -139,9 +148,32 @@ class Http:
             httpx2.AsyncClient(
                 headers=dict(self.headers), timeout=limits, event_hooks={"response": [look]}
             ) as client,
-            streamable_http_client(self.url, http_client=client) as (read, write),
+            streamable_http_client(self.url, http_client=client, max_sse_event_size=self.limit or None) as (
+                read,
+                write,
+            ),
         ):
             yield _Watched(read, ended), write
+
+
+def _limit_body(response: httpx2.Response, limit: int) -> None:
+    """Make reading a body fail at the limit; the SDK limits the events of a stream itself."""
+    import httpx2
+
+    if not limit or response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        return
+    whole = response.aiter_bytes
+
+    async def limited(chunk_size: int | None = None) -> AsyncIterator[bytes]:
+        size = 0
+        async with aclosing(whole(chunk_size)) as chunks:
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    raise httpx2.StreamError(f"the answer has more than {limit:,} bytes (max_message_bytes)")
+                yield chunk
+
+    setattr(response, "aiter_bytes", limited)  # noqa: B010  what the SDK reads with, on this response alone
 
 
 def _plainly(error: BaseException, closed: str) -> str:

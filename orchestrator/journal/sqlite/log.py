@@ -1,0 +1,151 @@
+"""The write-ahead log as bytes: whether what SQLite left out of it was a torn tail, or damage.
+
+SQLite ends the log at the first frame that is wrong, and says nothing of what stands behind it.
+
+A frame's checksum covers the checksum of the frame before it. A transaction is written behind another one only
+after that one was synced. So a power loss can tear the last transaction and no other. If a frame is wrong, and two
+transactions behind it follow each other without a gap, then the first of the two was durable once, with the wrong
+frame before it or in it: that is damage. (Format: https://sqlite.org/fileformat2.html#walformat)
+
+Other processes may write meanwhile. A wrong frame counts if a second look finds the same bytes in the same log.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple, Self
+
+_HEADER, _FRAME = 32, 24
+_MAGIC = 0x377F0682
+_PAGES = range(512, 65537)
+"""Sizes that a page may have."""
+
+Sum = tuple[int, int]
+
+
+class _Log(NamedTuple):
+    """An open log whose header is right."""
+
+    file: int
+    header: bytes
+    size: int
+    page: int
+    order: str
+    """Of the bytes that checksums are computed over: `<` or `>`."""
+
+    @classmethod
+    def opened(cls, file: int) -> Self | None:
+        """Return the log in an open file, or None where its header is not one."""
+        header = os.pread(file, _HEADER, 0)
+        if len(header) < _HEADER:
+            return None
+        magic, _, page = struct.unpack_from(">III", header)
+        if magic & ~1 != _MAGIC or page not in _PAGES:
+            return None
+        order = ">" if magic & 1 else "<"
+        if checksum(header[:24], (0, 0), order) != struct.unpack_from(">II", header, 24):
+            return None
+        return cls(file, header, os.fstat(file).st_size, page, order)
+
+    @property
+    def frames(self) -> int:
+        """How many whole frames there are, right or wrong."""
+        return (self.size - _HEADER) // (_FRAME + self.page)
+
+    def at(self, number: int) -> int:
+        """Return where a frame starts, counted from 1."""
+        return _HEADER + (number - 1) * (_FRAME + self.page)
+
+    def head(self, number: int) -> bytes:
+        """Return the header of a frame, padded where it was cut off meanwhile."""
+        return os.pread(self.file, _FRAME, self.at(number)).ljust(_FRAME, b"\0")
+
+    def frame(self, number: int) -> bytes:
+        """Return a whole frame."""
+        return os.pread(self.file, _FRAME + self.page, self.at(number))
+
+    def ours(self, head: bytes) -> bool:
+        """Tell whether a frame was written since the log was last started over."""
+        return head[8:16] == self.header[16:24]
+
+    def sum_of(self, number: int) -> Sum:
+        """Return the checksum that stands in a frame, or in the log's header for 0."""
+        first, second = struct.unpack(">II", self.head(number)[16:] if number else self.header[24:])
+        return first, second
+
+    def follows(self, number: int) -> bool:
+        """Tell whether a frame is right behind the one before it."""
+        frame = self.frame(number)
+        if len(frame) < _FRAME + self.page or not self.ours(frame):
+            return False
+        before = checksum(frame[:8], self.sum_of(number - 1), self.order)
+        return checksum(frame[_FRAME:], before, self.order) == struct.unpack(">II", frame[16:_FRAME])
+
+
+def checksum(content: bytes, start: Sum, order: str) -> Sum:
+    """Return SQLite's checksum of a multiple of eight bytes, continued from `start`."""
+    first, second = start
+    words = iter(struct.unpack(f"{order}{len(content) // 4}I", content))
+    for one, two in zip(words, words, strict=True):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + two + first) & 0xFFFFFFFF
+    return first, second
+
+
+def damaged_frame(path: Path, committed: int) -> int | None:
+    """Return the number of a frame of the log at `path` that damage made wrong, or None. Raises OSError.
+
+    `committed` is how many frames SQLite accepted.
+    """
+    found = _look(path, committed)
+    return found[0] if found is not None and _look(path, committed) == found else None
+
+
+def _look(path: Path, committed: int) -> tuple[int, bytes, bytes] | None:
+    """Return the number of the wrong frame, the log's header and the frame's bytes, or None."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        log = _Log.opened(file)
+        if log is None:
+            return None
+        wrong = committed + 1
+        while wrong <= log.frames and log.follows(wrong):
+            wrong += 1
+        proved = _two_transactions_behind(log, wrong)
+        return (wrong, log.header, log.frame(wrong)) if proved else None
+    finally:
+        os.close(file)
+
+
+def _two_transactions_behind(log: _Log, wrong: int) -> bool:
+    """Tell whether two adjacent transactions end at or behind the wrong frame."""
+    ended = False
+    """A transaction has ended, and every frame since then follows the one before it."""
+    for number in range(wrong, log.frames + 1):
+        head = log.head(number)
+        if not log.ours(head):
+            ended = False
+            continue
+        ended = ended and log.follows(number)
+        if head[4:8] != bytes(4):  # the size of the database: the last frame of a transaction
+            if ended:
+                return True
+            ended = True
+    return False
+
+
+def sync(path: Path) -> None:
+    """Make the content of the log durable, also what other processes wrote. Raises OSError."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

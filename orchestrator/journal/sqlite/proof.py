@@ -1,0 +1,157 @@
+"""Does a journal hold all that was acknowledged? Asked at each opening, before anything is used, written or tidied.
+
+Three things answer: the mark beside the file (`mark`), the use of the journal as the file itself records it (table
+`mark`), and the log's own frames (`log`). What each of them proves, and why a crash or a power loss never looks like
+damage, is in `high_water`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from orchestrator.errors import Corrupt
+from orchestrator.journal.sqlite import mark, schema
+from orchestrator.journal.sqlite.mark import REMOVED, HighWater
+from orchestrator.journal.sqlite.row import COLUMNS, decoding, proved
+from orchestrator.journal.sqlite.schema import SHIFT, checksum
+
+REMEDY = schema.JOURNAL.remedy
+_ATTEMPTS = 3
+"""Another process may open the journal between two looks: only what is wrong each time is damage."""
+
+
+class Usage(NamedTuple):
+    """What the table `mark` says."""
+
+    identity: bytes
+    in_use: bool
+
+
+class Proof:
+    """The proof of one opening. Construct it before the file is opened, which makes a log where there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        log = path.with_name(f"{path.name}-wal")
+        if not log.exists() and _unreadable(path) and _in_use_by_file(path):
+            raise Corrupt(f"journal {path} was not closed, and its log {log.name} is missing; {REMEDY}")
+
+    def __call__(self, db: apsw.Connection) -> None:
+        """Raise Corrupt where the journal holds less than was acknowledged, or that cannot be known."""
+        problem = None
+        for _ in range(_ATTEMPTS):
+            problem = self._problem(db)
+            if problem is None:
+                return
+        raise Corrupt(f"journal {self._path} {problem}; {REMEDY}")
+
+    def _problem(self, db: apsw.Connection) -> str | None:
+        found = mark.read(self._path)  # before the moment that is looked at: then it cannot be ahead of it
+        with schema.transaction(db) as cursor:
+            return problem(cursor, self._path, found)
+
+
+def connect(path: Path, *, busy: float, query_only: bool = False) -> apsw.Connection:
+    """Open a connection to a journal that holds all that was acknowledged. Raises StoreDown, Corrupt or TooNew."""
+    return schema.connect(path, busy=busy, query_only=query_only, prove=Proof(path))
+
+
+def close(db: apsw.Connection) -> None:
+    """Close a connection. If it is the last one, SQLite removes the log, but not of a journal that is in use."""
+    in_use = True
+    with suppress(apsw.Error, Corrupt):
+        found = usage(db.cursor())
+        in_use = found is not None and found.in_use
+    with suppress(apsw.Error):
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(in_use))
+        db.close(force=True)
+
+
+def problem(cursor: apsw.Cursor, path: Path, found: mark.Mark | None) -> str | None:
+    """Return what is wrong, by a mark that was read before this transaction began; None when nothing is."""
+    used = usage(cursor)
+    if used is None:
+        return None
+    name = mark.mark_of(path).name
+    if found is None or found.identity != used.identity:
+        state = "is missing" if not mark.mark_of(path).exists() else "is of another journal, or damaged"
+        return f"was not closed, and {name}, which says how far it went, {state}" if used.in_use else None
+    for slot in found.slots:
+        lost = None if slot is None else _lost(cursor, slot.high_water)
+        if lost:
+            return (
+                f"holds less than {name} says was acknowledged: {lost}. Its log {path.name}-wal is damaged, cut or "
+                f"missing, or an older copy took its place"
+            )
+    return None
+
+
+def usage(cursor: apsw.Cursor) -> Usage | None:
+    """Return the use of a journal; None for one that was not written to since there are marks. Raises Corrupt."""
+    if not cursor.execute("SELECT 1 FROM sqlite_schema WHERE name='mark'").fetchone():
+        return None
+    row = cursor.execute("SELECT identity, in_use, sum FROM mark").fetchone()
+    if row is None:
+        return None
+    with decoding("the journal's row of its mark"):
+        found, total = Usage(bytes(row[0]), bool(row[1])), row[2]
+    if total != _sum_of(found):
+        raise Corrupt(f"the journal's row of its mark is not what was written; {REMEDY}")
+    return found
+
+
+def write_usage(cursor: apsw.Cursor, found: Usage) -> None:
+    """Write the use of a journal."""
+    row = (found.identity, int(found.in_use), _sum_of(found))
+    cursor.execute("INSERT OR REPLACE INTO mark VALUES (1,?,?,?)", row)
+
+
+def _sum_of(found: Usage) -> int:
+    return checksum(found.identity.hex(), found.in_use)
+
+
+def _lost(cursor: apsw.Cursor, high_water: HighWater) -> str | None:
+    """Return which part of what was acknowledged is not there, as text."""
+    number, epoch, seq, requests, head = high_water
+    if not number:
+        return None
+    raw = cursor.execute(f"SELECT {COLUMNS} FROM run WHERE id=?", (number,)).fetchone()  # noqa: S608
+    if raw is None:
+        last = cursor.execute("SELECT seq FROM sqlite_sequence WHERE name='run'").get or 0
+        return None if int(last) >= number else f"run number {number} is not there"
+    try:
+        row = proved(raw)
+    except Corrupt:  # said by whatever reads this run, and no matter of the log
+        return None
+    if seq == REMOVED:
+        return f"run {row.run_id!r}, which was removed, is there"
+    if row.epoch < epoch or row.seq < seq or row.requests < requests:
+        return (
+            f"run {row.run_id!r} has {row.seq + 1} records, {row.requests} requests and {row.epoch} claims, "
+            f"and had {seq + 1}, {requests} and {epoch}"
+        )
+    there = cursor.execute("SELECT hash FROM record WHERE key=?", (number << SHIFT | seq,)).get
+    return None if there == head else f"record {seq} of run {row.run_id!r} is another one"
+
+
+def _unreadable(path: Path) -> bool:
+    """Tell whether a mark is there, but not all that stands in it can be read."""
+    found = mark.read(path)
+    return found is not None and None in found.slots
+
+
+def _in_use_by_file(path: Path) -> bool:
+    """Tell whether the main file alone says that the journal is in use, without making a log beside it."""
+    with suppress(apsw.Error, Corrupt):
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        db = apsw.Connection(f"{path.as_uri()}?mode=ro&immutable=1", flags=flags)
+        try:
+            found = usage(db.cursor())
+            return found is not None and found.in_use
+        finally:
+            db.close()
+    return False
