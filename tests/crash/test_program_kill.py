@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ AGENTS = ("planner", "executor", "reviewer")
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shows whose process it is"),
-    pytest.mark.timeout(3600),
+    pytest.mark.timeout(1800),
 ]
 
 
@@ -33,7 +34,8 @@ class Round:
         folder.mkdir()
         self.survivors: list[int] = []
         self._folder = folder
-        self._environment = {**environment, "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+        ours = {"HOME": folder, "XDG_STATE_HOME": folder / "state", "ORCHESTRATOR_TRUST": folder}
+        self._environment = {**environment, **{name: str(path) for name, path in ours.items()}}
         (folder / "hang").write_text(f"{how} {role}")
         os.mkfifo(folder / "there")
 
@@ -47,8 +49,14 @@ class Round:
 
     def kill(self, *arguments: str) -> None:
         """Start a command, and kill it with -9 once its program works; the program and its child survive it."""
-        with self._started(*arguments) as owner:
-            self.survivors = [int(one) for one in (self._folder / "there").read_text().split()]
+        there = os.open(self._folder / "there", os.O_RDONLY | os.O_NONBLOCK)
+        with self._started(*arguments) as owner, os.fdopen(there) as pipe:
+            waiting = select.poll()
+            waiting.register(there, select.POLLIN)
+            while not waiting.poll(50):
+                assert owner.poll() is None, owner.communicate()
+            os.set_blocking(there, True)
+            self.survivors = [int(one) for one in pipe.read().split()]
             owner.kill()
         assert not self.nobody_works()
 
