@@ -120,13 +120,7 @@ def _first(error: ValidationError, *section: str) -> str:
 
 
 _FOREIGN = frozenset(
-    (
-        "ORCHESTRATOR_SOAK",
-        "ORCHESTRATOR_SEED",
-        "ORCHESTRATOR_NO_REAL_MODELS",
-        "ORCHESTRATOR_TRUST",
-        "ORCHESTRATOR_COMMAND",
-    )
+    f"ORCHESTRATOR_{name}" for name in ("SOAK", "SEED", "NO_REAL_MODELS", "CHECK_PURITY", "TRUST", "COMMAND")
 )
 """Switches of the test kit, what the command line trusts, the mark of a program that a run started: no settings, and
 never read from a file."""

@@ -13,7 +13,7 @@ import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from orchestrator.errors import ConfigError, RunError
@@ -263,30 +263,19 @@ class _Turn:
 
     async def together(self, positions: Sequence[int], max_concurrent: int) -> None:
         """Run calls side by side. A task each, so that context variables set by one do not reach another."""
-        slots = asyncio.Semaphore(max_concurrent or len(positions))
+        group = _Group(asyncio.Semaphore(max_concurrent or len(positions)))
         asked = self.clock.monotonic()
-        tasks: list[AbandonableTask[None]] = []
-        failures: list[BaseException] = []
         owner = here()
         policy = None if owner is None else owner.policy
-
-        async def slotted(position: int) -> None:
-            try:
-                async with slots:
-                    await self.one(position, self.clock.monotonic() - asked)
-            except Exception as error:  # noqa: BLE001  raised below
-                failures.append(error)
-                for task in tasks:
-                    task.cancel()
-
         for position in positions:  # an eager task (3.12) may have failed before the next one is made
-            if not failures:
-                tasks.append(AbandonableTask(slotted(position), policy))  # noqa: PERF401
-        late = await until_ended(tasks)
+            if not group.failures:
+                work = group.slotted(lambda at=position: self.one(at, self.clock.monotonic() - asked))  # type: ignore[misc]
+                group.tasks.append(AbandonableTask(work, policy))
+        late = await until_ended(group.tasks)
         if late is not None:
             raise late
-        if failures:
-            raise failures[0]
+        if group.failures:
+            raise group.failures[0]
 
     def results(self) -> list[ToolResult]:
         """Return all results in call order. Raises RunError when one is missing."""
@@ -294,6 +283,30 @@ class _Turn:
         if len(found) < len(self.done):
             raise RunError("a before or after callback raised CancelledError, but nobody cancelled the turn")
         return found
+
+
+@dataclass(slots=True)
+class _Group:
+    """Calls that run side by side; when one raises, the others are cancelled."""
+
+    slots: asyncio.Semaphore
+    tasks: list[AbandonableTask[None]] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+
+    async def slotted(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Run a call as soon as there is a slot, and keep what it raises."""
+        try:
+            async with self.slots:
+                await call()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  raised by the turn, once the others have ended
+            self.failures.append(error)
+            asyncio.get_running_loop().call_soon(self._stop)
+
+    def _stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
 
 
 async def _invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> object:

@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import GraphError
-from orchestrator.kernel.abandonment import host_function
 from orchestrator.kernel.lint import Problem, Rule
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ Hook: TypeAlias = Callable[..., Awaitable[StrEnum | None]]
 """(run) -> the event that leaves the state (enter_ hooks), or None."""
 
 PREFIXES = ("enter_", "leave_", "before_", "after_")
-_OURS = "orchestrator_callbacks."
-"""Modules of our hooks: they pass a cancellation on and mark the host code that they call. All others are host code."""
 GENERAL = ("before_event", "leave_state", "enter_state", "after_event")
 
 
@@ -32,6 +29,8 @@ class Hooks:
     by_name: Mapping[str, tuple[Hook, ...]]
     hosted: frozenset[str] = frozenset()
     """Names for which the host brought a hook. Its effects are unknown, so its states are never folded."""
+    modules: tuple[object, ...] = ()
+    """Where callbacks and conditions are found that the table has by name."""
 
     def named(self, *names: str) -> tuple[tuple[str, Hook], ...]:
         """Return (name, hook) for each of `names`, in that order."""
@@ -53,7 +52,7 @@ def collect(
     itself: name -> what they take beside the run. Raises GraphError that lists every stray, misspelt, sync,
     duplicate and missing hook, those that cannot be called, and everything of the host's that holds no hook.
     """
-    points = points or {}
+    points, extra = points or {}, tuple(extra)
     allowed = _arguments(graph, points)
     problems: list[Problem] = []
     found: dict[str, list[Hook]] = {}
@@ -69,14 +68,14 @@ def collect(
             if problem is not None:
                 problems.append(problem)
                 continue
-            ours = str(getattr(module, "__name__", "")).startswith(_OURS)
-            found.setdefault(name, []).append(hook if ours else host_function(hook, "hook", name))
+            found.setdefault(name, []).append(hook)
             if not own:
                 hosted.add(name)
     problems += _missing(graph, found)
     if problems:
         raise GraphError(graph.name, problems)
-    return Hooks({name: tuple(hooks) for name, hooks in found.items()}, frozenset(hosted))
+    by_name = {name: tuple(hooks) for name, hooks in found.items()}
+    return Hooks(by_name, frozenset(hosted), (*modules, *extra))
 
 
 def _arguments(graph: Graph, points: Mapping[str, str]) -> dict[str, list[tuple[str, ...]]]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from orchestrator.errors import CancelRequested, InvalidEvent, UnknownEvent
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from orchestrator.kernel.clock import Alarm
     from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.journal import Lease
-    from orchestrator.kernel.machine import Machine, Step
+    from orchestrator.kernel.machine import Machine
     from orchestrator.kernel.outcome import Ending
     from orchestrator.kernel.record import EventFailed, Fact, Follower, Remark
+    from orchestrator.kernel.table import Step
+    from orchestrator.kernel.transition_executor import TransitionExecutor
 
 
 class Context(Protocol):
@@ -263,6 +266,8 @@ class Run(Generic[Ctx, Deps]):
     """What the next transition says of the state it leaves; set by leave_ and before_ hooks, void after it."""
     tell: Callable[[Fact], None] = field(init=False)
     """Hand a fact to the observers; set by the driver."""
+    executor: TransitionExecutor | None = field(default=None, init=False)
+    """What carries out its transitions; set by the driver."""
     keeper: Keeper | None = field(default=None, init=False)
     """What a hook may ask of the driver; set while one drives."""
     follower: Follower | None = field(default=None, init=False)
@@ -282,7 +287,7 @@ class Run(Generic[Ctx, Deps]):
     @property
     def state(self) -> StrEnum:
         """The present state."""
-        return self.machine.states[self.cursor]
+        return self.graph.states(self.cursor)
 
     current = state
 
@@ -363,13 +368,23 @@ class Run(Generic[Ctx, Deps]):
 
         Raises what a guard raises.
         """
-        if self.driving or self.ended:
-            return False
+        return not (self.driving or self.ended) and self.may(event)
+
+    def may(self, event: str) -> bool:
+        """Return whether `event` has a transition from the present state whose conditions hold.
+
+        `run.may_<event>()` is the same. The guards are evaluated and not counted. Raises what a guard raises.
+        """
         try:
             steps = self.machine.steps(self.cursor, event)
         except (InvalidEvent, UnknownEvent):
             return False
-        return any(step.guard is None or bool(step.ask(self)) for step in steps)
+        return any(all(condition.check(self) for condition in step.conditions) for step in steps)
+
+    def __getattr__(self, name: str) -> Callable[[], bool]:
+        if not name.startswith("may_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return partial(self.may, name.removeprefix("may_"))
 
     def cannot(self, event: str) -> bool:
         """Tell whether `event` would be refused now."""

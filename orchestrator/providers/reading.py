@@ -88,7 +88,7 @@ def usage(value: object) -> Usage:
     except Malformed:
         return NO_USAGE
     priced = found.cost is not None and math.isfinite(found.cost) and found.cost >= 0
-    return found if priced or found.cost is None else replace(found, cost=None)
+    return found if priced or found.cost is None else replace(found, cost_micros=None)
 
 
 def count(value: object) -> int:

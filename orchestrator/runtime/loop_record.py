@@ -167,7 +167,7 @@ def _answer(ctx: LoopContext, stored: StoredRun) -> None:
         said.content,
         said.tool_calls,
         about.get("finish_reason"),
-        Usage(**(about.get("usage") or {})),
+        Usage.of(about.get("usage") or {}),
         about.get("model"),
         said.refusal,
         said.reasoning,

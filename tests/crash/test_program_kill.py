@@ -102,7 +102,7 @@ class Round:
     def clean(self) -> None:
         """Leave nothing behind, also after a failure."""
         for pid in self.survivors:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):  # it has ended
                 if PROGRAM.name in Path(f"/proc/{pid}/cmdline").read_text():
                     os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self._folder)

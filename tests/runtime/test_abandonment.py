@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -35,6 +36,7 @@ from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.result import Result
 from orchestrator.telemetry.exposition import debug
+from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.stack import stacks
 from orchestrator.testing.clock import FakeClock
@@ -393,6 +395,11 @@ async def test_calls_beside_an_abandoned_one_keep_their_results() -> None:
         assert [message.is_error for message in said] == [False, True, False]
 
 
+def page_at(url: str) -> Any:
+    with urlopen(url) as answer:  # noqa: S310 - a server of ours
+        return json.load(answer)
+
+
 async def test_twenty_abandoned_calls_are_listed_and_counted_until_they_end() -> None:
     async with stubbornly() as stubborn:
 
@@ -411,6 +418,9 @@ async def test_twenty_abandoned_calls_are_listed_and_counted_until_they_end() ->
         for run_id in ("first", "second"):
             assert (await runner.run("go", run_id=run_id)).outcome == Outcome.COMPLETED
 
+        with serve_metrics(CollectorRegistry(), port=0) as server:
+            shown = await asyncio.to_thread(page_at, f"http://127.0.0.1:{server.port}/debug/runs")
+        assert (shown["abandoned"]["count"], len(shown["abandoned"]["work"])) == (20, 20)
         page = debug.runs(None, abandoned_work()[0].at + 60)["abandoned"]
         assert page["count"] == len(page["work"]) == 20
         assert {(one["kind"], one["name"], one["state"], one["machine"]) for one in page["work"]} == {

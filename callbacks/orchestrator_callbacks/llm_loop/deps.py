@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from orchestrator.completion import OutputSpec
 from orchestrator.errors import RunError
-from orchestrator.kernel.abandonment import host_call
+from orchestrator.kernel.abandonment import host_call, host_function
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.model import LoopContext
@@ -54,11 +54,11 @@ def split(bound: Hooks) -> tuple[Hooks, Mapping[str, tuple[Point, ...]]]:
     points: dict[str, tuple[Point, ...]] = {}
     for name in POINTS:
         named = hooks.pop(name, ())
-        if here := tuple(hook for hook in named if takes(hook, 2)):
+        if here := tuple(host_function(hook, "hook", name) for hook in named if takes(hook, 2)):
             points[name] = here
         if rest := tuple(hook for hook in named if not takes(hook, 2)):
             hooks[name] = rest
-    return Hooks(hooks, bound.hosted & hooks.keys()), points
+    return Hooks(hooks, bound.hosted & hooks.keys(), bound.modules), points
 
 
 class Overseer(Protocol):
