@@ -137,7 +137,7 @@ class Pipeline(Asked[PipelineResult]):
         """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
 
         A stage that had ended is not carried out again; one that was cut short is. With a port that is `irreversible`
-        that takes `again=True`: somebody looked, and it may be. A program that the last owner left running is ended;
+        that takes `again=True`: a person looked, and it may be. A program that the last owner left running is ended;
         where that cannot be known, because it was started on another host, it takes `again=True` as well. `limits`
         replace those it was started with. Raises RunUnknown, Held while another process has it, OtherGraph, Corrupt,
         and Suspended for a run that failed to get on too often or waits for `again`.

@@ -3,7 +3,7 @@
 Those of this host are found and ended. Of a program that was started on another host nothing is known, and on a system
 that does not show whose process is whose nothing is known of any: the run is parked with the reason `unknown_effect`
 and the programs in question, until a person says that they have ended. That is `resume(run_id, again=True)`, or a
-`resume` request that is posted after the question. A run that is to be cancelled repeats nothing, so nobody is asked.
+`resume` request that is posted after the question. A cancelled run repeats nothing and asks no one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def question(stored: StoredRun) -> str:
 
 
 def is_answered(stored: StoredRun, unread: Iterable[Posted]) -> bool:
-    """Tell whether a request lets a run with such a question continue."""
+    """Return whether a request lets a run with such a question continue."""
     asked = int((stored.parked or {}).get("inbox", 0)) if question(stored) else None
     return any(
         one.kind == "cancel" or (one.kind == "resume" and asked is not None and one.number > asked)

@@ -143,7 +143,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
 
         An agent that had answered is not called again; one that was cut short is, with the same key, after its program
         was ended where that still ran. Where that cannot be known, because it was started on another host, it takes
-        `again=True`: somebody looked. `limits` replace those it was started with. Raises RunUnknown, Held while another
+        `again=True`: a person looked. `limits` replace those it was started with. Raises RunUnknown, Held while another
         process has it, OtherGraph, Corrupt, Suspended for a run that failed to get on too often or waits for `again`,
         and SessionFileError where its session cannot be read.
         """

@@ -67,7 +67,7 @@ def host_name() -> str:
 
 
 def can_find() -> bool:
-    """Tell whether this system shows whose process is whose."""
+    """Return whether this system shows the environment and the parent of each process."""
     return hasattr(os, "pidfd_open") and (_PROC / "self" / "environ").exists()
 
 

@@ -132,7 +132,7 @@ async def _posted(store: Store, wanted: Wanted, found: Standing, by: str) -> tup
 
 
 def _counts(one: Posted, found: Standing) -> bool:
-    """Tell whether a request is an answer where the run asks about programs: only one that came after the question."""
+    """Return whether a request counts: about programs only one that came after the question does."""
     asks = one.kind == "resume" and bool(program_recovery.question(found.story))
     return not asks or program_recovery.is_answered(found.story, [one])
 
