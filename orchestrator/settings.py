@@ -120,9 +120,10 @@ def _first(error: ValidationError, *section: str) -> str:
 
 
 _FOREIGN = frozenset(
-    f"ORCHESTRATOR_{name}" for name in ("SOAK", "SEED", "NO_REAL_MODELS", "CHECK_PURITY", "TRUST")
+    f"ORCHESTRATOR_{name}" for name in ("SOAK", "SEED", "NO_REAL_MODELS", "CHECK_PURITY", "TRUST", "COMMAND")
 )
-"""Switches of the test kit, and what the command line trusts: no settings, and never read from a file."""
+"""Switches of the test kit, what the command line trusts, the mark of a program that a run started: no settings, and
+never read from a file."""
 
 
 def _is_unknown(name: str) -> bool:

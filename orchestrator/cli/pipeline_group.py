@@ -41,7 +41,8 @@ OtherSpec = Annotated[
     typer.Option("--spec", metavar="SPEC.toml", help="Stages in place of those it was started with."),
 ]
 Again = Annotated[
-    bool, typer.Option("--again", help="Run a stage again that is irreversible and may have run already.")
+    bool,
+    typer.Option("--again", help="Run a stage again that may have run already, or still runs elsewhere."),
 ]
 AnyRun = Annotated[
     str | None,

@@ -75,6 +75,9 @@ AnswerFile = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="A file of answers, as for `run --answers`.")
 ]
 
+Again = Annotated[
+    bool, typer.Option("--again", help="Call agents again whose programs may still run on another host.")
+]
 Message = Annotated[str, typer.Argument(metavar="TEXT", help="What to say.")]
 Steer = Annotated[bool, typer.Option("--steer", help="It is a new requirement: plan it.")]
 Stop = Annotated[bool, typer.Option("--stop", help="End the run at its next boundary; TEXT says why.")]
@@ -140,13 +143,22 @@ def resume(
     agents: AgentsFile = None,
     answers: Answers = None,
     limit: RalphLimit = None,
+    again: Again = False,
     by: given.By = None,
     shown: given.Shown,
 ) -> None:
     """Go on with a run where it stands, as it was started; one that has ended is only told."""
     from orchestrator.cli.ralph.resume import Wanted, resume_run
 
-    wanted = Wanted(run=run, agents=agents, answers=answers, limits=tuple(limit or ()), by=by, **vars(shown))
+    wanted = Wanted(
+        run=run,
+        agents=agents,
+        answers=answers,
+        limits=tuple(limit or ()),
+        again=again,
+        by=by,
+        **vars(shown),
+    )
     raise typer.Exit(resume_run(wanted))
 
 

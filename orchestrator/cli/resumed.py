@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.address import Address
 from orchestrator.cli.output import shown
 from orchestrator.cli.pipeline.run import check_output
-from orchestrator.cli.runs.carrier import refuse_other
+from orchestrator.cli.runs.carrier import carrier, refuse_other
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.store import Store
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
+from orchestrator.runtime import program_recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,10 @@ class Wanted:
         """
         if (head.status, head.reason) != ("parked", "paused") or self.limits or changed:
             raise ConfigError(f"run {head.run_id} is held by {shown(str(head.owner))}: it goes on there")
+        return self.posted(head)
+
+    def posted(self, head: RunHead) -> int:
+        """Leave the request for whichever process carries the run; return the exit code."""
         return post(
             Request(
                 kind="resume", run=head.run_id, by=self.by, why=None, json=self.json, journal=self.journal
@@ -53,14 +58,24 @@ class Wanted:
         )
 
 
-async def found(
-    store: Store, name: str, *graphs: str
-) -> tuple[RunHead, Mapping[str, Any], Mapping[str, Any]]:
-    """Return a run of one of these graphs, its first record and its limits. Raises ConfigError for one of another."""
+class Found(NamedTuple):
+    """A run that is to be resumed."""
+
+    head: RunHead
+    created: Mapping[str, Any]
+    """Its first record."""
+    limits: Mapping[str, Any]
+    waits_for_word: bool
+    """An engine resumes it as soon as a person says that its programs on other hosts have ended."""
+
+
+async def found(store: Store, name: str, *graphs: str) -> Found:
+    """Return a run of one of these graphs. Raises ConfigError for one of another."""
     head = await store.run(name)
     refuse_other(store, head, *graphs)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
-    return head, stored.created, stored.context.get("limits") or {}
+    waits = bool(program_recovery.question(stored)) and await carrier(store, head, stored) is not None
+    return Found(head, stored.created, stored.context.get("limits") or {}, waits)
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -54,6 +54,8 @@ class StoredRun:
     """The pause that nobody has lifted."""
     remembered: bool = False
     """Memory has the exchange."""
+    programs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Programs that its owner started and whose end no record has: mark -> call, name, host."""
     begun: bool = False
     """Somebody carried it: it was not only put into the journal for others."""
 
@@ -134,6 +136,7 @@ class StoredRun:
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
         self.held, self.begun = None, True
+        self.programs.clear()  # they were ended before, or a person says that they have
         self._merge(body.get("context") or {})
 
     def _migrated(self, body: Mapping[str, Any]) -> None:
@@ -168,6 +171,12 @@ class StoredRun:
         elif body.get("kind") == "resume":
             self.held = None
 
+    def _program(self, body: Mapping[str, Any]) -> None:
+        self.programs[str(body["mark"])] = body
+
+    def _program_ended(self, body: Mapping[str, Any]) -> None:
+        self.programs.pop(str(body["mark"]), None)
+
     def _memory(self, body: Mapping[str, Any]) -> None:
         self.remembered = bool(body.get("stored"))
 
@@ -200,6 +209,8 @@ class StoredRun:
         "memory": _memory,
         "control": _control,
         "approval": _control,
+        "program": _program,
+        "program_ended": _program_ended,
     }
 
 

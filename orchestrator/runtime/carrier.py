@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, TypeVar
@@ -21,17 +22,19 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, Lease, Record, let_go
-from orchestrator.kernel.record import Observer, RunRecovered, Transition
+from orchestrator.kernel.record import Observer, RunParked, RunRecovered, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.runtime import arguments, compose
 from orchestrator.runtime.control import Control
 from orchestrator.runtime.live import LiveRuns
-from orchestrator.runtime.recovery import OpenRun, Recovery
+from orchestrator.runtime.program_recovery import REASON, ProgramsUnknown
+from orchestrator.runtime.recovery import Claimed, OpenRun, Recovery
 from orchestrator.runtime.underway import UnderWay
 from orchestrator.scope import scope
 
 R = TypeVar("R")
 
+_LOG = logging.getLogger("orchestrator")
 _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
 
 
@@ -152,33 +155,52 @@ class Carrier(Generic[R]):
         run_id: str,
         by: str,
         restore: Callable[[StoredRun, list[Record], Lease], Awaitable[Run[Any, Any]]],
+        *,
+        again: bool = False,
     ) -> tuple[Run[Any, Any], list[Record]]:
         """Claim a run of the journal, let `restore` make it again, announce that it goes on; return both.
 
-        What `restore` changes in the context (other limits, a loss that is charged) stands in the announcement.
+        What `restore` changes in the context (other limits, a loss that is charged) stands in the announcement, and
+        the programs that the last owner left running. `again` as for `Recovery.claim`.
         """
-        stored, records, lease = await self._claimed(run_id)
+        stored, records, lease, ended = await self._claimed(run_id, again=again)
         try:
             run = await restore(stored, records, lease)
             changes = self._codec.changes(run)
             self._set_end(run, run.started_at or 0.0)
             body = {"at": self._control.clock.time(), "by": by, "context": changes}
+            if ended:
+                body["ended"] = list(ended)
+                _LOG.warning(
+                    "run %r: %s still ran and was ended before its work is repeated", run_id, ", ".join(ended)
+                )
             await self._driver.announce(run, "resumed", body)
         except BaseException:
             await let_go(self._journal, lease)
             raise
         return run, records
 
-    async def _claimed(self, run_id: str) -> tuple[StoredRun, list[Record], Lease]:
+    async def _claimed(self, run_id: str, *, again: bool) -> Claimed:
         """Claim a run, and tell observers what became of one that its last owner had left."""
         try:
-            found = await self._recovery.claim(run_id)
+            found = await self._recovery.claim(run_id, again=again)
+        except ProgramsUnknown as error:
+            if error.parked:
+                self._driver.tell(await self._parked(run_id))
+            raise
         except (Suspended, OtherGraph, Corrupt) as error:
             self._tell_recovered(run_id, _NOT_RECOVERED[type(error)])
             raise
-        if found[0].parked is None and found[0].begun:
+        if found.stored.parked is None and found.stored.begun:
             self._tell_recovered(run_id, "resumed")
         return found
+
+    async def _parked(self, run_id: str) -> RunParked:
+        """Return the fact that a run waits for a person who knows what became of its programs."""
+        stored, _ = await self._recovery.read(run_id)
+        graph = self._driver.machine.graph
+        state = stored.state or graph.initial.value
+        return RunParked(graph.name, run_id, state, REASON, self._control.clock.time())
 
     def _tell_recovered(self, run_id: str, outcome: str) -> None:
         graph = self._driver.machine.graph.name

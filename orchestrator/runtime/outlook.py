@@ -11,6 +11,7 @@ from orchestrator.journal.ledger import Entry
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import State
+from orchestrator.runtime import program_recovery
 from orchestrator.runtime.inbox import DECISIONS
 from orchestrator_callbacks.llm_loop.work import after_crash
 from orchestrator_guards import DIGEST_VERSION, Refusal, judge_answer
@@ -39,7 +40,14 @@ def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) ->
     elif stored.state == State.AWAIT_LLM and stored.asks_the_model:
         yield "asks the model again; what the lost answer may have cost is charged"
     if not moved:
+        yield from _programs(stored)
         yield f"goes on in {state}"
+
+
+def _programs(stored: StoredRun) -> Iterator[str]:
+    """Say what becomes of the programs of an owner that died."""
+    for one in stored.programs.values():
+        yield f"ends {one.get('name')} if it still runs on {one.get('host')}"
 
 
 def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
@@ -49,6 +57,8 @@ def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
         return f"ends: {cancel.by or 'somebody'} cancelled it"
     if _asks(stored) and not any(one.kind == "answer" for one in unread):
         return f"waits for a person: {_counted(stored)}"
+    if (asked := program_recovery.question(stored)) and not program_recovery.is_answered(stored, unread):
+        return f"waits for a person: {asked}"
     return None
 
 
@@ -65,6 +75,8 @@ def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
         return "resume" in kinds
     if _asks(stored):
         return "answer" in kinds
+    if program_recovery.question(stored):
+        return program_recovery.is_answered(stored, unread)
     if stored.parked is None or not stored.ledger.waiting:
         return True
     late = any(_expired(entry, now) for entry in stored.ledger.waiting)

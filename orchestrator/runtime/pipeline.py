@@ -137,9 +137,10 @@ class Pipeline(Asked[PipelineResult]):
         """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
 
         A stage that had ended is not carried out again; one that was cut short is. With a port that is `irreversible`
-        that takes `again=True`: somebody looked, and it may be. `limits` replace those it was started with. Raises
-        RunUnknown, Held while another process has it, OtherGraph, Corrupt, and Suspended for a run that failed to get
-        on too often or waits for `again`.
+        that takes `again=True`: a person looked, and it may be. A program that the last owner left running is ended;
+        where that cannot be known, because it was started on another host, it takes `again=True` as well. `limits`
+        replace those it was started with. Raises RunUnknown, Held while another process has it, OtherGraph, Corrupt,
+        and Suspended for a run that failed to get on too often or waits for `again`.
         """
         arguments.check_run(limits=limits, kind=PipelineLimits)
         live = self._live.find(run_id)
@@ -151,7 +152,7 @@ class Pipeline(Asked[PipelineResult]):
             await self._refuse_unknown(run_id)
         try:
             with self._live.taking(run_id):
-                run, path = await self._taken_up(run_id, limits, by)
+                run, path = await self._taken_up(run_id, limits, by, again=again)
         except EndedMeanwhile:
             return await self._told(run_id)
         return await self._carry(run, path, park=self.parks)
@@ -233,7 +234,7 @@ class Pipeline(Asked[PipelineResult]):
             pipeline_record.refuse_unknown(run)
 
     async def _taken_up(
-        self, run_id: str, limits: PipelineLimits | None, by: str
+        self, run_id: str, limits: PipelineLimits | None, by: str, *, again: bool
     ) -> tuple[PipelineRun, list[Transition]]:
         """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
 
@@ -244,7 +245,7 @@ class Pipeline(Asked[PipelineResult]):
                 run.ctx.limits = limits
             return run
 
-        run, records = await self._take_up(run_id, by, restore)
+        run, records = await self._take_up(run_id, by, restore, again=again)
         return run, self._path(run_id, records)
 
     async def _told(self, run_id: str) -> PipelineResult:

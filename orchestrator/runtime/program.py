@@ -1,19 +1,30 @@
-"""A program that is given bytes on its standard input and answers on its standard output, and that ends when told to.
+"""Programs that are given bytes on their standard input and answer on their standard output, and their record.
 
-Started without a shell, as the leader of a group of its own: with it goes all that it started.
+`start_program` is the one way in which a machine starts a program: without a shell, marked, as the leader of a session
+of its own. `run_program` runs one to its end. What it starts inside a run is recorded in the journal of that run:
+
+    program        {mark, call, name, host}     before it is started
+    program_ended  {mark}                       after its end
+
+A program without the second record may have outlived its owner. Before the run is resumed it is ended by its mark (see
+`surviving_program`), or a person is asked where it was started on another host (see `recovery`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.errors import RunError
+from orchestrator.kernel.run import Run
+from orchestrator.runtime.surviving_program import host_name, variable
+from orchestrator.runtime.underway import here
 
 _TAIL = 500
 """Characters of standard error that a failure quotes."""
@@ -43,38 +54,75 @@ class Ended(NamedTuple):
         return f"was ended by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
 
 
+async def start_program(
+    argv: Sequence[str], mark: str, environment: Mapping[str, str], **options: Any
+) -> asyncio.subprocess.Process:
+    """Start a program that carries a mark, in a session of its own. Raises OSError where it cannot be started.
+
+    `environment` is all that it finds beside the mark; `options` are those of `asyncio.create_subprocess_exec`.
+    """
+    found = {**environment, **variable(mark)} if mark else dict(environment)
+    return await asyncio.create_subprocess_exec(*argv, env=found, start_new_session=True, **options)
+
+
 async def run_program(
     argv: Sequence[str],
     given: bytes,
     *,
+    call: str = "",
     seconds: float | None = None,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run a program to its end, which is when it and all that holds its output are gone.
 
-    `seconds` is how long it may take, `environment` is added to that of this process. Raises OSError where it cannot be
-    started, TimeoutError where it took longer, TooMuchSaid. Whatever keeps it from its end, it is killed with all that
-    it started.
+    `call` is the key of the work that it does for the current run, `seconds` is how long it may take, `environment` is
+    added to that of this process. Raises OSError where it cannot be started, TimeoutError where it took longer,
+    TooMuchSaid, and JournalError where it cannot be recorded. Whatever keeps it from its end, it is killed with all
+    that it started.
     """
     pipe = asyncio.subprocess.PIPE
-    running = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-        start_new_session=True,
-        cwd=folder,
-        env=None if environment is None else {**os.environ, **environment},
-    )
+    async with _recorded(argv[0], call) as mark:
+        running = await start_program(
+            argv,
+            mark,
+            {**os.environ, **(environment or {})},
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            cwd=folder,
+        )
+        try:
+            async with asyncio.timeout(seconds):
+                out, err = await _talk(running, given)
+                await running.wait()
+        except BaseException:
+            await _killed(running)
+            raise
+        return Ended(running.returncode or 0, out, err)
+
+
+@asynccontextmanager
+async def _recorded(name: str, call: str) -> AsyncIterator[str]:
+    """Record a program of the current run before the block and its end after it; yield the program's mark."""
+    current, mark = here(), secrets.token_hex(16)
+    if current is None:
+        yield mark
+        return
+    begun = {"mark": mark, "call": call, "name": Path(name).name, "host": host_name()}
     try:
-        async with asyncio.timeout(seconds):
-            out, err = await _talk(running, given)
-            await running.wait()
-    except BaseException:
-        await _killed(running)
-        raise
-    return Ended(running.returncode or 0, out, err)
+        # A synchronous stage may have an event loop of its own, in its thread; the run is written from one only.
+        await current.on_loop(_record(current.run, begun))
+        yield mark
+    finally:
+        current.on_loop_soon(current.run.note, "program_ended", {"mark": mark})
+    # What is raised is not held up by this: the record is then durable with the next one.
+    await current.on_loop(current.run.settle())
+
+
+async def _record(run: Run[Any, Any], begun: Mapping[str, Any]) -> None:
+    run.note("program", begun)
+    await run.settle()
 
 
 async def _talk(running: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:

@@ -136,12 +136,16 @@ class RalphOrchestrator(Carrier[RalphResult]):
         """Run from code without an event loop; options as for `run_async`. Raises ConfigError inside a running loop."""
         return outside_loop("run_sync", "ralph.run_async", lambda: self.run_async(request, **options))
 
-    async def resume(self, run_id: str, *, limits: RalphLimits | None = None, by: str = "") -> RalphResult:
+    async def resume(
+        self, run_id: str, *, limits: RalphLimits | None = None, by: str = "", again: bool = False
+    ) -> RalphResult:
         """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
 
-        An agent that had answered is not called again; one that was cut short is, with the same key. `limits` replace
-        those it was started with. Raises RunUnknown, Held while another process has it, OtherGraph, Corrupt, Suspended
-        for a run that failed to get on too often, and SessionFileError where its session cannot be read.
+        An agent that had answered is not called again; one that was cut short is, with the same key, after its program
+        was ended where that still ran. Where that cannot be known, because it was started on another host, it takes
+        `again=True`: a person looked. `limits` replace those it was started with. Raises RunUnknown, Held while another
+        process has it, OtherGraph, Corrupt, Suspended for a run that failed to get on too often or waits for `again`,
+        and SessionFileError where its session cannot be read.
         """
         arguments.check_run(limits=limits, kind=RalphLimits)
         live = self._live.find(run_id)
@@ -151,7 +155,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
             return await self._told(run_id)
         try:
             with self._live.taking(run_id):
-                run, path = await self._taken_up(run_id, limits, by)
+                run, path = await self._taken_up(run_id, limits, by, again=again)
         except EndedMeanwhile:
             return await self._told(run_id)
         return await self._alone(run, SessionDirectory(Path(run.ctx.session_path)), path)
@@ -274,7 +278,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
         )
 
     async def _taken_up(
-        self, run_id: str, limits: RalphLimits | None, by: str
+        self, run_id: str, limits: RalphLimits | None, by: str, *, again: bool
     ) -> tuple[RalphRun, list[Transition]]:
         """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
 
@@ -288,7 +292,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
                 run.ctx.limits = limits
             return run
 
-        run, records = await self._take_up(run_id, by, restore)
+        run, records = await self._take_up(run_id, by, restore, again=again)
         return run, self._path(run_id, records)
 
     async def _told(self, run_id: str) -> RalphResult:

@@ -60,6 +60,7 @@ class CommandAgent:
             ended = await run_program(
                 self.argv,
                 given,
+                call=request.key,
                 seconds=self._timeout,
                 folder=self._folder,
                 environment=self._environment,

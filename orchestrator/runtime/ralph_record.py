@@ -11,6 +11,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.ralph.contract import OrchestratorOutput, OrchestratorStatus
 from orchestrator.machines.ralph.model import RalphContext, State
+from orchestrator.runtime import program_recovery
 from orchestrator.runtime.standing import place
 from orchestrator_callbacks.ralph.deps import RalphDeps, RalphRun
 
@@ -60,11 +61,19 @@ _NEXT: Mapping[State, str] = {
 }
 
 
+_LETS_GO_ON: Mapping[str, str] = {
+    "questions": "answer its questions",
+    "paused": "resume",
+    program_recovery.REASON: "end its programs on other hosts, then resume with --again",
+}
+"""Why a run is parked -> what a person does about that."""
+
+
 def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
     """Return how a stored run stands, in the words of the seed's contract (systems 6.3)."""
     state = State(stored.state) if stored.state in set(State) else State.INITIALIZING
     ended, parked = stored.ended, stored.parked
-    waits = parked is not None and parked.get("reason") in {"questions", "paused"}
+    waits = parked is not None and parked.get("reason") in _LETS_GO_ON
     how = OrchestratorStatus.IN_PROGRESS
     if ended is not None:
         done = ended.get("outcome") == "completed"
@@ -73,7 +82,7 @@ def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
         how = OrchestratorStatus.BLOCKED
     following = "" if ended is not None else _NEXT[state].format(task=ctx.current_task_id or "the next task")
     if waits and parked is not None:
-        following = "answer its questions" if parked["reason"] == "questions" else "resume"
+        following = _LETS_GO_ON[parked["reason"]]
     failed = () if stored.failure is None else (str(stored.failure["message"]),)
     counted = f"{ctx.qualified} of {ctx.iteration} executions qualified, {ctx.reworks} reworked"
     return OrchestratorOutput(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.errors import Corrupt, OtherGraph, RunError, Suspended, TooNew
 from orchestrator.journal.context import ContextCodec
@@ -14,6 +14,7 @@ from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go
 from orchestrator.kernel.record import Transition
+from orchestrator.runtime import program_recovery
 from orchestrator.runtime.outlook import expiry, plan, unattended
 
 MOST_CLAIMS = 5
@@ -57,6 +58,16 @@ class OpenRun:
     """Whose it is, where it was left to workers for somebody."""
 
 
+class Claimed(NamedTuple):
+    """A run that was taken over, where it stands."""
+
+    stored: StoredRun
+    records: list[Record]
+    lease: Lease
+    ended: Sequence[str]
+    """Names of the programs of its last owner that still ran and were ended."""
+
+
 class EndedMeanwhile(RunError):
     """Somebody else brought the run to its end between the look at it and the claim: there is nothing to resume."""
 
@@ -86,14 +97,20 @@ class Recovery:
         records = await self._journal.load(run_id)
         return StoredRun.of(run_id, records), records
 
-    async def claim(self, run_id: str) -> tuple[StoredRun, list[Record], Lease]:
+    async def claim(self, run_id: str, *, again: bool = False) -> Claimed:
         """Take a run over, migrated where it has to be, and return where it stands.
 
-        Raises Held while another owner lives, OtherGraph for another version of the graph without a migration, and
-        Suspended for poison, EndedMeanwhile; the run is given back then.
+        Programs that its last owner left running are ended; `again` says that a person has looked after those that
+        cannot be. Raises Held while another owner lives, OtherGraph for another version of the graph without a
+        migration, Suspended for poison, ProgramsUnknown, EndedMeanwhile; the run is given back then.
         """
         await self._refuse_other(await self._journal.head(run_id))
         stored, records = await self.read(run_id)  # first: what cannot be read is left as it is
+        if not again and (why := program_recovery.question(stored)):
+            # Asked before, and not claimed for nothing: that would count as a try.
+            if not program_recovery.is_answered(stored, await stored.unread(self._journal)):
+                raise program_recovery.ProgramsUnknown(run_id, why)
+            again = True
         lease = await self._journal.claim(run_id, self._owner)
         try:
             if lease.seq != records[-1].seq:  # somebody got further with it meanwhile
@@ -101,9 +118,10 @@ class Recovery:
             if stored.ended is not None:
                 raise EndedMeanwhile(run_id)  # noqa: TRY301 - the lease is given back below
             await self._refuse_poison(stored, lease)
+            ended = await self._end_programs(stored, lease, again=again)
             if stored.fingerprint != self._graph.fingerprint:
                 stored = await self._migrate(stored, lease)
-            return stored, records, lease
+            return Claimed(stored, records, lease, ended)
         except BaseException:
             await let_go(self._journal, lease)
             raise
@@ -169,6 +187,19 @@ class Recovery:
             f"poison: taken up {head.stuck_claims} times without a step; look at what it does in "
             f"{stored.state or 'its initial state'}, then resume it once more",
         )
+
+    async def _end_programs(self, stored: StoredRun, lease: Lease, *, again: bool) -> Sequence[str]:
+        """End what is left of a run's programs; park the run where only a person knows whether they have ended."""
+        if not stored.programs:
+            return ()
+        ended, why = await program_recovery.end_programs(stored)
+        if why and not again:
+            unread = await stored.unread(self._journal)
+            if not program_recovery.is_answered(stored, unread):
+                body = program_recovery.parked_body(stored, why, unread, self._now())
+                await self._append(lease, Draft("parked", body))
+                raise program_recovery.ProgramsUnknown(stored.run_id, why, parked=True)
+        return ended
 
     async def _migrate(self, stored: StoredRun, lease: Lease) -> StoredRun:
         """Let a migration change what is stored, and journal the whole of it."""

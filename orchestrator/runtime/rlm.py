@@ -191,7 +191,7 @@ class Rlm(Carrier[RlmResult]):
                 rlm_record.refuse_unknown(self._restored(stored), tools)
         try:
             with self._live.taking(run_id):
-                run, path = await self._taken_up(run_id, limits, by)
+                run, path = await self._taken_up(run_id, limits, by, again=again)
         except EndedMeanwhile:
             return await self._told(run_id)
         return await self._carried(run, path, park=self.parks)
@@ -315,7 +315,7 @@ class Rlm(Carrier[RlmResult]):
         return rlm_record.restored(stored, self._machine, self._deps(Purse(RlmLimits())), self._codec)
 
     async def _taken_up(
-        self, run_id: str, limits: RlmLimits | None, by: str
+        self, run_id: str, limits: RlmLimits | None, by: str, *, again: bool
     ) -> tuple[ModeRun, list[Transition]]:
         async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> ModeRun:
             run = self._restored(stored)
@@ -327,7 +327,7 @@ class Rlm(Carrier[RlmResult]):
             run.deps.purse = Purse(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
             return run
 
-        run, records = await self._take_up(run_id, by, restore)
+        run, records = await self._take_up(run_id, by, restore, again=again)
         return run, self._path(run_id, records)
 
     async def _told(self, run_id: str) -> RlmResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self
@@ -65,6 +66,26 @@ class UnderWay:
         """Whoever drives this run gives up on it: it will be resumed from where it stands."""
         cancels = self._task.cancelling() if self._task else 0
         return self.run.interruption is None and cancels > self._cancels
+
+    async def on_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work in the event loop that drives this run, from whichever loop this is called in."""
+        loop = self._loop
+        if loop is None or loop is asyncio.get_running_loop():
+            await work
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+    def on_loop_soon(self, work: Callable[..., object], *arguments: object) -> None:
+        """Call a function in that loop: at once where this is it."""
+        loop = self._loop
+        if loop is None or loop is asyncio.get_running_loop():
+            work(*arguments)
+        else:
+            loop.call_soon_threadsafe(work, *arguments)
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        return self._task.get_loop() if self._task else None
 
     def account(self) -> Account:
         """Return the account of this run, opened with the first call of an agent."""

@@ -9,7 +9,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 
 from orchestrator import CheckpointManager, OrchestrationState, OrchestrationStateMachine
 from orchestrator.cli.trust.signature import signed
+from orchestrator.runtime.underway import here
 from tests.cli.test_stop import until
 from tests.ending import rest
 
@@ -540,3 +543,71 @@ def test_the_example_writes_the_same_each_time(cli: Cli, folder: Path) -> None:
 
 def run_ids(cli: Cli) -> list[str]:
     return [json.loads(line)["run_id"] for line in cli("runs", "list", "--json").out.splitlines()]
+
+
+SERVES = """
+import asyncio
+
+import stages
+from orchestrator import LocalEngine, Pipeline, SqliteJournal
+
+
+async def serve():
+    async with SqliteJournal(".orchestrator/journal.db") as journal:
+        pipeline = Pipeline(stages.plan, stages.valid, stages.work, stages.good, journal=journal, observers=())
+        async with LocalEngine(pipeline, recover="resume", rescan=0.1):
+            print("up", flush=True)
+            await asyncio.Event().wait()
+
+
+asyncio.run(serve())
+"""
+
+
+def wait_for(ready: Callable[[], bool]) -> None:
+    """Wait for a condition in another process."""
+    until = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_person_answers_the_question_about_programs_for_an_engine_that_serves_the_run(
+    cli: Cli, spec: Callable[..., str], folder: Path
+) -> None:
+    from orchestrator import Pipeline, SqliteJournal
+
+    spec()
+    (folder / ".orchestrator").mkdir()
+
+    async def leave() -> None:
+        async with SqliteJournal(folder / ".orchestrator" / "journal.db") as journal:
+            began = asyncio.Event()
+
+            async def planner(_: Any) -> None:
+                current = here()
+                assert current is not None
+                current.run.note("program", {"mark": "m", "call": "c", "name": "coder", "host": "build-7"})
+                await current.run.settle()
+                began.set()
+                await asyncio.Event().wait()
+
+            pipeline = Pipeline(planner, *[lambda _: None] * 3, journal=journal, observers=())
+            running = asyncio.create_task(pipeline.run("a page", run_id="r1"))
+            await began.wait()
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    asyncio.run(leave())
+    engine = subprocess.Popen([sys.executable, "-c", SERVES], cwd=folder, stdout=subprocess.PIPE, text=True)
+    try:
+        assert engine.stdout is not None
+        assert engine.stdout.readline() == "up\n"
+        wait_for(lambda: "parked (unknown_effect)" in cli("runs", "show", "r1").out)
+        done = cli("pipeline", "resume", "r1", "--again", "--by", "Ada")
+        assert (done.code, "posted: resume for run r1 by Ada" in done.out) == (0, True), done
+        wait_for(lambda: "ended: completed" in cli("runs", "show", "r1").out)
+    finally:
+        engine.kill()
+        engine.communicate()

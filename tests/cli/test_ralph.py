@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.examples.ralph import AGENTS, REQUEST
+from orchestrator.runtime import surviving_program
 from tests.cli.test_terminal import Terminal
 
 Cli = Callable[..., Any]
@@ -174,11 +175,44 @@ def test_a_run_that_is_killed_while_an_agent_works_goes_on_to_the_same_end(
     agent = int((folder / f"hang-{role}").read_text())  # returns when the agent is there
     running.send_signal(signal.SIGKILL)
     running.wait()
-    os.kill(agent, signal.SIGKILL)  # nobody is left who could
+    if not surviving_program.can_find():
+        os.kill(agent, signal.SIGKILL)
     done = cli("ralph", "resume", session(folder).name, "--answers", "answers.json")
     assert done.code == 0, done.err
     assert walked(folder) == PATH
     assert end_of(folder) == whole
+
+
+def test_a_program_on_another_host_is_a_question_and_nothing_is_repeated_before_the_answer(
+    folder: Path, start: Start, cli: Cli, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents(folder)
+    (folder / "answers.json").write_text('{"*": "two"}')
+    os.mkfifo(folder / "hang-executor")
+    running = start("ralph", "run", REQUEST, "--answers", "answers.json")
+    agent = int((folder / "hang-executor").read_text())
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    here, name = surviving_program.host_name(), session(folder).name
+    monkeypatch.setattr(surviving_program, "host_name", lambda: "elsewhere")
+    before = len(walked(folder))
+    for said in ("    parked in Executing: unknown_effect\n", ""):
+        refused = cli("ralph", "resume", name, "--answers", "answers.json")
+        assert (refused.code, refused.out) == (2, said)
+        assert f"was started on host {here!r} and may still run there" in refused.err
+        assert "resume with again=True (`--again`)" in refused.err
+    assert len(walked(folder)) == before
+    assert "parked (unknown_effect)" in cli("runs", "show", name).out
+    assert f"orchestrator ralph resume {name} --again" in cli("runs", "show", name).out
+    status = json.loads(cli("ralph", "status", "--json").out)
+    assert (status["status"], status["next_action"]) == (
+        "blocked",
+        "end its programs on other hosts, then resume with --again",
+    )
+    os.kill(agent, signal.SIGKILL)  # a person looks there and ends it
+    done = cli("ralph", "resume", name, "--answers", "answers.json", "--again")
+    assert done.code == 0, done.err
+    assert (walked(folder), end_of(folder)) == (PATH, whole)
 
 
 # ---- people ----

@@ -13,6 +13,7 @@ import pytest
 from orchestrator.repl import Sandbox, WorkerRepl
 from orchestrator.repl.folder import _SWEPT
 from tests.repl.conftest import Opener
+from tests.runtime.stage import until
 
 KILLED = """
 import asyncio, os, signal
@@ -25,6 +26,34 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+BUSY = """
+import asyncio
+from orchestrator.repl import WorkerRepl
+
+async def main():
+    repl = WorkerRepl()
+    await repl.run("1")
+    print(repl._worker._pid, flush=True)
+    await repl.run("while True: pass")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+async def test_a_worker_that_is_busy_ends_with_the_program_that_started_it() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", BUSY, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    assert killed.stdout is not None
+    worker = Path("/proc", (await killed.stdout.readline()).decode().strip())
+    assert worker.exists()
+    killed.kill()
+    await killed.wait()
+    await until(lambda: not worker.exists() or ") Z" in (worker / "stat").read_text())
 
 
 async def test_folders_of_programs_that_were_killed_are_taken_away_and_no_others(

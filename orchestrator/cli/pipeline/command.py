@@ -66,7 +66,7 @@ class CommandStage:
 
     async def __call__(self, request: StageRequest) -> Any:
         """Let the program work on a request. Raises StageFailed, and OSError where it cannot be started."""
-        code, out, err = await self._run(json.dumps(plain(request)).encode())
+        code, out, err = await self._run(request)
         judged = self.stage in (State.VALIDATING, State.JUDGING)
         if code not in ((0, 1) if judged else (0,)):
             raise self._failed(f"ended with exit code {code}", err)
@@ -117,9 +117,10 @@ class CommandStage:
             raise self._failed("ended with exit code 1 and printed nothing", err)
         return text
 
-    async def _run(self, request: bytes) -> tuple[int, bytes, bytes]:
+    async def _run(self, request: StageRequest) -> tuple[int, bytes, bytes]:
+        given = json.dumps(plain(request)).encode()
         try:
-            return await run_program(self.argv, request, seconds=self._timeout)
+            return await run_program(self.argv, given, call=request.key, seconds=self._timeout)
         except TimeoutError:
             raise self._failed(f"took longer than {self._timeout:g} s", b"") from None
         except TooMuchSaid as error:

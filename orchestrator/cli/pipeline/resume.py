@@ -31,11 +31,15 @@ class Wanted(resumed.Wanted):
 
 def resume_run(wanted: Wanted) -> int:
     """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
-    head, created, limits = at_journal(wanted.journal, lambda store: found(store, wanted.run, PIPELINE.name))
+    head, created, limits, waits = at_journal(
+        wanted.journal, lambda store: found(store, wanted.run, PIPELINE.name)
+    )
     changes = params_from(wanted.limits)
     view = View(run_id=head.run_id, place=journal_file(wanted.journal), **wanted.shown())
     if head.owner is not None:
         return wanted.left_to_owner(head, changed=wanted.spec is not None)
+    if waits and wanted.again and not (wanted.limits or wanted.spec):
+        return wanted.posted(head)
     launch = created.get("launch") or {}
     refuse_untrusted_run(launch, f"run {head.run_id}", journal_file(wanted.journal))
     spec = _spec(head.run_id, launch, wanted.spec)

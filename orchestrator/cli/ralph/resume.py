@@ -31,6 +31,7 @@ class Wanted:
     agents: Path | None = None
     answers: Path | None = None
     limits: tuple[str, ...] = ()
+    again: bool = False
     by: str | None = None
     log: Path | None = None
     json: bool = False
@@ -60,7 +61,11 @@ def resume_run(wanted: Wanted) -> int:
         log=None if wanted.log is None else wanted.log.absolute(),
         json=wanted.json,
     )
-    options: dict[str, Any] = {"limits": limits if changes else None, "by": who(wanted.by)}
+    options: dict[str, Any] = {
+        "limits": limits if changes else None,
+        "by": who(wanted.by),
+        "again": wanted.again,
+    }
     with at_home(launch.get("cwd")):
         staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=launch)
         return conducted(view, staff, lambda ralph: ralph.resume(run_id, **options))

@@ -29,7 +29,7 @@ class Wanted(resumed.Wanted):
 
 def resume_run(wanted: Wanted) -> int:
     """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
-    head, created, stored = at_journal(wanted.journal, lambda store: found(store, wanted.run, *GRAPHS))
+    head, created, stored, _ = at_journal(wanted.journal, lambda store: found(store, wanted.run, *GRAPHS))
     view = View(run_id=head.run_id, **wanted.shown())
     if head.owner is not None:
         return wanted.left_to_owner(head, changed=bool(wanted.model))

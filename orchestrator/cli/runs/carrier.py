@@ -17,6 +17,7 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
+from orchestrator.runtime import program_recovery
 from orchestrator.runtime.inbox import DECISIONS
 from orchestrator.runtime.orchestration.checkpoint import GRAPH as CHECKPOINT
 from orchestrator.runtime.outlook import paused
@@ -40,7 +41,8 @@ def lets_go_on(kind: str, stored: StoredRun) -> bool:
 def resumption(store: Store, stored: StoredRun) -> str:
     """Return the command that goes on with a run, with what has to be filled in where another program began it."""
     if (group := GROUPS.get(str(stored.created.get("graph")))) is not None:
-        return store.command("resume", stored.run_id, group=group)
+        again = ("--again",) if program_recovery.question(stored) else ()
+        return store.command("resume", stored.run_id, *again, group=group)
     if stored.created.get("graph") == APPROVAL.name:
         return of_project(store)
     model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")

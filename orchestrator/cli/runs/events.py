@@ -181,6 +181,10 @@ def _stage(body: Body) -> str:
     return f"{body.get('state')} {came}, {int(body.get('tokens') or 0):,} tokens"
 
 
+def _program(body: Body) -> str:
+    return f"{body.get('name')} on {body.get('host')}, call {body.get('call') or '-'}"
+
+
 def _asked(body: Body) -> str:
     expires = f", expires {moment(float(body['expires_at']))}" if body.get("expires_at") else ""
     return f"{body.get('key')} {body.get('tool')}: {body.get('why')}, digest {str(body.get('digest'))[:12]}{expires}"
@@ -215,6 +219,7 @@ _ABOUT: Mapping[str, Callable[[Body], str]] = {
     "answer": _answer,
     "intent": _intent,
     "done": _done,
+    "program": _program,
     "stage": _stage,
     "asked": _asked,
     "approval": _decision,

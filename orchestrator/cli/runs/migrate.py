@@ -141,7 +141,8 @@ async def _migrated(store: Store, one: Flight, change: Callable[[StoredRun], Sto
     ways = [Migration(one.fingerprint, change)]
     recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "runs migrate", ways)
     try:
-        _, records, lease = await recovery.claim(one.head.run_id)
+        # Nothing is repeated by this, so nobody is asked here about programs on other hosts: the resume asks.
+        _, records, lease, _ = await recovery.claim(one.head.run_id, again=True)
     except (ConfigError, RunError) as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - whatever the function raises is said of that run

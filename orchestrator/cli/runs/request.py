@@ -27,6 +27,7 @@ from orchestrator.cli.who import known_who
 from orchestrator.engines.roster import Seen
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
+from orchestrator.runtime import program_recovery
 from orchestrator.runtime.answer import OpenQuestions, post_answer
 from orchestrator.runtime.control import edit_fault
 from orchestrator_guards import Refusal
@@ -121,12 +122,19 @@ async def _posted(store: Store, wanted: Wanted, found: Standing, by: str) -> tup
         raise ConfigError(_ended(found))
     if kind == "pause" and found.head.status == "parked" and found.head.reason == "paused":
         raise ConfigError(f"run {run_id} is paused already: nothing was posted")
-    if (before := next((one for one in found.unread if one.kind == kind), None)) is not None:
+    alike = (one for one in found.unread if one.kind == kind and _counts(one, found))
+    if (before := next(alike, None)) is not None:
         return before, True
     body = {"why": wanted.why} if wanted.why else {}
     request = Posted(uuid4().hex, kind, body, by, time.time())
     await store.journal.post(run_id, request)
     return request, False
+
+
+def _counts(one: Posted, found: Standing) -> bool:
+    """Return whether a request counts: about programs only one that came after the question does."""
+    asks = one.kind == "resume" and bool(program_recovery.question(found.story))
+    return not asks or program_recovery.is_answered(found.story, [one])
 
 
 async def _answered(store: Store, wanted: Wanted, found: Standing, by: str) -> tuple[Posted, bool]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from orchestrator.runtime.program import last_words, run_program
 
 SECONDS = 60.0
 """How long the tests may take."""
@@ -43,7 +44,7 @@ async def judge(request: Any) -> dict[str, Any]:
             [f"import unittest\n\nimport {module}\n\n\nclass Examples(unittest.TestCase):", *tests]
         )
         (place / f"test_{module}.py").write_text(text, encoding="utf-8")
-        found = await _run(place, f"test_{module}")
+        found = await _run(place, f"test_{module}", request.key)
     wrong = found["wrong"]
     if found["run"] != len(cases):  # the module cannot be imported
         return {"score": 0, "comments": "\n".join(f"failed: {module}: {said}" for said in wrong.values())}
@@ -61,28 +62,13 @@ def _test(module: str, name: str, number: int, example: dict[str, Any]) -> str:
     return f"    def test_{name}_{number}(self):\n        self.assertEqual({call}, {example['gives']!r})\n"
 
 
-async def _run(place: Path, tests: str) -> dict[str, Any]:
+async def _run(place: Path, tests: str, key: str) -> dict[str, Any]:
     """Run the tests and return how many there were, and name -> last line of what went wrong. Raises RuntimeError."""
-    running = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        _RUN,
-        tests,
-        cwd=place,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    ended = await run_program(
+        [sys.executable, "-c", _RUN, tests], b"", call=key, seconds=SECONDS, folder=place
     )
     try:
-        async with asyncio.timeout(SECONDS):
-            out, err = await running.communicate()
-    finally:
-        if running.returncode is None:
-            running.kill()
-            await running.wait()
-    try:
-        found: dict[str, Any] = json.loads(out)
+        found: dict[str, Any] = json.loads(ended.out)
     except ValueError:
-        raise RuntimeError(
-            f"the tests could not be run: {err.decode(errors='replace').strip()[-500:]}"
-        ) from None
+        raise RuntimeError(f"the tests could not be run: {last_words(ended.err)}") from None
     return found

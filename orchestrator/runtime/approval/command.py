@@ -3,7 +3,8 @@
 The program is looked up on the PATH and never taken from the project itself. Nothing of the caller's environment is
 handed on but what programs need to find each other and to speak a language: keys stay here. When the time is up the
 whole group is asked to end, and then ended. A program that leaves its group on purpose is beyond that: what is approved
-is a program of the person's own machine. What we leave running when we are killed is found by its mark (`orphan`).
+is a program of the person's own machine. A command that outlives this process is found by its mark
+(`surviving_program`).
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from pathlib import Path
 
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.rules import starts_others
+from orchestrator.runtime import surviving_program
 from orchestrator.runtime.approval.look import fault_of
-from orchestrator.runtime.approval.orphan import MARK
+from orchestrator.runtime.program import start_program
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """Variables that a command finds."""
 OUTPUT_BYTES = 65_536
 """Of what a command says, the last that many are kept."""
-GRACE = 5.0
+GRACE = surviving_program.GRACE
 """Seconds between asking and ending."""
 _LINGERING = 1.0
 """Seconds that what a command started may hold its output open after it ended."""
@@ -83,7 +85,7 @@ async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = 
     # A pipe of our own: with one of asyncio's, waiting for the program means waiting for all that it left behind.
     reading, writing = os.pipe()
     try:
-        process = await _started(argv, executable, root, writing, {MARK: mark} if mark else {})
+        process = await _started(argv, executable, root, writing, mark)
     except BaseException:
         os.close(reading)
         raise
@@ -102,18 +104,18 @@ async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = 
 
 
 async def _started(
-    argv: tuple[str, ...], executable: str, root: Path, writing: int, marked: Mapping[str, str]
+    argv: tuple[str, ...], executable: str, root: Path, writing: int, mark: str
 ) -> asyncio.subprocess.Process:
     try:
-        return await asyncio.create_subprocess_exec(
-            *argv,
+        return await start_program(
+            argv,
+            mark,
+            environment(),
             executable=executable,
             cwd=root,
-            env={**environment(), **marked},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writing,
             stderr=writing,
-            start_new_session=True,
         )
     except OSError as error:
         if error.errno in _NOT_NOW:

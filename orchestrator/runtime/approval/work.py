@@ -30,7 +30,8 @@ from orchestrator.machines.approval.drift import DriftReport
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, Step, StepKind
 from orchestrator.ports import Clock, SystemClock
-from orchestrator.runtime.approval import command, orphan
+from orchestrator.runtime import surviving_program
+from orchestrator.runtime.approval import command
 from orchestrator.runtime.approval.ground import Ground, changed
 from orchestrator.runtime.approval.look import encoded, fault_of, fingerprint
 from orchestrator.runtime.approval.retrying import RETRIES
@@ -286,14 +287,14 @@ class StepWork:
     # ---- back ----
 
     def _mark(self, key: str) -> str:
-        return orphan.mark_of(self._ground.root, self._lease.run_id, key)
+        return surviving_program.mark_of(str(self._ground.root), self._lease.run_id, key)
 
     async def _undone_alone(self, labels: set[str]) -> Undone:
         """Undo steps, once nothing of ours that an owner before us left running can write any more."""
         if self._cut_short:
             steps = {self._mark(key): step for step, key in self._cut_short.items()}
-            found = await asyncio.to_thread(orphan.end, steps, command.GRACE)
-            self.ended = tuple(step for mark, step in steps.items() if mark in found)
+            found = await asyncio.to_thread(surviving_program.end, steps)
+            self.ended = tuple(step for mark, step in steps.items() if mark in found.marks)
             self._cut_short.clear()
         return await self._undone(labels)
 

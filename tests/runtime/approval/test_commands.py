@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.approval.fault import Faulted
-from orchestrator.runtime.approval import command, orphan
+from orchestrator.runtime import surviving_program
+from orchestrator.runtime.approval import command
 from orchestrator.runtime.approval.step_log import StepLog
 from orchestrator.runtime.approval.work import standing
+from orchestrator.runtime.surviving_program import Ended
 from tests.runtime.approval.work_stage import Crash, Stage, project, refused
 
 
@@ -49,7 +51,7 @@ async def test_a_command_runs_in_the_project_with_few_variables_and_in_a_group_o
     report = await work.perform(stage.plan.steps[0])
     where, variables, leads, heard = json.loads(report.output)
     assert (where, leads, heard, report.exit_code) == (str(root.resolve()), True, "", 0)
-    assert set(variables) <= {*command.KEPT, "LC_CTYPE", orphan.MARK}
+    assert set(variables) <= {*command.KEPT, "LC_CTYPE", surviving_program.MARK}
     records = json.dumps(await stage.bodies())
     assert "sk-secret" not in records
     assert [kind for kind, _ in await stage.bodies()] == ["intent", "done", "done"]
@@ -228,22 +230,22 @@ async def test_what_was_left_running_is_ended_by_its_mark_also_where_it_will_not
     root: Path,
 ) -> None:
     stays = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-    marks = [orphan.mark_of(root, "run", f"command-{number}") for number in range(2)]
+    marks = [surviving_program.mark_of(str(root), "run", f"command-{number}") for number in range(2)]
     left = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", stays, env={orphan.MARK: mark}, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", stays, env={surviving_program.MARK: mark}, stdout=asyncio.subprocess.PIPE
         )
         for mark in marks
     ]
     for each in left:
         assert each.stdout is not None
         await each.stdout.readline()
-    assert await asyncio.to_thread(orphan.end, marks[:1], 0.05) == {marks[0]}
+    assert await asyncio.to_thread(surviving_program.end, marks[:1], 0.05) == Ended(frozenset(marks[:1]), ())
     assert await left[0].wait() == -signal.SIGKILL
     assert left[1].returncode is None
     left[1].kill()
     await left[1].wait()
-    assert orphan.end(marks, 0.05) == frozenset()
+    assert surviving_program.end(marks, 0.05) == Ended(frozenset(), ())
 
 
 def test_a_command_that_was_cut_short_is_in_doubt_and_does_not_run_once_its_plan_is_taken_back() -> None:
