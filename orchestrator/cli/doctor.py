@@ -15,7 +15,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
-from orchestrator.cli.runs.standing import head_reason
+from orchestrator.cli.runs.standing import head_reason, holder
 from orchestrator.cli.runs.store import Store, existing, head_json
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError, RunError
@@ -168,7 +168,7 @@ def _open(health: Health | ServerHealth, store: Store) -> Iterator[str]:
             head.graph,
             head.status,
             head_reason(head),
-            head.owner or "-",
+            holder(head) or "-",
             f"{roughly(now - head.updated_at)} ago",
         )
         for head in found

@@ -87,6 +87,9 @@ class RunHead:
     conversation_id: str | None = None
     stuck_claims: int = 0
     """How often the run was claimed since it last appended anything but claims: N of them is poison."""
+    lease_expires_in: float | None = None
+    """Seconds until another process can claim the run, where its owner has missed heartbeats; None where it has not,
+    or the store does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ class Keeper(Protocol):
         """Make the run's drafts durable, and its context as it is."""
         ...
 
+    async def confirm_lease(self, run: Run[Any, Any]) -> None:
+        """Raise Fenced where the run has another owner by now."""
+        ...
+
     async def wait(
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
     ) -> None:
@@ -256,6 +260,8 @@ class Run(Generic[Ctx, Deps]):
     """What the journal has of `ctx`; the codec's own."""
     unsent: list[Fact] = field(default_factory=list, init=False)
     """Facts that wait for those records."""
+    lease_proved_at: float = field(default=0.0, init=False)
+    """Before this time (monotonic) the store has said that the lease is valid; set by the driver."""
     remark: Remark | None = field(default=None, init=False)
     """What the next transition says of the state it leaves; set by leave_ and before_ hooks, void after it."""
     tell: Callable[[Fact], None] = field(init=False)
@@ -299,6 +305,14 @@ class Run(Generic[Ctx, Deps]):
         """Make durable what was noted. For hooks, before an effect. Raises what the journal raises."""
         if self.keeper is not None:
             await self.keeper.settle(self)
+
+    async def confirm_lease(self) -> None:
+        """Raise Fenced where the run has another owner by now. For hooks, right before an effect.
+
+        The store is asked only if the last append began so long ago that the process may have been frozen since.
+        """
+        if self.keeper is not None:
+            await self.keeper.confirm_lease(self)
 
     async def keep(self) -> None:
         """Make durable what was noted and what changed of `ctx`: done work of a state that has more to do. For hooks.

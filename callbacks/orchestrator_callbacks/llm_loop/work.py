@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from orchestrator.kernel.record import RolledBack
 from orchestrator.kernel.record import ToolCall as ToolCalled
 from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.messages import ToolCall
 from orchestrator.toolresult import ToolResult
 from orchestrator.toolspec import ToolContext
 from orchestrator_callbacks.llm_loop import people
@@ -72,11 +74,19 @@ async def _execute(run: LoopRun) -> None:
         lambda _, position: context(run, position),
         max_concurrent=ctx.limits.max_concurrent_tools,
         done=ctx.results,
-        before=(lambda call: through(run, "before_tool_execution", call))
-        if "before_tool_execution" in deps.points
-        else None,
+        before=partial(_before, run),
         after=finished,
     )
+
+
+async def _before(run: LoopRun, call: ToolCall) -> ToolCall | ToolResult | None:
+    """Ask the host's hooks about a call, then prove that the run still has its owner: the effect comes next."""
+    changed: ToolCall | ToolResult | None = None
+    if "before_tool_execution" in run.deps.points:
+        changed = await through(run, "before_tool_execution", call)
+    if not isinstance(changed, ToolResult):
+        await run.confirm_lease()
+    return changed
 
 
 async def _recover(run: LoopRun) -> None:
