@@ -6,6 +6,7 @@ No clock, no I/O, no context: what a guard is not given it cannot use.
 from __future__ import annotations
 
 from orchestrator_guards.approval import (
+    DIGEST_VERSION,
     Refusal,
     approval_digest,
     judge_answer,
@@ -88,6 +89,7 @@ from orchestrator_guards.verdict import (
 
 __all__ = [
     "CHANGE_PATIENCE",
+    "DIGEST_VERSION",
     "FAILURE_PHRASES",
     "GATES",
     "GUARD_NAMES",

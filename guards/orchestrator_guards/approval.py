@@ -7,6 +7,8 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
+DIGEST_VERSION: Final = 2
+"""Of `approval_digest`: it changes with what that covers. A question with another version is asked again."""
 LEAST: Final = 8
 """How many characters of a digest are enough to name it."""
 

@@ -31,12 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _status(arguments: Sequence[str]) -> int:
     from orchestrator.cli.exit import Exit
-    from orchestrator.cli.output import complain
+    from orchestrator.cli.output import complain, escape_streams
 
     _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):  # recorded text may hold what the terminal's encoding cannot show
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    escape_streams()
     options = Options()
     try:
         return _carried_out(arguments, options)

@@ -15,6 +15,7 @@ from orchestrator.cli.exit import table
 from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
 from orchestrator.cli.ops_group import group as ops
+from orchestrator.cli.output import say, say_more
 from orchestrator.cli.pipeline_group import group as pipeline
 from orchestrator.cli.ralph_group import group as ralph
 from orchestrator.cli.rlm_group import group as rlm
@@ -77,7 +78,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
         number = version("fsm-orchestrator")
     except PackageNotFoundError:
         number = "(run from source, not installed)"
-    typer.echo(f"orchestrator {number}")
+    say(f"orchestrator {number}")
     raise typer.Exit
 
 
@@ -216,7 +217,7 @@ def graph(name: given.GraphName = "llm_loop", *, format_: given.Format = "mermai
     """Draw a state machine from its table."""
     from orchestrator.cli.graph import draw
 
-    typer.echo(draw(name, format_), nl=False)
+    say_more(draw(name, format_))
 
 
 @app.command()

@@ -270,11 +270,13 @@ Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into
 CallKey = Annotated[
     str | None, typer.Option("--call", metavar="KEY", help="Which call, where several are asked about.")
 ]
+Full = Annotated[bool, typer.Option("--full", help="Show the calls that it asks about whole.")]
 Digest = Annotated[
     str | None,
     typer.Option(
         metavar="DIGEST",
-        help="Of the call you saw, at least 8 characters; for another one nothing is posted.",
+        help="Of the call you saw, at least 8 characters, all if a screen does not show the whole call; for "
+        "another one nothing is posted.",
     ),
 ]
 Arguments = Annotated[

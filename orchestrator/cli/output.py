@@ -1,42 +1,231 @@
-"""The two streams of the command line. Everything printed goes through here, at once and whole."""
+"""The two streams of the command line, and the one door to the terminal behind them.
+
+`escape_streams` puts an `EscapingStream` in the place of both streams for the whole process, so that print, click,
+logging, warnings and tracebacks pass the door as well. Only `Styled` text, made here, keeps its control sequences.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import StrEnum
+from typing import IO, Any, TextIO, cast
+
+from orchestrator.escape import KEPT, escape
+
+_SHOW_CURSOR = b"\x1b[?25h"
+
+
+class Paint(StrEnum):
+    """What a text means, as the terminal's codes."""
+
+    ADDED = "32"
+    REMOVED = "31"
+    PLACE = "36"
+    HEAD = "1"
+    WARNING = "1;31"
+    HIDDEN = "7"
+    FAINT = "2"
+
+
+class Styled(str):
+    """A text that is escaped already and has control sequences of our own in it. Only this module makes one.
+
+    Any operation on it, such as an f-string, returns a plain `str`, whose control sequences are escaped again.
+    """
+
+    __slots__ = ()
+
+
+class _Wrapper(io.TextIOBase):
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the stream behind."""
+        return getattr(self.stream, "encoding", None) or "utf-8"
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """What the stream behind does with characters that its encoding lacks."""
+        return self.stream.errors
+
+    def reconfigure(self, **options: Any) -> None:
+        """Change encoding, errors or buffering of the stream behind."""
+        cast("io.TextIOWrapper", self.stream).reconfigure(**options)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the stream behind."""
+        return self.stream.fileno()
+
+    def isatty(self) -> bool:
+        """Whether the stream behind is a terminal."""
+        return self.stream.isatty()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def flush(self) -> None:
+        """Flush the stream behind."""
+        self.stream.flush()
+
+    def close(self) -> None:
+        """Leave the stream behind open: it is the process's."""
+
+
+class EscapingStream(_Wrapper):
+    """A text stream that escapes all that is written to it, except `Styled` text."""
+
+    @property
+    def buffer(self) -> io.BufferedIOBase:
+        """A stream of bytes for code that wants one; they are escaped as well."""
+        return _Bytes(self)
+
+    def write(self, text: str) -> int:
+        """Write a text. Raises what the stream behind raises."""
+        return self.stream.write(text if isinstance(text, Styled) else escape(text))
+
+
+class _Bytes(io.BufferedIOBase):
+    def __init__(self, stream: EscapingStream) -> None:
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._stream.write(bytes(data).decode("utf-8", "backslashreplace"))
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+class _StyledFile(_Wrapper):
+    def write(self, text: str) -> int:
+        """Write rendered text. Raises what the stream behind raises."""
+        return self.stream.write(Styled(text))
+
+
+def styled_file() -> TextIO:
+    """Return standard output for a console, which must escape the texts that it renders."""
+    return cast("TextIO", _StyledFile(sys.stdout))
+
+
+def log_stream(stream: IO[bytes]) -> IO[bytes] | IO[str]:
+    """Return where log lines go: a file as it is; a terminal gets them escaped."""
+    if not stream.isatty():
+        return stream
+    return cast(
+        "TextIO", EscapingStream(io.TextIOWrapper(cast("io.BufferedWriter", stream), encoding="utf-8"))
+    )
+
+
+def escape_streams() -> None:
+    """Escape everything that is written to standard output and standard error from now on."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, EscapingStream):
+            setattr(sys, name, EscapingStream(stream))
+
+
+# ---- lines ----
 
 
 def say(text: str = "") -> None:
-    """Print a line at once: whoever reads a pipe wants it now. Raises BrokenPipeError when nobody does."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    """Print a line and flush it. Raises BrokenPipeError if the reader has closed the pipe."""
+    _put(sys.stdout, joined(text, "\n"))
 
 
 def say_more(text: str) -> None:
-    """Print a piece of a line at once. Raises as `say`."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Print a piece of a line and flush it. Raises as `say`."""
+    _put(sys.stdout, joined(text))
 
 
 def say_json(data: Any) -> None:
-    """Print data as one line of JSON, in ASCII: recorded text may have halves of characters in it."""
-    say(json.dumps(data))
+    """Print data as one line of JSON."""
+    say(json_text(data))
 
 
 def complain(sentence: str) -> None:
     """Print one sentence on stderr, on one line."""
-    sys.stderr.write(f"orchestrator: {' '.join(sentence.split())}\n")
-    sys.stderr.flush()
+    _put(sys.stderr, joined(f"orchestrator: {' '.join(sentence.split())}\n"))
 
 
-def shown(text: str, most: int = 2_000) -> str:
-    """Return text that cannot drive a terminal: control characters become `?`; cut at `most`."""
-    safe = "".join(one if one.isprintable() or one == "\n" else "?" for one in text.replace("\t", "    "))
+def complain_more(label: str, text: str) -> None:
+    """Print a detail of the previous sentence on stderr, on a separate line."""
+    _put(sys.stderr, joined(f"  {label}: {text}\n"))
+
+
+def _put(stream: TextIO, text: Styled) -> None:
+    stream.write(text)
+    stream.flush()
+
+
+def show_cursor() -> None:
+    """Show the cursor of the terminal again, past the buffer of the stream, which may be in use."""
+    with suppress(OSError, ValueError):  # the terminal may be gone
+        if sys.stdout.isatty():
+            os.write(sys.stdout.fileno(), _SHOW_CURSOR)
+
+
+# ---- texts ----
+
+
+def json_text(data: Any, *, indent: int | None = None) -> str:
+    r"""Return data as JSON in printable ASCII: recorded text may have halves of characters or DEL in it."""
+    return json.dumps(data, indent=indent).replace("\x7f", "\\u007f")
+
+
+def shown(text: str, most: int = 2_000, *, keep: str = KEPT) -> str:
+    """Return a text escaped, tabs as blanks, cut at `most` characters."""
+    safe = escape(text.replace("\t", "    "), keep)
     return safe if len(safe) <= most else f"{safe[:most]}… ({len(safe):,} characters)"
 
 
+def painted(text: str, paint: Paint, *, colour: bool) -> str:
+    """Return a text in its colour, or as it is."""
+    return Styled(f"\x1b[{paint.value}m{joined(text)}\x1b[0m") if colour and text else text
+
+
+def joined(*parts: str) -> Styled:
+    """Return one text of several, each escaped except those that have colours of ours."""
+    return Styled("".join(part if isinstance(part, Styled) else escape(part) for part in parts))
+
+
+def visible(text: str, paint: Paint | None = None, *, colour: bool = False) -> str:
+    """Return one line, tabs as blanks; with `colour`, escapes stand out from the text around them."""
+    if not colour:
+        return shown(text, sys.maxsize, keep="\t")
+    return (
+        painted(joined(*_pieces(text, paint)), paint, colour=True) if paint else joined(*_pieces(text, paint))
+    )
+
+
+def _pieces(text: str, paint: Paint | None) -> Iterator[str]:
+    for one in text.replace("\t", "    "):
+        safe = escape(one, keep="")
+        if safe == one:
+            yield one
+            continue
+        yield (
+            painted(safe, Paint.HIDDEN, colour=True)
+            if paint is None
+            else Styled(f"\x1b[0m{painted(safe, Paint.HIDDEN, colour=True)}\x1b[{paint.value}m")
+        )
+
+
 def is_terminal() -> bool:
-    """Tell whether standard output is a terminal that can move its cursor."""
+    """Whether standard output is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def coloured() -> bool:
+    """Whether standard output takes colour: a terminal, and no NO_COLOR is set (https://no-color.org)."""
+    return is_terminal() and not os.environ.get("NO_COLOR")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import limits_from, prompt_of
-from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, Words, streamed
 from orchestrator.cli.watched import Going, Watched
@@ -149,12 +148,13 @@ def told(result: Result, totals: str | None, *, shown_already: bool = False) -> 
 def logging_to(file: Path | None, level: str = "info") -> Iterator[list[TransitionLog]]:
     """Yield the observer that appends JSON log lines to a file, or nothing."""
     with ExitStack() as stack:
-        yield [] if file is None else [TransitionLog(stack.enter_context(file.open("ab")), level=level)]
+        lines = None if file is None else log_stream(stack.enter_context(file.open("ab")))
+        yield [] if lines is None else [TransitionLog(lines, level=level)]
 
 
 def _print_end(result: Result, totals: str, *, answer: bool) -> None:
     if answer and result.output not in (None, ""):
-        text = result.output if isinstance(result.output, str) else json.dumps(result.output, indent=2)
+        text = result.output if isinstance(result.output, str) else json_text(result.output, indent=2)
         say(f"\n{shown(text, 100_000)}")
     reason = "" if result.reason == "none" else f" ({result.reason})"
     say(f"\noutcome: {result.outcome}{reason}; {totals}")

@@ -38,11 +38,15 @@ def runs_list(
 
 @group.command()
 @spread
-def show(run: given.RunId, *, at: given.Place) -> None:
-    """Show a run: where it stands, what it waits for, its path, where time and tokens went, who decided what."""
+def show(run: given.RunId, *, full: given.Full = False, at: given.Place) -> None:
+    """Show a run: where it stands, what it waits for, its path, where time and tokens went, who decided what.
+
+    A call that it asks about is cut if it does not fit on a screen; the answer then needs the full digest, which
+    --full prints.
+    """
     from orchestrator.cli.runs.show import show_run
 
-    raise typer.Exit(show_run(run, **vars(at)))
+    raise typer.Exit(show_run(run, full=full, **vars(at)))
 
 
 @group.command()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.output import is_terminal, say, shown
+from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
+from orchestrator.escape import escape
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.record import (
@@ -33,15 +34,29 @@ _WIDTH = 160
 
 
 class _Out(Console):
+    """A console that writes only its own control sequences: texts are escaped as they are rendered."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Return the segments of a renderable, escaped; those of rich itself are marked as control."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else escape(text), style, control)
+
     def on_broken_pipe(self) -> None:
         """Pass the error on: `main` decides what a reader that is gone means."""
         raise BrokenPipeError
 
 
+class _Live(Live):
+    def start(self, refresh: bool = False) -> None:  # noqa: FBT001, FBT002 - rich's
+        """Start; what rich puts in the place of the streams passes the door too."""
+        super().start(refresh)
+        escape_streams()
+
+
 def console() -> Console:
     """Return standard output. Texts are shown as they are: recorded ones are full of brackets and colons."""
     width = None if is_terminal() else _WIDTH
-    return _Out(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
+    return _Out(file=styled_file(), width=width, markup=False, highlight=False, emoji=False)
 
 
 class Tally:
@@ -151,11 +166,11 @@ def line_of(fact: Fact) -> str:
         case LLMCall():
             known = fact.input_tokens or fact.output_tokens
             tokens = f" {fact.input_tokens:,} tokens in, {fact.output_tokens:,} out," if known else ""
-            return f"    model {shown(fact.model)}: {fact.outcome},{tokens} {fact.seconds:.3f} s"
+            return f"    model {shown(fact.model, keep='')}: {fact.outcome},{tokens} {fact.seconds:.3f} s"
         case ToolCall():
             cut = ", cut" if fact.cut else ""
             size = f"{fact.result_chars:,} characters{cut}"
-            return f"    tool {shown(fact.tool)}: {fact.outcome}, {size}, {fact.seconds:.3f} s"
+            return f"    tool {shown(fact.tool, keep='')}: {fact.outcome}, {size}, {fact.seconds:.3f} s"
         case EventFailed():
             why = type(fact.error).__name__ if fact.error else fact.reason
             return f"    {fact.reason} in {fact.state}: {why}"
@@ -207,7 +222,7 @@ class Screen:
             return
         self.tally.state, self.tally.entered = self.graph.initial.value, time.perf_counter()
         board = self._board(self.graph, self.tally)
-        with Live(board, console=console(), refresh_per_second=10) as self._live:
+        with _Live(board, console=console(), refresh_per_second=10) as self._live:
             yield
         self._live = None
 

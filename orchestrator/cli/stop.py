@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
+
+from orchestrator.cli.output import show_cursor
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
-_SHOW_CURSOR = b"\x1b[?25h"
 
 
 @contextmanager
@@ -25,10 +24,7 @@ def on_signal(act: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        # A second signal leaves nobody to do it; past the buffer, which may be in use.
-        with suppress(OSError, ValueError):  # the terminal may be what has gone
-            if sys.stdout.isatty():
-                os.write(sys.stdout.fileno(), _SHOW_CURSOR)
+        show_cursor()  # a second signal leaves nobody to do it
         for each in before:
             signal.signal(each, signal.SIG_DFL)
         loop.call_soon_threadsafe(act)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from orchestrator.cli.output import is_terminal, say, say_json, say_more, shown
+from orchestrator.cli.output import say, say_json, say_more
 from orchestrator.cli.screen import line_of
 from orchestrator.kernel.record import LLMCall, RunCompleted, Streamed, TokenDelta, ToolCall
 from orchestrator.runtime.llm_loop import Orchestrator
@@ -48,7 +48,7 @@ class Words:
         if self._attempt is not None and self._attempt != (delta.iteration, delta.attempt):
             self._close()
         self._attempt = delta.iteration, delta.attempt
-        say_more(shown(delta.text, len(delta.text)) if is_terminal() else delta.text)
+        say_more(delta.text)
         self._open = True
 
     def _close(self) -> None:

@@ -13,6 +13,7 @@ from orchestrator.address import Address
 from orchestrator.cli import keyboard
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs import question
+from orchestrator.cli.runs.argument import LONGEST_TOOL
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import Store
 from orchestrator.cli.screen import Screen
@@ -136,9 +137,12 @@ class Watched:
 
     async def _decide(self, agent: Orchestrator, run_id: str, screen: Screen) -> None:
         """Let whoever looks on say yes or no here, unless somebody answers elsewhere meanwhile."""
+        questions = await agent.pending(run_id)
         with screen.still():
-            for one in await agent.pending(run_id):
-                if one.why != "approval" or (said := await self._typed(f"run {one.tool}?")) is None:
+            for one in questions:
+                if one.why == "approval" and len(questions) > 1:  # the others have moved it up
+                    screen.notice("\n".join(question.told(self._store, run_id, one, (), time.time())))
+                if one.why != "approval" or (said := await self._typed(run_id, one)) is None:
                     return
                 decide = agent.approve if said else agent.reject
                 try:
@@ -146,10 +150,18 @@ class Watched:
                 except RunError as refused:  # somebody else was quicker, or it has expired
                     complain(str(refused))
 
-    async def _typed(self, question: str) -> bool | None:
-        """Return whether yes or no was typed; None when that does not matter any more, or nobody is there."""
+    async def _typed(self, run_id: str, asked: Question) -> bool | None:
+        """Return whether yes or no was typed; None if another process answered or the terminal is closed.
+
+        Yes is `y`, or the full digest if the screen does not show the whole call.
+        """
+        answers = _ANSWERS
+        means = "type y or n"
+        if question.hidden(asked):
+            answers = _NO | ({asked.digest.lower(): True} if asked.digest else {})
+            means = f"type n, or the full digest that `{question.complete(self._store, run_id)}` prints"
         while True:
-            say(f"{shown(question)} type y or n, or answer from another terminal:")
+            say(f"run {shown(asked.tool, LONGEST_TOOL, keep='')}? {means}, or answer from another terminal:")
             typing = asyncio.ensure_future(keyboard.line())
             elsewhere = asyncio.ensure_future(self._goes_on.wait())
             try:
@@ -160,8 +172,8 @@ class Watched:
             said = None if typing.cancelled() or not typing.done() else typing.result()
             if said is None:
                 return None
-            if said.lower() in _ANSWERS:
-                return _ANSWERS[said.lower()]
+            if said.lower() in answers:
+                return answers[said.lower()]
 
     def _waiting(self, fact: RunParked, questions: list[Question]) -> Iterator[str]:
         if fact.reason == "paused":
@@ -206,7 +218,8 @@ class Watched:
         return str(error)
 
 
-_ANSWERS = {"y": True, "yes": True, "n": False, "no": False}
+_NO = {"n": False, "no": False}
+_ANSWERS = {"y": True, "yes": True, **_NO}
 
 
 def _near(place: Address) -> str:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from orchestrator.examples.approval import LEDGER
-from orchestrator.examples.terminal import Failed, interrupt, kill, run, say
+from orchestrator.examples.terminal import Failed, complain, interrupt, kill, run, say
 
 RUN = "invoice-17"
 _HERE = "orchestrator.examples.approval"
@@ -63,7 +63,7 @@ def main() -> int:
         try:
             demonstrate(Path(folder))
         except Failed as error:
-            sys.stderr.write(f"demo-approval: {error}\n")
+            complain(f"demo-approval: {error}")
             return 1
     return 0
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from orchestrator.examples.plan import PLAN, SHOP
-from orchestrator.examples.terminal import Failed, interrupt, kill, run, run_and_stop, say
+from orchestrator.examples.terminal import Failed, complain, interrupt, kill, run, run_and_stop, say
 
 OURS = ".orchestrator"
 _PACE = ("--pace", "3")
@@ -70,7 +70,7 @@ def main() -> int:
         try:
             demonstrate(folder)
         except Failed as error:
-            sys.stderr.write(f"demo-plan: {error}\n")
+            complain(f"demo-plan: {error}")
             return 1
     return 0
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from orchestrator.escape import escape
+
 
 class Failed(Exception):
     """A command did not do what the demonstration is about."""
@@ -17,8 +19,13 @@ class Failed(Exception):
 
 def say(text: str) -> None:
     """Print a line at once."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{escape(text)}\n")
     sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """Print a line on stderr."""
+    sys.stderr.write(f"{escape(text)}\n")
 
 
 def run(folder: Path, *arguments: str, code: int = 0) -> None:

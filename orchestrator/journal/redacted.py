@@ -70,7 +70,10 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "memory": _whole("stored"),
         "stage": {**_whole("seq", "state", "tokens", "counts", "at", "error"), "made": _whole("score")},
         "rolled_back": _whole("effect", "key", "step", "outcome", "at"),
-        "asked": _whole("key", "tool", "digest", "why", "expires_at", "at"),
+        "asked": {
+            **_whole("key", "tool", "digest", "version", "why", "expires_at", "epoch", "at"),
+            "verdict": _whole("ok", "guard", "observed", "limit"),
+        },
         "approval": _whole("key", "digest", "decision", "by", "why", "at", "id", "number", "end"),
         "control": _whole("id", "key", "kind", "by", "why", "at", "number", "refused"),
         "claimed": _whole("at", "by"),
@@ -149,6 +152,17 @@ def _names(content: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 _PARTLY = frozenset(
-    ("context", "context.spent", "context.consent", "consent", "error", "messages", "calls", "spent", "made")
+    (
+        "context",
+        "context.spent",
+        "context.consent",
+        "consent",
+        "error",
+        "messages",
+        "calls",
+        "spent",
+        "made",
+        "verdict",
+    )
 )
 """Members whose parts are told apart above."""

@@ -104,14 +104,7 @@ class StoredRun:
         made = (item.get("tool_calls") for item in reversed(self.messages))
         calls: Sequence[Any] = next((calls for calls in made if calls), ())
         said = calls[entry.position]["function"]["arguments"] if entry.position < len(calls) else ""
-        return Question(
-            entry.key,
-            entry.tool,
-            asked.get("arguments") or said,  # what a person made of them, or the model's
-            str(asked.get("digest", "")),
-            str(asked.get("why", "approval")),
-            float(asked.get("expires_at") or 0.0),
-        )
+        return Question.from_record(entry.key, entry.tool, said, asked)
 
     def _created(self, body: Mapping[str, Any]) -> None:
         self.created = body

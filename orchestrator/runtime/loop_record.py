@@ -185,17 +185,13 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
             ctx.results[position] = made.get(entry.key) or _result(entry, call)
             ledger.noted.add(position)
         elif entry.asked is not None:
-            _ask_again(ctx, ledger, entry, call)
+            _ask_again(ctx, ledger, entry, calls[position])
         elif entry.open:
             ledger.started[position] = entry.effect
 
 
 def _ask_again(ctx: LoopContext, ledger: Ledger, entry: Entry, call: ToolCall) -> None:
-    asked = entry.asked or {}
-    arguments = asked.get("arguments", call.arguments)
-    question = Question(
-        entry.key, entry.tool, arguments, asked["digest"], asked["why"], asked.get("expires_at", 0.0)
-    )
+    question = Question.from_record(entry.key, entry.tool, call.arguments, entry.asked or {})
     ledger.asked[entry.position] = question
     ctx.results[entry.position] = ToolResult.failure(
         call, entry.position, "cancelled", UNDECIDED, kind="Undecided"

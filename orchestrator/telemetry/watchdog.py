@@ -20,6 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from orchestrator.errors import ConfigError
+from orchestrator.escape import escape
 from orchestrator.telemetry.live import Live, LiveRun
 from orchestrator.telemetry.stack import stacks
 
@@ -184,7 +185,8 @@ def on_signal(live: Live | Callable[[], Iterable[LiveRun]] | None = None) -> Ite
 
 
 def put(text: str, stream: TextIO | None) -> None:
-    """Write text at once, past the buffers of stderr: its lock may be held by whoever is blocked."""
+    """Write escaped text past the buffers of stderr: the blocked thread may hold their lock."""
+    text = escape(text)
     goal = sys.stderr if stream is None else stream
     try:
         number = goal.fileno()
@@ -193,7 +195,7 @@ def put(text: str, stream: TextIO | None) -> None:
             goal.write(text)
             goal.flush()
         return
-    data = text.encode(errors="backslashreplace")
+    data = text.encode()
     while data:
         data = data[os.write(number, data) :]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cli.approval.colour import Paint, coloured, hidden, painted, visible
+from orchestrator.cli.approval.difference import hidden
+from orchestrator.cli.output import Paint, coloured, painted, visible
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 

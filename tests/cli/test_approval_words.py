@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.cli.approval import difference, standing
-from orchestrator.cli.approval.colour import visible
 from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.progress import Steps, line, output_lines
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import visible
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.model import State
 from orchestrator.machines.approval.plan import FileChange, Plan, Step, StepKind

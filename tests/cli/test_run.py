@@ -159,7 +159,7 @@ def test_the_log_can_be_kept_and_reported(cli: Cli, folder: Path) -> None:
 
 
 def test_text_that_would_drive_the_terminal_or_no_encoding_holds_is_harmless(cli: Cli) -> None:
-    assert "half a character: ?, and ?[31mred\n" in cli(*ASK, "python:models:surrogate").out
+    assert "half a character: ?, and \\x1b[31mred\n" in cli(*ASK, "python:models:surrogate").out
     done = cli(*ASK, "python:models:surrogate", "--json")
     told = json.loads(done.out)
     assert (told["outcome"], told["output"]) == ("completed", "half a character: ?, and \x1b[31mred")
@@ -249,7 +249,7 @@ def test_a_run_that_waits_says_what_is_asked_and_how_to_answer(start: Start, cli
     assert (
         "run run-1 waits for a person; answer from another terminal:\n  1:0  pay  may this call run?" in shown
     )
-    assert 'arguments  {"euros": 4}' in shown
+    assert "      euros = 4\n" in shown
     assert re.search(r"expires    \d{4}-\d\d-\d\d .*, in 7d 00h", shown)
     command = re.search(r"orchestrator (runs approve run-1 --call 1:0 --digest [0-9a-f]{12})\n", shown)
     assert command is not None

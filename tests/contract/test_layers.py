@@ -56,6 +56,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator.json_schema",
     ),
     ("orchestrator.kernel", "orchestrator.messages", "orchestrator.address"),
+    ("orchestrator.escape",),
     ("orchestrator.errors", "orchestrator_guards"),
 )
 

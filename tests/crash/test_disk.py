@@ -225,11 +225,8 @@ async def test_a_log_that_cannot_be_read_where_it_lies_is_a_sentence_and_not_hal
     source.mkdir()
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         await journal.create("run", "me", BODY)
-        for name in (
-            "journal.db",
-            "journal.db-wal",
-            "journal.db-mark",
-        ):  # without the shared memory: as it is after a restart
+        # Without the shared memory: as it is after a restart.
+        for name in ("journal.db", "journal.db-wal", "journal.db-mark"):
             shutil.copy(tmp_path / name, source / name)
     folder = mounted("--bind", source)
     remount(folder, "ro,bind")

@@ -289,8 +289,11 @@ async def test_an_older_copy_in_the_place_of_the_journal_is_reported_and_a_backu
         await write(journal, await journal.claim("run", "me"), NOTE)
     shutil.copyfile(tmp_path / "older.db", path)
     await refused(path, "an older copy took its place")
-    shutil.copyfile(tmp_path / "backup.db", path)
-    assert await records(path) == 4
+    for _ in range(2):
+        shutil.copyfile(tmp_path / "backup.db", path)
+        async with SqliteJournal(path) as journal:
+            await write(journal, await journal.claim("run", "me"), NOTE)
+            assert len(await journal.load("run")) == 5
     path.unlink()
     SqliteJournal.restore(tmp_path / "older.db", path)
     assert await records(path) == 4

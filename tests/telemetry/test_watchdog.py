@@ -22,7 +22,7 @@ from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.telemetry.watchdog import Watchdog, dump, on_signal
+from orchestrator.telemetry.watchdog import Watchdog, dump, on_signal, put
 from tests.ending import rest
 from tests.telemetry.loop import CANARY
 from tests.telemetry.test_log import VALIDATOR
@@ -209,6 +209,14 @@ def test_a_signal_prints_runs_threads_and_tasks_and_the_process_goes_on() -> Non
     assert "task 'run r1'" in done.stderr
     assert " deep" in done.stderr
     assert CANARY not in done.stderr
+
+
+def test_a_dump_with_text_from_outside_controls_no_terminal(tmp_path: Path) -> None:
+    with (tmp_path / "err").open("w+") as file:
+        put("run \x1b[2J\u202e\ud83d\n", file)
+        put("task \x9b\n", text := io.StringIO())
+    assert (tmp_path / "err").read_bytes() == b"run \\x1b[2J\\u202e\\ud83d\n"
+    assert text.getvalue() == "task \\x9b\n"
 
 
 def test_off_the_main_thread_there_is_nothing_to_install() -> None:

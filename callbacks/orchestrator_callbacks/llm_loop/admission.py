@@ -66,14 +66,10 @@ def put_question(run: LoopRun, position: int, why: str) -> None:
     )
     patience = ctx.limits.approval_seconds
     expires = run.deps.clock.time() + patience if patience else 0.0
-    ctx.ledger.asked[position] = Question(key, call.name, call.arguments, digest, why, expires)
+    question = Question(key, call.name, call.arguments, digest, why, expires)
+    ctx.ledger.asked[position] = question
     ctx.results[position] = ToolResult.failure(call, position, "cancelled", UNDECIDED, kind="Undecided")
-    body: dict[str, Any] = {"key": key, "tool": call.name, "digest": digest, "why": why}
-    if expires:
-        body["expires_at"] = expires
-    if call.arguments != _asked_of(ctx)[position].arguments:
-        body["arguments"] = call.arguments
-    run.note("asked", body)
+    run.note("asked", question.record(_asked_of(ctx)[position].arguments))
 
 
 def note_intent(run: LoopRun, positions: Sequence[int]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from orchestrator.cli.approval.colour import Paint, hidden, painted, visible
+from orchestrator.cli.output import Paint, joined, painted, visible
 from orchestrator.cli.runs.phrase import many
+from orchestrator.escape import escapes
 from orchestrator.runtime.approval.preview import FileDiff
 
 _MARKS = {"+": Paint.ADDED, "-": Paint.REMOVED, "@": Paint.PLACE, "\\": Paint.FAINT}
@@ -51,6 +52,11 @@ def plain(one: FileDiff) -> dict[str, Any]:
     }
 
 
+def hidden(text: str) -> int:
+    """Return how many characters of a text are shown as escapes; ends of lines do not count."""
+    return escapes(text.replace("\r\n", "\n"), keep="\n\t")
+
+
 def _heading(one: FileDiff, titles: dict[str, str], *, colour: bool) -> str:
     title = titles.get(one.step_id, "")
     said = f"step {visible(one.step_id)}  {one.kind}" + (f"  {visible(title)}" if title else "")
@@ -59,7 +65,7 @@ def _heading(one: FileDiff, titles: dict[str, str], *, colour: bool) -> str:
 
 def _file(one: FileDiff, *, colour: bool) -> Iterator[str]:
     if not one.path:
-        yield f"$ {visible(one.text, colour=colour)}"
+        yield joined("$ ", visible(one.text, colour=colour))
     else:
         inside = False
         for line in one.text.split("\n")[: -1 if one.text.endswith("\n") else None]:

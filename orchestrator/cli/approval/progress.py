@@ -12,8 +12,7 @@ from dataclasses import replace
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from orchestrator.cli.approval.colour import visible
-from orchestrator.cli.output import is_terminal, say
+from orchestrator.cli.output import escape_streams, is_terminal, say, visible
 from orchestrator.cli.runs.phrase import many, span
 from orchestrator.cli.screen import console
 from orchestrator.machines.approval.plan import Step
@@ -70,6 +69,7 @@ class Steps:
         about = TextColumn("{task.description}", markup=False)
         columns = (TextColumn(" "), BarColumn(_BAR), MofNCompleteColumn(), about)
         with Progress(*columns, console=console(), refresh_per_second=10) as self._bar:
+            escape_streams()  # rich has put streams of its own in their place
             yield
         self._bar = None
 

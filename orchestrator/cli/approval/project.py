@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.cli.approval import plain, refusal, standing
-from orchestrator.cli.approval.colour import coloured
 from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.output import coloured, complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.seal import refuse_strange, sealed
 from orchestrator.cli.stop import on_signal

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.cli.approval.standing import one_line, said_or_typed, typed, worth_saying
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import complain, say_json
+from orchestrator.cli.output import complain, complain_more, say_json
 from orchestrator.errors import Held
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.refusal import GateRefused
@@ -56,6 +55,5 @@ def _say(sentence: str, label: str, more: Iterable[str], data: dict[str, Any], *
         say_json({"refused": data})
     complain(f"refused {sentence}")
     for one in more:
-        sys.stderr.write(f"  {label}: {one_line(one)}\n")
-    sys.stderr.flush()
+        complain_more(label, one_line(one))
     return Exit.USAGE

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from orchestrator.cli.approval.colour import Paint, painted, visible
 from orchestrator.cli.approval.progress import what
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import Paint, painted, visible
 from orchestrator.cli.runs.phrase import many, moment, roughly, words
 from orchestrator.machines.approval.model import State
 from orchestrator.runtime.approval.status import Drift, Question, Recovered, Status

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.approval import difference, standing
-from orchestrator.cli.approval.colour import coloured, visible
 from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.project import Asked, Command, carry_out
-from orchestrator.cli.output import say
+from orchestrator.cli.output import coloured, say, visible
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.runtime.approval.preview import FileDiff, preview

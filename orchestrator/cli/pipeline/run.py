@@ -14,7 +14,7 @@ from orchestrator.address import Address
 from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
-from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.output import complain, json_text, say, say_json, shown
 from orchestrator.cli.pipeline.command import evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import Spec
 from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
@@ -187,6 +187,4 @@ def _content(made: Any) -> Any:
 
 
 def _text(output: Any) -> str:
-    import json
-
-    return output if isinstance(output, str) else json.dumps(output, indent=2)
+    return output if isinstance(output, str) else json_text(output, indent=2)

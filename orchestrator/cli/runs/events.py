@@ -113,7 +113,7 @@ def lines(record: Record, *, content: bool) -> list[str]:
     when = moment(float(at)) if isinstance(at, int | float) else " " * 19
     body = record.body if content else {**record.body, **parted(record.kind, record.body).shown}
     about = _ABOUT.get(record.kind, _anything)(body)
-    found = [shown(f"{record.seq:>6}  {when}  {record.kind:<11}  {about}", 600).replace("\n", "?")]
+    found = [shown(f"{record.seq:>6}  {when}  {record.kind:<11}  {about}", 600, keep="")]
     if content:
         for name, value in parted(record.kind, record.body).content.items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from orchestrator.cli.output import is_terminal, shown
+from orchestrator.cli.output import Paint, coloured, painted, shown
 from orchestrator.errors import ConfigError
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -68,17 +67,17 @@ def many(count: int, what: str) -> str:
 
 def heading(text: str) -> str:
     """Return a heading, bold on a terminal."""
-    return f"\x1b[1m{text}\x1b[0m" if is_terminal() and not os.environ.get("NO_COLOR") else text
+    return painted(text, Paint.HEAD, colour=coloured())
 
 
 def words(*parts: str) -> str:
-    """Return a command as it can be typed into a shell; control characters in a name cannot, and are not shown."""
+    """Return a command as it can be typed into a shell; control characters in a name cannot, and are escaped."""
     return shown(shlex.join(["orchestrator", *parts]), 10_000)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()) -> list[str]:
     """Return the lines of a table; columns named in `right` are numbers."""
-    safe = [[shown(cell, 120).replace("\n", "?") for cell in row] for row in rows]
+    safe = [[shown(cell, 120, keep="") for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(heads, *safe, strict=True)]
     numeric = [head in set(right) for head in heads]
 

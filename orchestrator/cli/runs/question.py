@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from orchestrator.cli.output import shown
-from orchestrator.cli.runs.phrase import moment, span
+from orchestrator.cli.runs.argument import CallView
+from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.store import Store
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import Question
@@ -36,7 +37,10 @@ ANSWERS = {
 }
 """Reason of a question -> (command, what it comes to, what is to be filled in), likeliest first."""
 
-_LONGEST = 1_200
+FREE = ("reject",)
+"""Answers that need no digest: nothing runs after them."""
+
+_LONGEST = 300
 
 
 def expired(question: Question, now: float) -> bool:
@@ -44,11 +48,49 @@ def expired(question: Question, now: float) -> bool:
     return bool(question.expires_at) and question.expires_at <= now
 
 
-def answers(store: Store, run_id: str, question: Question) -> list[tuple[str, str]]:
-    """Return (command as it can be typed, what it comes to) of each answer to a question."""
-    bound = ("--call", question.key, "--digest", question.digest[:DIGITS]) if question.digest else ()
+def hidden(question: Question) -> int:
+    """Return how many characters of the call a screen does not show. If any, an answer needs the full digest."""
+    return CallView.screen(question.tool, question.arguments).hidden
+
+
+def answer_fault(store: Store, run_id: str, question: Question, kind: str, digest: str | None) -> str | None:
+    """Say why an answer of this kind with this digest does not count, because the call was not read whole."""
+    count = hidden(question)
+    if not count or kind in FREE or names_all_of(question, digest):
+        return None
+    return (
+        f"{many(count, 'character')} of call {question.key} do not fit on a screen, so the answer needs the full "
+        f"digest: `{complete(store, run_id)}` prints it after the whole call; nothing was posted"
+    )
+
+
+def names_all_of(question: Question, typed: str | None) -> bool:
+    """Whether a text is the full digest of a question; one that was recorded without a digest has none."""
+    return bool(question.digest) and (typed or "").lower() == question.digest.lower()
+
+
+def complete(store: Store, run_id: str) -> str:
+    """Return the command that shows what is asked whole."""
+    return store.command("show", run_id, "--full")
+
+
+def answers(store: Store, run_id: str, question: Question, *, full: bool = False) -> list[tuple[str, str]]:
+    """Return (command as it can be typed, what it comes to) of each answer; `full` shows the whole call beside it."""
+    digest = question.digest[:DIGITS]
+    if hidden(question):
+        digest = question.digest if full else "DIGEST"
     known = ANSWERS.get(question.why, ANSWERS["approval"])
-    return [(store.command(name, run_id, *bound, *fill), meaning) for name, meaning, fill in known]
+    return [
+        (store.command(name, run_id, *_bound(name, question, digest), *fill), meaning)
+        for name, meaning, fill in known
+    ]
+
+
+def _bound(name: str, question: Question, digest: str) -> tuple[str, ...]:
+    if not question.digest:
+        return ()
+    bound = ("--call", question.key)
+    return bound if name in FREE and digest == "DIGEST" else (*bound, "--digest", digest)
 
 
 def told(  # noqa: PLR0917 - all that is known of one question
@@ -58,12 +100,14 @@ def told(  # noqa: PLR0917 - all that is known of one question
     unread: Iterable[Posted],
     now: float,
     resumption: str | None = None,
+    *,
+    full: bool = False,
 ) -> Iterator[str]:
-    """Say what is asked, until when, and how to answer, or who did. `resumption` goes on with the run."""
-    yield f"  {question.key}  {shown(question.tool, 80)}  {WHY.get(question.why, question.why)}"
-    if question.arguments:
-        yield f"      arguments  {shown(question.arguments, _LONGEST)}"
-    yield f"      digest     {question.digest}"
+    """Yield the lines of a question: the call, its deadline, how to answer, or who did. `resumption` resumes the run.
+
+    Without `full`, a call that does not fit on a screen is cut, and its digest is not shown.
+    """
+    yield from _call(store, run_id, question, full=full)
     if question.expires_at:
         left = question.expires_at - now
         when = f"in {span(left)}" if left > 0 else f"{span(-left)} ago: too late to answer"
@@ -76,18 +120,39 @@ def told(  # noqa: PLR0917 - all that is known of one question
     if (said := next((one for one in unread if one.body.get("call") == question.key), None)) is not None:
         yield f"      answered   {said.kind} by {shown(said.by or 'somebody', 80)}, not taken yet"
         return
-    for command, meaning in answers(store, run_id, question):
+    for command, meaning in answers(store, run_id, question, full=full):
         yield f"      {meaning}:"
         yield f"          {command}"
 
 
+def _call(store: Store, run_id: str, question: Question, *, full: bool) -> Iterator[str]:
+    """Say which call it is about, with which arguments, and why it is asked about."""
+    view = (CallView.complete if full else CallView.screen)(question.tool, question.arguments)
+    yield f"  {question.key}  {view.tool}  {WHY.get(question.why, question.why)}"
+    if view.hidden:
+        count = many(view.hidden, "character")
+        yield f"      {count} of this call are not shown here; to read all of it, with the digest that an answer needs:"
+        yield f"          {complete(store, run_id)}"
+    yield from (f"      {line}" for line in view.lines)
+    if (verdict := question.verdict) is not None:
+        detail = f", {verdict.detail}" if verdict.detail else ""
+        said = f"{verdict.guard}: observed {verdict.observed}, limit {verdict.limit}{detail}"
+        yield f"      rule       {shown(said, _LONGEST, keep='')}"
+    if question.notice:
+        yield f"      notice     {shown(question.notice, _LONGEST, keep='')}"
+    if not view.hidden:
+        yield f"      digest     {question.digest}"
+
+
 def as_json(store: Store, run_id: str, question: Question, now: float) -> dict[str, Any]:
-    """Return a question as plain data."""
-    names = ("tool", "arguments", "digest", "why")
+    """Return a question as plain data: the whole call, with the digest that an answer needs."""
+    names = ("tool", "arguments", "digest", "why", "notice")
     return {
         "call": question.key,
         **{name: getattr(question, name) for name in names},
+        "hidden_characters": hidden(question),
+        "verdict": None if question.verdict is None else question.verdict._asdict(),
         "expires_at": question.expires_at or None,
         "expired": expired(question, now),
-        "commands": [command for command, _ in answers(store, run_id, question)],
+        "commands": [command for command, _ in answers(store, run_id, question, full=True)],
     }

@@ -19,6 +19,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.carrier import carrier, lets_go_on, named, refuse_approval, resumption
 from orchestrator.cli.runs.phrase import many, moment, roughly, span
+from orchestrator.cli.runs.question import answer_fault
 from orchestrator.cli.runs.standing import holder, standing
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.runs.story import Story
@@ -99,7 +100,7 @@ def post(wanted: Wanted) -> int:
         _refuse_ended(found)
         if found.head.owner is None:  # who works on one hears a pause and a cancel
             refuse_approval(store, found.head)
-        body = _body(wanted, found)
+        body = _body(store, wanted, found)
         before = _same(wanted.kind, body, found)
         request = before or Posted(uuid4().hex, wanted.kind, body, by, time.time())
         if before is None:
@@ -122,18 +123,21 @@ def _refuse_ended(found: Standing) -> None:
         raise ConfigError(f"run {found.head.run_id} is over ({over}, {at}): nothing was posted")
 
 
-def _body(wanted: Wanted, found: Standing) -> dict[str, Any]:
+def _body(store: Store, wanted: Wanted, found: Standing) -> dict[str, Any]:
     """Return the body of the request. Raises ConfigError."""
     body: dict[str, Any] = {}
     if wanted.kind in ANSWERS:
-        body |= _answer(wanted, found)
+        body |= _answer(store, wanted, found)
     elif wanted.kind == "pause" and found.head.status == "parked" and found.head.reason == "paused":
         raise ConfigError(f"run {found.head.run_id} is paused already: nothing was posted")
     return body | ({"why": wanted.why} if wanted.why else {})
 
 
-def _answer(wanted: Wanted, found: Standing) -> dict[str, Any]:
+def _answer(store: Store, wanted: Wanted, found: Standing) -> dict[str, Any]:
     question = _asked(wanted, found)
+    fault = answer_fault(store, found.head.run_id, question, wanted.kind, wanted.digest)
+    if fault is not None:
+        raise ConfigError(fault)
     body: dict[str, Any] = {"call": question.key, "digest": question.digest}
     if wanted.arguments is not None:
         if (fault := edit_fault(wanted.arguments)) is not None:

@@ -36,10 +36,12 @@ class Shown:
     now: float
     engine: Seen | None
     """It takes the run up by itself, where nobody holds it."""
+    full: bool
+    """Show the calls that it asks about whole."""
 
 
-def show_run(name: str, *, json: bool, journal: Address | None) -> int:
-    """Print one run."""
+def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> int:
+    """Print one run; with `full`, the calls that it asks about are not cut."""
 
     async def work(store: Store) -> int:
         head = await store.run(name)
@@ -50,7 +52,7 @@ def show_run(name: str, *, json: bool, journal: Address | None) -> int:
         now = time.time()
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
-        found = Shown(store, head, story, unread, below, now, engine)
+        found = Shown(store, head, story, unread, below, now, engine, full)
         if json:
             say_json(_plain(found))
         else:
@@ -98,7 +100,7 @@ def _head(found: Shown) -> Iterator[str]:
     }
     for name, value in facts.items():
         if value:
-            yield f"  {name:<12}  {shown(value, 600)}"
+            yield f"  {name:<12}  {shown(value, 600, keep='')}"
 
 
 def _where(found: Shown) -> str:
@@ -118,7 +120,8 @@ def _error(story: Story) -> str:
 def _questions(found: Shown) -> Iterator[str]:
     for one in found.story.questions.values():
         again = resumption(found.store, found.story)
-        yield from question.told(found.store, found.head.run_id, one, found.unread, found.now, again)
+        told = question.told
+        yield from told(found.store, found.head.run_id, one, found.unread, found.now, again, full=found.full)
 
 
 def _times(story: Story) -> list[str]:
@@ -198,7 +201,9 @@ def _people(found: Shown) -> Iterator[str]:
         call = f" {one.body['call']}" if one.body.get("call") else ""
         why = f": {one.body['why']}" if one.body.get("why") else ""
         yield shown(
-            f"  {moment(one.at)}  {one.kind}{call} by {one.by or 'somebody'}{why} (not taken yet)", 600
+            f"  {moment(one.at)}  {one.kind}{call} by {one.by or 'somebody'}{why} (not taken yet)",
+            600,
+            keep="",
         )
 
 
@@ -208,7 +213,7 @@ def _decision(kind: str, body: Body) -> str:
     edited = ", arguments edited" if body.get("arguments") else ", to end the run" if body.get("end") else ""
     why = f": {body['why']}" if body.get("why") else ""
     refused = f" (refused: {body['refused']})" if body.get("refused") else ""
-    return shown(f"{what}{key} by {body.get('by') or 'somebody'}{edited}{why}{refused}", 600)
+    return shown(f"{what}{key} by {body.get('by') or 'somebody'}{edited}{why}{refused}", 600, keep="")
 
 
 def _next(found: Shown) -> Iterator[str]:

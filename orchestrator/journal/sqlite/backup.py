@@ -137,6 +137,7 @@ def _write(db: apsw.Connection, blobs: Path, target: Path, *, busy: float) -> No
         _close_for_good(part)
         _copy_blobs(blobs, part)
         _prove(part, busy=busy)
+        _close_for_good(part)  # the proof opened it, which gave it an identity
         _put(part, target)
     except OSError as error:
         raise StoreDown(f"backup {target} cannot be written: {error.strerror or error}") from error

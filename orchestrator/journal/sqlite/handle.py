@@ -33,9 +33,10 @@ class Handle:
     def __init__(
         self, path: Path, *, queue: int, busy: float, ttl: float = TTL, only_reads: bool = False
     ) -> None:
-        self.path = path = (
-            path.resolve()
-        )  # the log lies beside the file that a link leads to, and so does the rest
+        # SQLite's log lies beside the file that a link leads to, and so does the rest.
+        with contextlib.suppress(OSError, RuntimeError):  # a loop of links is refused when it is opened
+            path = path.resolve()
+        self.path = path
         self.busy = busy
         self.pid = os.getpid()
         self.presence = Presence(beside(path, "-owners"), ttl)

@@ -21,8 +21,8 @@ holds everything that the mark names (`proof`).
   mark and the name of the log are durable before the first acknowledgement. The last process that closes the journal
   resets the flag; until then no closing connection removes the log. If a reader keeps an old state of the main file,
   the flag reaches that file later: the writer tries again after each commit.
-- *Identity.* Table and mark share a random number, which is new for each journal and each backup. The mark of another
-  journal proves nothing. It is replaced if the journal is not in use, and refused otherwise.
+- *Identity.* Table and mark share a random number, which is new for each journal; a backup gets one when it is first
+  opened. The mark of another journal proves nothing. If the journal is not in use, it is replaced, else refused.
 """
 
 from __future__ import annotations

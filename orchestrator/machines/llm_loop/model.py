@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import NO_USAGE, Message, Response, ToolCall, Usage
-from orchestrator_guards import Turn, Verdict
+from orchestrator_guards import DIGEST_VERSION, Turn, Verdict
 
 
 class State(StrEnum):
@@ -127,12 +127,56 @@ class Question:
     """`TURN:POSITION`."""
     tool: str
     arguments: str
+    """Canonical JSON text: checked and coerced, with defaults, in the order of the schema. The tool receives this."""
     digest: str
-    """Of tool, canonical arguments, call and graph (see `guards.approval`)."""
+    """SHA-256 (hex) of what is to be approved (see `guards.approval`)."""
     why: str
     """One of WHY."""
     expires_at: float = 0.0
     """Epoch seconds after which nobody can say yes any more; 0 is never."""
+    verdict: Verdict | None = None
+    """Why the tool's approval rule asks, where it returned a Verdict: guard, observed, limit, detail."""
+    notice: str = ""
+    """A sentence that the person must read: the approval rule failed, so the question is asked to be safe."""
+    version: int = DIGEST_VERSION
+    """Of the digest. A question with an older one is asked again when the run is resumed."""
+    epoch: int = 0
+    """Of the lease under which it was asked; part of the digest of a question about an interrupted call."""
+
+    @classmethod
+    def from_record(cls, key: str, tool: str, said: str, body: Mapping[str, Any]) -> Question:
+        """Read the body of an `asked` record. `said` is the model's own text, for records that do not repeat it."""
+        verdict = body.get("verdict")
+        return cls(
+            key,
+            tool,
+            body.get("arguments") or said,
+            str(body.get("digest", "")),
+            str(body.get("why", "approval")),
+            float(body.get("expires_at") or 0.0),
+            Verdict(**verdict) if verdict else None,
+            str(body.get("notice", "")),
+            int(body.get("version", 1)),
+            int(body.get("epoch", 0)),
+        )
+
+    def record(self, said: str) -> dict[str, Any]:
+        """Return the body of its `asked` record. `said` is the model's own text, which is not repeated."""
+        body: dict[str, Any] = {
+            "key": self.key,
+            "tool": self.tool,
+            "digest": self.digest,
+            "version": self.version,
+            "why": self.why,
+        }
+        if self.arguments != said:
+            body["arguments"] = self.arguments
+        if self.verdict is not None:
+            body["verdict"] = self.verdict._asdict()
+        for name in ("expires_at", "notice", "epoch"):
+            if value := getattr(self, name):
+                body[name] = value
+        return body
 
 
 WHY = ("approval", "unknown_effect", "undo_failed")
