@@ -190,19 +190,20 @@ class RejectRequested(CancelRequested):
 
 
 class AnswerRefused(RunError):
-    """An answer that does not count: nobody asked, somebody answered before, or it is about something else."""
+    """An answer that does not count: `kind` says why; `earlier` has `by`, `decision` and `at` of the one that does."""
 
-    def __init__(self, run_id: str, why: str) -> None:
+    def __init__(self, run_id: str, why: str, kind: str = "unasked", earlier: Any = None) -> None:
         super().__init__(f"run {run_id!r} takes no such answer: {why}")
         self.run_id = run_id
+        self.kind, self.earlier = kind, earlier  # unasked, several, stale, edit, answered or over
 
 
 class RunOver(AnswerRefused):
     """The run has ended, so it takes no request any more; `outcome` is how."""
 
-    def __init__(self, run_id: str, outcome: str) -> None:
-        super().__init__(run_id, outcome)
-        self.args = (f"run {run_id!r} is over: {outcome}",)
+    def __init__(self, run_id: str, outcome: str, why: str = "", earlier: Any = None) -> None:
+        super().__init__(run_id, outcome, "over", earlier)
+        self.args = (f"run {run_id!r} is over: {outcome}{why and f'; {why}'}",)
         self.outcome = outcome
 
 

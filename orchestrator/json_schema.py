@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from urllib.parse import unquote
 
 from orchestrator.messages import encodable
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 _DEEPEST = 250
 """Levels of a value; the checker calls itself for each."""
 _LONGEST = 300
+_DEFINITIONS = frozenset(("$defs", "definitions"))
+_HEAVIEST = 100_000
+"""Subschemas, each counted as often as references lead to it: a value may be checked against all of them."""
 
 
 class Fault(NamedTuple):
@@ -44,6 +48,7 @@ Check: TypeAlias = Callable[[Any], list[Fault]]
 def checker(schema: Mapping[str, Any]) -> Check:
     """Return the function that lists what is wrong with a value. Raises UnusableSchema."""
     try:
+        _check_weight(schema)
         validator = _validator(dict(schema))
     except UnusableSchema:
         raise
@@ -77,6 +82,47 @@ def _validator(schema: dict[str, Any]) -> Validator:
             return _validator({name: part for name, part in schema.items() if name != "$schema"})
         problem = error.message.partition(" and retrieving")[0]
         raise UnusableSchema(f"a reference leads out of it, and nothing is fetched ({problem})") from error
+
+
+def _check_weight(schema: Mapping[str, Any]) -> None:
+    """Raise UnusableSchema for references that multiply: a check would take exponential time."""
+    if _weight(schema) > _HEAVIEST:
+        text = f"it has more than {_HEAVIEST:,} subschemas, each counted as often as $ref leads to it"
+        raise UnusableSchema(text)
+
+
+def _weight(schema: Mapping[str, Any]) -> int:
+    """Return how many subschemas there are with every local reference replaced; a recursive one counts once."""
+    weights: dict[int, int] = {}
+
+    def weigh(part: Any) -> int:
+        if not isinstance(part, Mapping | list):
+            return 0
+        if id(part) in weights:
+            return weights[id(part)]
+        weights[id(part)] = 1  # what leads back to itself
+        inner = (
+            [part[name] for name in part if name not in _DEFINITIONS] if isinstance(part, Mapping) else part
+        )
+        total = 1 + sum(map(weigh, inner))
+        if isinstance(part, Mapping) and isinstance(part.get("$ref"), str):
+            total += weigh(_at(schema, part["$ref"]))
+        weights[id(part)] = total
+        return total
+
+    return weigh(schema)
+
+
+def _at(schema: Mapping[str, Any], reference: str) -> Any:
+    """Return what a JSON pointer of the same document leads to, None where it leads nowhere."""
+    found: Any = schema
+    for escaped in unquote(reference).removeprefix("#").split("/")[1:]:
+        name = escaped.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def _refuse(uri: str) -> NoReturn:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, overload
 
+from orchestrator.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part of this module
+from orchestrator.usage import Usage as Usage  # noqa: PLC0414
+
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 Content: TypeAlias = str | list[dict[str, Any]] | None
 """Text, OpenAI content parts passed through untouched, or nothing."""
@@ -136,33 +139,13 @@ class Transcript(Sequence[Message]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def views(self, items: list[Message]) -> bool:
+        """Return whether this shows the first messages of that very list."""
+        return self._items is items
+
     def __repr__(self) -> str:
         return f"Transcript({len(self)} messages)"
 
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens and money of one reply, or their sum. Cached and reasoning tokens are subsets of input and output."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_input_tokens: int = 0
-    reasoning_tokens: int = 0
-    cost: float | None = None
-    """In the currency of the price table; None where no price is known."""
-
-    def __add__(self, other: Usage) -> Usage:
-        known = (self.cost, other.cost)
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cached_input_tokens + other.cached_input_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-            None if known == (None, None) else (self.cost or 0.0) + (other.cost or 0.0),
-        )
-
-
-NO_USAGE = Usage()
 
 _OPENAI = (
     "stop",
@@ -283,10 +266,36 @@ def input_bound(messages: Iterable[Message], tools: Iterable[ToolOffer] = ()) ->
     return (said + 1) // 2
 
 
+def input_most(request: Request, known: int = 0, start: int = 0) -> int | None:
+    """Return how many tokens a request has at most: one for each byte of its text. None where it is not all text.
+
+    `known` is a bound of the first `start` messages, the tools and the output schema, if one is known.
+    """
+    most = known
+    for message in request.messages[start:]:
+        if isinstance(message.content, list) and any(part.get("type") != "text" for part in message.content):
+            return None
+        most += len(str(message.to_openai()).encode(errors="replace"))
+    if start:
+        return most
+    for offer in request.tools:
+        most += len(f"{offer.name}{offer.description}{offer.parameters}".encode(errors="replace"))
+    if request.output_schema is not None:
+        most += len(str(request.output_schema).encode(errors="replace"))
+    return most + _PREAMBLE
+
+
+def output_limit(params: Mapping[str, Any]) -> int:
+    """Return `max_tokens` or a synonym among the parameters of a request; 0 where they do not limit the answer."""
+    return next((int(params[name]) for name in _MOST if params.get(name)), 0)
+
+
 def output_bound(params: Mapping[str, Any]) -> int:
     """Return the most tokens that a model may answer: `max_tokens` or a synonym among the parameters, else 4,096."""
-    return next((int(params[name]) for name in _MOST if params.get(name)), _ANSWER)
+    return output_limit(params) or _ANSWER
 
 
 _MOST = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _ANSWER = 4096
+_PREAMBLE = 1024
+"""Tokens that a provider may add to a request by itself: how tools are to be called, the form of the answer."""

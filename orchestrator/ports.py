@@ -16,7 +16,12 @@ __all__ = ["LLM", "Cancellable", "Clock", "Deps", "FailureEpisode", "Memory", "P
 
 
 class LLM(Protocol):
-    """A model. Raises `errors.LLMError` (or a type that `RetryPolicy` classifies) when it has no answer."""
+    """A model. Raises `errors.LLMError` (or a type that `RetryPolicy` classifies) when it has no answer.
+
+    It may have further attributes: `model` and `provider` (names), `context_window` (tokens it reads at once),
+    `max_output_tokens` (the most that an answer has where the request does not limit it), and `reports_cost` (True:
+    the usage of every answer has its cost, so that no price is needed).
+    """
 
     async def complete(self, request: Request) -> Response:
         """Answer one request."""

@@ -1,4 +1,7 @@
-"""Settings: argument > environment (ORCHESTRATOR_…) > TOML file > default. Unknown keys are refused."""
+"""Settings: argument > environment (ORCHESTRATOR_…) > TOML file > default. Unknown keys are refused.
+
+No file is read here, and no `.env`: the command line reads the TOML file, with the user's consent, and passes it on.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, PlainValidator, SecretStr, TypeAdapter, ValidationError
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
 )
 
 from orchestrator.address import Address, address_of
@@ -23,13 +26,15 @@ T = TypeVar("T")
 
 PREFIX = "ORCHESTRATOR_"
 DEFAULT_FILE = "orchestrator.toml"
+_FILE = "members of the file"
+"""Argument that carries the file to its place behind the environment."""
 
 
 class Settings(BaseSettings):
     """What a process may be told from outside. A library host passes values in code and needs none of this."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, toml_file=DEFAULT_FILE
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
     model: str | None = None
@@ -71,21 +76,25 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Take arguments before environment before file."""
         del dotenv_settings, file_secret_settings
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        file = cast("InitSettingsSource", init_settings).init_kwargs.pop(_FILE, {})
+        return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=file)
 
     @classmethod
-    def load(cls, **arguments: Any) -> Settings:
-        """Read the settings of this process. Raises ConfigError with one sentence on anything unfit."""
+    def load(cls, file: Mapping[str, Any] | None = None, **arguments: Any) -> Settings:
+        """Return the settings of this process: arguments, then the environment, then the members of a TOML file.
+
+        Raises ConfigError with one sentence on anything unfit.
+        """
         unknown = sorted(name for name in os.environ if _is_unknown(name))
         if unknown:
             known = ", ".join(sorted(PREFIX + name.upper() for name in cls.model_fields))
             raise ConfigError(f"unknown setting {unknown[0]}; known: {known} (members with __)")
         try:
-            return cls(**arguments)
+            return cls(**cast("dict[str, Any]", {**arguments, _FILE: dict(file or {})}))
         except ValidationError as error:
             raise ConfigError(f"setting {_first(error)}") from None
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{DEFAULT_FILE} cannot be read: {error}") from None
+        except ValueError as error:  # a section in the environment that is not JSON
+            raise ConfigError(f"settings cannot be read: {error}") from None
 
 
 def build(kind: type[T], members: Mapping[str, Any], section: str) -> T:
@@ -110,8 +119,10 @@ def _first(error: ValidationError, *section: str) -> str:
     return f"{where}: {what}" if where else str(what)
 
 
-_FOREIGN = frozenset(("ORCHESTRATOR_SOAK", "ORCHESTRATOR_SEED", "ORCHESTRATOR_NO_REAL_MODELS"))
-"""Switches of the test kit, which are no settings."""
+_FOREIGN = frozenset(
+    f"ORCHESTRATOR_{name}" for name in ("SOAK", "SEED", "NO_REAL_MODELS", "CHECK_PURITY", "TRUST")
+)
+"""Switches of the test kit, and what the command line trusts: no settings, and never read from a file."""
 
 
 def _is_unknown(name: str) -> bool:

@@ -15,12 +15,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from orchestrator.errors import RunError
+from orchestrator.kernel.abandonment import here, host_call
 
 
-async def in_thread(function: Callable[[], object], name: str) -> tuple[object, BaseException | None]:
+async def in_thread(
+    function: Callable[[], object],
+    name: str,
+    *,
+    call: tuple[str, str] | None = None,
+    stop: Callable[[], None] | None = None,
+) -> tuple[object, BaseException | None]:
     """Return what a function gave, and what it raised, whatever that is. It sees the context variables of the caller.
 
-    Who is cancelled while it waits is let go at once; the thread goes on by itself.
+    A cancelled caller continues at once and the thread by itself. Where `call`, the kind and name of a host call, is
+    given, the thread is host code that ignores its cancellation: `stop` is called, and the caller waits for the thread
+    for the grace period of its AbandonableTask, if it is part of one.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
@@ -40,7 +49,27 @@ async def in_thread(function: Callable[[], object], name: str) -> tuple[object, 
             loop.call_soon_threadsafe(settle, value, error)
 
     threading.Thread(target=work, name=name, daemon=True).start()
-    return await ended
+    owner = here()
+    if call is None or owner is None or owner.policy is None or owner.call is not None:
+        return await ended
+    return await host_call(_ended(ended, stop), *call)
+
+
+async def _ended(
+    ended: asyncio.Future[tuple[object, BaseException | None]], stop: Callable[[], None] | None
+) -> tuple[object, BaseException | None]:
+    """Wait for a thread, however often that is cancelled."""
+    late: asyncio.CancelledError | None = None
+    while not ended.done():
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError as error:
+            late = error
+            if stop is not None:
+                stop()
+    if late is not None:
+        raise late
+    return ended.result()
 
 
 async def called(port: Callable[[Any], Any], request: object, name: str) -> Any:
@@ -51,7 +80,7 @@ async def called(port: Callable[[Any], Any], request: object, name: str) -> Any:
     own = getattr(type(port), "__call__", None)  # noqa: B004 - the method itself
     if inspect.iscoroutinefunction(port) or inspect.iscoroutinefunction(own):
         return await _waited(port(request), name)
-    said, error = await in_thread(functools.partial(port, request), name)
+    said, error = await in_thread(functools.partial(port, request), name, call=("stage", name))
     if error is not None:
         if isinstance(error, Exception):
             raise error
@@ -61,6 +90,6 @@ async def called(port: Callable[[Any], Any], request: object, name: str) -> Any:
 
 async def _waited(work: Awaitable[Any], name: str) -> Any:
     try:
-        return await work
+        return await host_call(work, "stage", name)
     except SystemExit as error:  # the function's, not the host's
         raise RunError(f"{name} raised SystemExit") from error

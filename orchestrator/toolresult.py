@@ -11,7 +11,9 @@ from pydantic_core import to_json
 
 from orchestrator.messages import Message, ToolCall, encodable
 
-ToolOutcome: TypeAlias = Literal["ok", "error", "timeout", "denied", "invalid_args", "cancelled"]
+ToolOutcome: TypeAlias = Literal[
+    "ok", "error", "timeout", "denied", "invalid_args", "duplicate_keys", "unstable_args", "cancelled"
+]
 
 _ERROR_CHARS = 2_000
 _SHOWN_LEAVES = 5
@@ -31,6 +33,8 @@ class ToolResult:
     """The tool said more than its `max_result_chars`."""
     at: float = field(default=0.0, compare=False)
     """When the tool began (epoch seconds); 0 where none ran, or nobody knows."""
+    abandoned: bool = field(default=False, compare=False)
+    """Its time passed, and it did not end when it was cancelled: it may still be running."""
 
     @property
     def is_error(self) -> bool:

@@ -13,19 +13,29 @@ import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from orchestrator.errors import ConfigError, RunError
+from orchestrator.kernel.abandonment import (
+    AbandonableTask,
+    TimeLimitPassed,
+    here,
+    host_call,
+    limited,
+    until_ended,
+)
 from orchestrator.kernel.gate import cancellations
 from orchestrator.messages import ToolCall
 from orchestrator.ports import Clock, SystemClock
 from orchestrator.thread import in_thread
+from orchestrator.toolarguments import BadArguments, DuplicateKeys, UnstableArguments
 from orchestrator.toolresult import ToolOutcome, ToolResult, content_of, error_text, told_of, why_of
-from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, as_tool, parse_arguments
+from orchestrator.toolspec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SUGGESTIONS = 3
+_ABANDONED = "; it did not stop when it was cancelled, was abandoned and may still be running"
 _SYSTEM_CLOCK = SystemClock()
 
 
@@ -35,6 +45,16 @@ Before: TypeAlias = Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]
 """Sees a call about to run: a call runs in its place, a result stands for it, None changes nothing."""
 After: TypeAlias = Callable[[ToolResult], Awaitable[ToolResult | None]]
 """Sees a result that is to stand, and may replace it."""
+
+
+def canonical_call(spec: ToolSpec, call: ToolCall, position: int) -> ToolCall | ToolResult:
+    """Return a call with its arguments in canonical form, or the error result that answers it instead."""
+    try:
+        text = canonical_arguments(spec, call.arguments)
+    except Exception as error:  # noqa: BLE001 - the tool's own validators may raise anything
+        outcome, content = _fault(error)
+        return ToolResult(call, position, content, outcome)
+    return call if text == call.arguments else replace(call, arguments=text)
 
 
 class ToolSet:
@@ -73,21 +93,28 @@ class ToolSet:
         return ToolResult.failure(call, position, "error", why, "UnknownTool")
 
     async def execute(
-        self, call: ToolCall, position: int, context_for: ContextFor, *, waited: float = 0.0
+        self,
+        call: ToolCall,
+        position: int,
+        context_for: ContextFor,
+        *,
+        waited: float = 0.0,
+        exact: bool = False,
     ) -> ToolResult:
         """Run one call. What goes wrong with it becomes an error result; only cancellation passes through.
 
-        `waited` is how long (seconds) the call has waited already; it counts as queued.
+        `waited` is how long (seconds) the call has waited already; it counts as queued. With `exact` the arguments are
+        in canonical form: a call that its tool reads otherwise does not run.
         """
         spec = self.find(call.name)
         if spec is None:
             return self.unknown(call, position)
         if not spec.max_concurrency:
-            return await self._run(spec, call, position, context_for, waited)
+            return await self._run(spec, call, position, context_for, waited, exact=exact)
         asked = self._clock.monotonic()
         async with self._slot(spec):
             waited += self._clock.monotonic() - asked
-            return await self._run(spec, call, position, context_for, waited)
+            return await self._run(spec, call, position, context_for, waited, exact=exact)
 
     async def execute_all(
         self,
@@ -98,18 +125,19 @@ class ToolSet:
         before: Before | None = None,
         after: After | None = None,
         done: list[ToolResult | None] | None = None,
+        exact: bool = False,
     ) -> list[ToolResult]:
         """Run the calls of one turn, at most `max_concurrent` at a time (0 = no cap); results in call order.
 
         `done` has one place for each call and is filled as results come, so it outlives a cancellation; a
         filled place is left alone and its call not run. On cancellation async tools are cancelled and joined,
         waiting calls never start, threads go on alone with `cancelled` set. An exception of `before` or
-        `after` ends the turn the same way and is raised.
+        `after` ends the turn the same way and is raised. `exact` is that of `execute`.
         """
         done = [None] * len(calls) if done is None else done
         if len(done) != len(calls):
             raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
-        turn = _Turn(self, self._clock, calls, context_for, before, after, done)
+        turn = _Turn(self, self._clock, calls, context_for, before, after, done, exact)
         cancelled = cancellations()
         groups = [[0]] if len(calls) == 1 and done[0] is None else self._groups(calls, done)
         try:
@@ -155,19 +183,26 @@ class ToolSet:
             yield group
 
     async def _run(
-        self, spec: ToolSpec, call: ToolCall, position: int, context_for: ContextFor, queued: float
+        self,
+        spec: ToolSpec,
+        call: ToolCall,
+        position: int,
+        context_for: ContextFor,
+        queued: float,
+        *,
+        exact: bool = False,
     ) -> ToolResult:
         at, started = self._clock.time(), self._clock.monotonic()
         bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
-        was_cut, before = False, _cancels()
+        was_cut, abandoned, before = False, False, _cancels()
         try:
-            arguments = parse_arguments(spec, call.arguments)
+            arguments = parse_arguments(spec, call.arguments, exact=exact)
             if spec.timeout is None:
                 value = await _invoke(spec, bound, arguments)
             else:
                 work = functools.partial(_invoke, spec, bound, arguments)
-                value = await self._limited(work, spec.timeout)
+                value = await limited(work, spec.timeout, self._clock)
             content, was_cut = content_of(value, spec.max_result_chars)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
@@ -175,24 +210,9 @@ class ToolSet:
             if not _is_the_tools_own(error, before):
                 raise
             outcome, content = _fault(error)
+            abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
         seconds = self._clock.monotonic() - started
-        return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at)
-
-    async def _limited(self, work: Callable[[], Awaitable[object]], seconds: float) -> object:
-        """Return what `work` returns within `seconds`, else raise _OutOfTimeError."""
-        # asyncio.timeout does the cancelling, our clock the timing: tests own the time of tools as well.
-        limit = asyncio.timeout(None)
-        try:
-            async with limit:
-                timer = self._clock.call_later(seconds, lambda: limit.reschedule(0.0))
-                try:
-                    return await work()
-                finally:
-                    timer.cancel()
-        except Exception as error:
-            if limit.expired():
-                raise _OutOfTimeError(f"the tool gave no answer within {seconds:g} s") from error
-            raise
+        return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned)
 
     def _narrowed(self, context: ToolContext, spec: ToolSpec) -> ToolContext:
         """Return the context with the tool's own timeout in its deadline."""
@@ -222,6 +242,7 @@ class _Turn:
     after: After | None
     done: list[ToolResult | None]
     """One place for each call, filled as results come."""
+    exact: bool
 
     async def one(self, position: int, waited: float = 0.0) -> None:
         """Run one call, with the middleware round it."""
@@ -232,7 +253,9 @@ class _Turn:
             result = replace(changed, call=call, position=position)
         else:
             runs = call if changed is None else replace(changed, id=call.id)
-            result = await self.tools.execute(runs, position, self.context_for, waited=waited)
+            result = await self.tools.execute(
+                runs, position, self.context_for, waited=waited, exact=self.exact
+            )
         # Kept before `after` is asked: a cancellation there must not lose what has happened.
         self.done[position] = result
         if self.after is not None and (replaced := await self.after(result)) is not None:
@@ -240,28 +263,19 @@ class _Turn:
 
     async def together(self, positions: Sequence[int], max_concurrent: int) -> None:
         """Run calls side by side. A task each, so that context variables set by one do not reach another."""
-        slots = asyncio.Semaphore(max_concurrent or len(positions))
+        group = _Group(asyncio.Semaphore(max_concurrent or len(positions)))
         asked = self.clock.monotonic()
-        tasks: list[asyncio.Task[None]] = []
-        failures: list[Exception] = []
-
-        async def slotted(position: int) -> None:
-            try:
-                async with slots:
-                    await self.one(position, self.clock.monotonic() - asked)
-            except Exception as error:  # noqa: BLE001  raised below
-                # Not left to the TaskGroup: on 3.11 it would cancel the parent and not take that back, which
-                # turns the TimeoutError of an enclosing asyncio.timeout into a bare CancelledError.
-                failures.append(error)
-                for task in tasks:
-                    task.cancel()
-
-        async with asyncio.TaskGroup() as group:
-            for position in positions:  # an eager task (3.12) may have failed before the next one is made
-                if not failures:
-                    tasks.append(group.create_task(slotted(position)))  # noqa: PERF401
-        if failures:
-            raise failures[0]
+        owner = here()
+        policy = None if owner is None else owner.policy
+        for position in positions:  # an eager task (3.12) may have failed before the next one is made
+            if not group.failures:
+                work = group.slotted(lambda at=position: self.one(at, self.clock.monotonic() - asked))  # type: ignore[misc]
+                group.tasks.append(AbandonableTask(work, policy))
+        late = await until_ended(group.tasks)
+        if late is not None:
+            raise late
+        if group.failures:
+            raise group.failures[0]
 
     def results(self) -> list[ToolResult]:
         """Return all results in call order. Raises RunError when one is missing."""
@@ -271,20 +285,43 @@ class _Turn:
         return found
 
 
-class _OutOfTimeError(Exception):
-    """Our own time limit, so that a TimeoutError of the tool's is not taken for it."""
+@dataclass(slots=True)
+class _Group:
+    """Calls that run side by side; when one raises, the others are cancelled."""
+
+    slots: asyncio.Semaphore
+    tasks: list[AbandonableTask[None]] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+
+    async def slotted(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Run a call as soon as there is a slot, and keep what it raises."""
+        try:
+            async with self.slots:
+                await call()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  raised by the turn, once the others have ended
+            self.failures.append(error)
+            asyncio.get_running_loop().call_soon(self._stop)
+
+    def _stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
 
 
 async def _invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> object:
     if spec.is_async:
-        return await spec.call(*bound, **arguments)
-    value = await _in_thread(functools.partial(spec.call, *bound, **arguments), spec.name)
+        return await host_call(spec.call(*bound, **arguments), spec.kind, spec.name)
+    stop = bound[0].cancelled.set if bound else None
+    value = await _in_thread(functools.partial(spec.call, *bound, **arguments), spec, stop)
     # A sync wrapper round an async function gives its coroutine.
-    return await value if inspect.isawaitable(value) else value
+    return await host_call(value, spec.kind, spec.name) if inspect.isawaitable(value) else value
 
 
-async def _in_thread(function: Callable[[], object], name: str) -> object:
-    value, error = await in_thread(function, f"tool-{name}")
+async def _in_thread(
+    function: Callable[[], object], spec: ToolSpec, stop: Callable[[], None] | None
+) -> object:
+    value, error = await in_thread(function, f"tool-{spec.name}", call=(spec.kind, spec.name), stop=stop)
     if error is None:
         return value
     if isinstance(error, Exception):
@@ -297,6 +334,9 @@ def _cancels() -> int:
 
     Counted by the task, not by `cancellations`: a time limit that a hook set round its calls cancels its task only.
     """
+    owner = here()
+    if owner is not None:
+        return owner.cancelling()
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
@@ -315,7 +355,15 @@ def _is_the_tools_own(error: BaseException, before: int) -> bool:
 def _fault(error: BaseException) -> tuple[ToolOutcome, str]:
     """Return the outcome and the result text of a call that raised."""
     if isinstance(error, BadArguments):
-        return "invalid_args", error_text(str(error), "BadArguments")
-    if isinstance(error, _OutOfTimeError):
-        return "timeout", error_text(str(error), "Timeout")
+        return _REASONS.get(type(error), "invalid_args"), error_text(str(error), type(error).__name__)
+    if isinstance(error, TimeLimitPassed):
+        return "timeout", error_text(
+            f"the tool gave {error}{_ABANDONED if error.abandoned else ''}", "Timeout"
+        )
     return "error", error_text(why_of(error), type(error).__name__)
+
+
+_REASONS: dict[type[BadArguments], ToolOutcome] = {
+    DuplicateKeys: "duplicate_keys",
+    UnstableArguments: "unstable_args",
+}

@@ -6,44 +6,47 @@ enforced cannot differ. A tool made from a raw JSON schema is checked by `json_s
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import inspect
-import itertools
 import math
-import re
 import threading
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias, get_args, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
-from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
-from pydantic.errors import PydanticUndefinedAnnotation
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import from_json, to_jsonable_python
-from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
 from orchestrator.docstring import split_docstring
 from orchestrator.errors import ConfigError
 from orchestrator.json_schema import UnusableSchema, checker
 from orchestrator.ports import Clock, Deps, SystemClock
+from orchestrator.toolarguments import (
+    BadArguments,
+    Dump,
+    Read,
+    canonical_text,
+    listed,
+    refuse_other_form,
+    schema_dump,
+    typed_reader,
+)
+from orchestrator_guards import Verdict
 
 Effect: TypeAlias = Literal["pure", "idempotent", "compensable", "irreversible"]
 """What running a call twice would do; recovery decides by it. Unknown is the worst case, `irreversible`."""
 Progress: TypeAlias = Literal["strict", "poll", "cumulative"]
 """How the no-progress guard reads a repeated call."""
-Read: TypeAlias = Callable[[str], dict[str, Any]]
+
+ApprovalRule: TypeAlias = Callable[[dict[str, Any]], bool | Verdict]
+"""Tells from the canonical arguments of a call whether a person is asked: True, or a Verdict that is not ok.
+
+A pure function; if it raises or returns something else, the person is asked and reads that. The question shows a
+Verdict's guard, observed value, limit and detail.
+"""
 
 _SYSTEM_CLOCK = SystemClock()
-_SHOWN_FAULTS = 8
-_FENCED = re.compile(r"```\w*+(.*)```", re.DOTALL)
-
-
-class BadArguments(ValueError):
-    """The text of a call is not arguments its tool takes. The message is a sentence the model can act on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,8 @@ class ToolSpec:
     """Takes back a finished call; takes what `call` takes. For `compensable` only, and required there."""
     timeout: float | None = None
     """Seconds one call may run, without waiting for a slot; None is no limit."""
-    approval: bool = False
-    """A person must approve each call."""
+    approval: bool | ApprovalRule = False
+    """A person must approve each call, or those that the rule picks."""
     sequential: bool = False
     """Runs alone: after all earlier calls of its turn and before all later ones."""
     max_result_chars: int = 20_000
@@ -102,8 +105,12 @@ class ToolSpec:
     """Failure is also read from the text of a result."""
     max_concurrency: int = 0
     """Calls of this tool at the same time over all runs; 0 leaves it to the cap of the turn."""
+    kind: str = field(default="tool", repr=False)
+    """What it is in metrics and dumps where it is abandoned: `tool`, or `mcp` for a tool of an MCP server."""
     read: Read = field(default=_by_schema, repr=False)
     """Turns the text of an object into keyword arguments; by default checks it against `parameters`."""
+    dump: Dump | None = field(default=to_jsonable_python, repr=False)
+    """Turns these back into JSON data, for the canonical form; None: that is the text as it is."""
     takes_context: bool = field(init=False)
     is_async: bool = field(init=False)
 
@@ -117,7 +124,9 @@ class ToolSpec:
         object.__setattr__(self, "is_async", _is_async(self.call))
         if self.read is _by_schema:
             object.__setattr__(self, "parameters", self.parameters or {"type": "object", "properties": {}})
-            object.__setattr__(self, "read", _schema_reader(self.name, self.parameters))
+            read = _schema_reader(self.name, self.parameters)
+            object.__setattr__(self, "read", read)
+            object.__setattr__(self, "dump", schema_dump(self.parameters, read))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped function unchanged: no check, no thread, no timeout."""
@@ -139,7 +148,7 @@ def tool(
     effect: Effect = "irreversible",
     undo: Callable[..., Any] | None = None,
     timeout: float | None = None,
-    approval: bool = False,
+    approval: bool | ApprovalRule = False,
     sequential: bool = False,
     max_result_chars: int = 20_000,
     progress: Progress = "strict",
@@ -164,7 +173,7 @@ def tool(
         effect="irreversible"       what running it twice would do: "pure", "idempotent", "compensable", "irreversible"
         undo=None                   function that takes a call back; with "compensable", and required there
         timeout=None                seconds (float) that one call may run; None is no limit
-        approval=False              bool: a person must approve each call
+        approval=False              bool or ApprovalRule: a person must approve each call, or those that the rule picks
         sequential=False            bool: runs alone, after all earlier calls of its turn and before all later ones
         max_result_chars=20_000     characters (int) of a result that are kept; 0 is no limit
         progress="strict"           how repeated calls count: "strict", "poll" or "cumulative"
@@ -182,13 +191,17 @@ def tool(
         signature = _signature(target, title)
         _refuse(title, _signature_faults(target, signature.parameters))
         summary, described = split_docstring(text)
-        schema, read = _typed_reader(title, signature.parameters, described)
-        return ToolSpec(title, description or summary, schema, target, read=read, **options)
+        schema, read, dump = typed_reader(title, signature.parameters, described)
+        return ToolSpec(title, description or summary, schema, target, read=read, dump=dump, **options)
 
     return build if function is None else build(function)
 
 
-_OPTIONS = [item.name for item in fields(ToolSpec) if item.init and item.kw_only and item.name != "read"]
+_OPTIONS = [
+    item.name
+    for item in fields(ToolSpec)
+    if item.init and item.kw_only and item.name not in {"dump", "kind", "read"}
+]
 
 
 def as_tool(source: ToolSpec | Callable[..., Any]) -> ToolSpec:
@@ -196,39 +209,23 @@ def as_tool(source: ToolSpec | Callable[..., Any]) -> ToolSpec:
     return source if isinstance(source, ToolSpec) else tool(source)
 
 
-def parse_arguments(spec: ToolSpec, text: str) -> dict[str, Any]:
-    """Turn the text of a call, as received, into checked keyword arguments for `spec.call`.
+def canonical_arguments(spec: ToolSpec, text: str) -> str:
+    """Return the canonical form (JSON text) of the arguments of a call of a tool.
 
-    Empty text and `null` are no arguments; a Markdown fence round the object is dropped. Raises BadArguments.
+    It is what a person approves, what the journal keeps and what the tool receives. Raises BadArguments.
     """
-    try:
-        return spec.read(text if text[:1] == "{" else _object_text(text))
-    except ValidationError as error:
-        raise BadArguments(_sentence(error)) from error
-    except RecursionError as error:
-        raise BadArguments("the arguments are nested too deeply; send a flatter object") from error
+    return canonical_text(text, spec.read, spec.dump)
 
 
-def _object_text(text: str) -> str:
-    """Return the part of `text` that should be an object."""
-    body = text.strip()
-    if fenced := _FENCED.fullmatch(body):
-        body = fenced[1].strip()
-    return "{}" if body in {"", "null"} else body
+def parse_arguments(spec: ToolSpec, text: str, *, exact: bool = False) -> dict[str, Any]:
+    """Return the checked keyword arguments for `spec.call`, from the text of a call as received.
 
-
-def _sentence(error: ValidationError) -> str:
-    """Say what is wrong with the arguments, fault by fault, without showing their values."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    if not faults[0]["loc"]:
-        return f"the arguments are not one complete JSON object ({faults[0]['msg']})"
-    return _listed((fault["loc"], fault["msg"]) for fault in faults)
-
-
-def _listed(faults: Iterable[tuple[Iterable[object], str]]) -> str:
-    """Join the first faults, each as `path: message`."""
-    shown = itertools.islice(faults, _SHOWN_FAULTS)
-    return "; ".join(": ".join(filter(None, (".".join(map(str, path)), message))) for path, message in shown)
+    They are read from its canonical form. With `exact` the text has to be that form already. Raises BadArguments.
+    """
+    canonical = canonical_arguments(spec, text)
+    if exact:
+        refuse_other_form(text, canonical)
+    return spec.read(canonical)
 
 
 def _refuse(name: str, faults: Sequence[str]) -> None:
@@ -242,6 +239,9 @@ def _option_faults(spec: ToolSpec) -> list[str]:
     for option, known in (("effect", Effect), ("progress", Progress)):
         if (value := getattr(spec, option)) not in get_args(known):
             faults.append(f"{option} is {value!r}; possible: {', '.join(map(repr, get_args(known)))}")
+    rule: object = spec.approval
+    if not isinstance(rule, bool) and (not callable(rule) or _is_async(rule)):
+        faults.append(f"approval is {rule!r}; possible: True, False, or a plain function of the arguments")
     numbers = {"max_result_chars": spec.max_result_chars, "max_concurrency": spec.max_concurrency}
     faults += [f"{name} is {n}; possible: 0 for no limit, or more" for name, n in numbers.items() if n < 0]
     if (spec.effect == "compensable") != (spec.undo is not None):
@@ -326,45 +326,6 @@ def _signature_faults(target: object, parameters: Sequence[inspect.Parameter]) -
     return faults
 
 
-class _Untitled(GenerateJsonSchema):
-    """Leaves out the titles that pydantic derives from names: every request pays tokens for them."""
-
-    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002  pydantic's signature
-        return False
-
-
-def _typed_reader(
-    name: str, parameters: Sequence[inspect.Parameter], described: Mapping[str, str]
-) -> tuple[dict[str, Any], Read]:
-    """Build schema and check of typed parameters. A TypedDict, so names are free and absent stays absent."""
-    make: Any = TypedDict
-    kind = make("Arguments", {p.name: _field(p, described.get(p.name)) for p in parameters})
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(with_config(ConfigDict(extra="forbid"))(kind))
-        schema = adapter.json_schema(schema_generator=_Untitled)
-    except (PydanticUserError, PydanticUndefinedAnnotation, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"tool {name!r}: its parameters have no JSON schema: {reason}") from error
-    schema.pop("title", None)
-    return schema, adapter.validator.validate_json
-
-
-def _field(parameter: inspect.Parameter, text: str | None) -> object:
-    """Return the TypedDict field of one parameter: its hint, description and default."""
-    annotated: Any = Annotated
-    hint = parameter.annotation
-    metadata: list[FieldInfo] = [Field(description=text)] if text else []
-    optional = parameter.default is not parameter.empty
-    if optional:
-        # A default that is no JSON stays out of the schema; the function still has it.
-        with contextlib.suppress(Exception):
-            metadata.append(Field(json_schema_extra={"default": to_jsonable_python(parameter.default)}))
-    inner = getattr(hint, "__metadata__", ())
-    # What the annotation says itself comes last, so it wins over the docstring.
-    typed = annotated[(hint.__origin__ if inner else hint, *metadata, *inner)] if metadata else hint
-    return NotRequired[typed] if optional else typed
-
-
 def _schema_reader(name: str, schema: Mapping[str, Any]) -> Read:
     """Build the check of a raw JSON schema. Raises ConfigError when it is none, or not one of an object."""
     try:
@@ -385,7 +346,7 @@ def _schema_reader(name: str, schema: Mapping[str, Any]) -> Read:
             raise BadArguments(f"the arguments are not one complete JSON object ({error})") from error
         if not isinstance(value, dict):
             raise BadArguments("the arguments are not one complete JSON object (Input should be an object)")
-        if faults := _listed(check(value)):
+        if faults := listed(check(value)):
             raise BadArguments(faults)
         return value
 

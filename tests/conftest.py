@@ -197,7 +197,7 @@ def _in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the user of this session keeps the key that seals what he begins: not in the home of whoever tests."""
+    """The state folder of the user of this session, with the key of the run signatures: not that of the tester."""
     place = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(place))

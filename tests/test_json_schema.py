@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from orchestrator.completion import OutputSpec, UnusableAnswer
 from orchestrator.errors import ConfigError
 from orchestrator.json_schema import Fault, UnusablePattern, UnusableSchema, checker
-from orchestrator.toolspec import BadArguments, ToolSpec, parse_arguments
+from orchestrator.toolarguments import BadArguments
+from orchestrator.toolspec import ToolSpec, parse_arguments
 
 CATASTROPHIC = ["^(a+)+$", "^(a|a)*$", "^(a|aa)+$", "^(a*)*$", "^(.*a){20}$", r"^(\w+\s?)*$"]
 """Patterns for which an engine that backtracks needs longer than anybody waits."""
@@ -114,3 +115,19 @@ ANY = st.recursive(
 @given(ANY, st.sampled_from([{}, {"type": "string"}, {"uniqueItems": True}, {"enum": [1]}, {"maximum": 3}]))
 def test_any_value_gives_a_list_of_faults(value: Any, schema: dict[str, Any]) -> None:
     assert all(isinstance(fault, Fault) for fault in checker(schema)(value))
+
+
+def test_a_schema_whose_references_multiply_is_refused_at_construction() -> None:
+    levels: dict[str, Any] = {"l0": {"type": "string"}}
+    for number in range(1, 21):
+        levels[f"l{number}"] = {"anyOf": [{"$ref": f"#/$defs/l{number - 1}"}] * 2}
+    with pytest.raises(UnusableSchema, match="it has more than 100,000 subschemas"):
+        checker({"$defs": levels, "$ref": "#/$defs/l20"})
+    assert checker({"$defs": levels, "$ref": "#/$defs/l5"})("text") == []
+
+
+def test_a_recursive_schema_is_used() -> None:
+    tree = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#"}}}}
+    check = checker(tree)
+    assert check({"children": [{"children": []}]}) == []
+    assert check({"children": [{"children": 3}]})[0].path == ("children", 0, "children")

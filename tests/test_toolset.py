@@ -23,9 +23,10 @@ from pydantic import BaseModel
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.messages import Message, ToolCall
 from orchestrator.testing.clock import FakeClock
+from orchestrator.toolarguments import BadArguments
 from orchestrator.toolresult import ToolResult, cut
 from orchestrator.toolset import ToolSet
-from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, tool
+from orchestrator.toolspec import ToolContext, ToolSpec, tool
 
 
 def context_for(call: ToolCall, position: int) -> ToolContext:
@@ -835,3 +836,29 @@ async def test_every_call_of_any_turn_has_one_result_in_its_place(names: list[st
     )
     results = await tools.execute_all([call(name) for name in names], context_for, max_concurrent=cap)
     assert [(r.position, r.outcome) for r in results] == [(n, expected[name]) for n, name in enumerate(names)]
+
+
+async def test_an_error_that_is_no_exception_stops_the_other_calls_of_the_turn_and_reaches_the_caller() -> (
+    None
+):
+    class Death(BaseException):
+        pass
+
+    stopped = asyncio.Event()
+
+    @tool(effect="pure")
+    async def die() -> None:
+        raise Death
+
+    @tool(effect="pure")
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    tools = ToolSet([die, wait])
+    calls = [ToolCall("a", "wait", "{}"), ToolCall("b", "die", "{}")]
+    with pytest.raises(Death):
+        await tools.execute_all(calls, lambda call, position: ToolContext("r", f"{position}"))
+    assert stopped.is_set()

@@ -13,18 +13,27 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    SecretStr,
+)
 
 from orchestrator.errors import ConfigError
 from orchestrator.messages import Request, ToolOffer
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import BadArguments, ToolContext, ToolSpec, as_tool, parse_arguments, tool
+from orchestrator.toolarguments import BadArguments, UnstableArguments
+from orchestrator.toolspec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments, tool
 
 if TYPE_CHECKING:
     from somewhere import OnlyForCheckers  # type: ignore[import-not-found]
@@ -160,7 +169,7 @@ def test_a_parameter_without_annotation_takes_any_json() -> None:
         """Log."""
 
     assert log.parameters["properties"] == {"value": {}, "level": {"default": "info"}}
-    assert parse_arguments(log, '{"value": [1, {}]}') == {"value": [1, {}]}
+    assert parse_arguments(log, '{"value": [1, {}]}') == {"value": [1, {}], "level": "info"}
 
 
 def test_names_that_pydantic_uses_itself_are_free() -> None:
@@ -340,7 +349,7 @@ def test_nothing_null_and_an_empty_object_are_no_arguments(text: str) -> None:
     "fenced", ['```json\n{"query": "a"}\n```', '```{"query": "a"}```', '\n```\n{"query": "a"}```']
 )
 def test_a_fence_round_the_arguments_is_dropped(fenced: str) -> None:
-    assert parse_arguments(search, fenced) == {"query": "a"}
+    assert parse_arguments(search, fenced) == {"query": "a", "limit": 5}
 
 
 @pytest.mark.parametrize(
@@ -523,5 +532,109 @@ def test_an_option_that_is_none_is_told_with_the_one_that_was_meant(option: str,
 def test_the_docstring_of_tool_tells_every_option_with_its_default() -> None:
     told = dict(re.findall(r"^ {4}(\w+)=(\S+) ", inspect.getdoc(tool) or "", re.MULTILINE))
     options = {item.name: item.default for item in dataclasses.fields(ToolSpec) if item.kw_only and item.init}
-    del options["read"]
+    del options["read"], options["dump"], options["kind"]
     assert {name: ast.literal_eval(default) for name, default in told.items()} == options
+
+
+# ---- the canonical form ----
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "text", "canonical"),
+    [
+        (int, None, '{"value": "3"}', '{"value": 3}'),
+        (int, 5, "", '{"value": 5}'),
+        (int, None, "{}", "{}"),  # None is no int: the function uses its own default
+        (Any, (1, 2), "{}", "{}"),  # JSON would make it a list
+        (Point, Point(1), "{}", '{"value": {"x": 1, "y": 0}}'),
+        (Point, None, '{"value": {"y": 2, "x": "1"}}', '{"value": {"x": 1, "y": 2}}'),
+        (set[str], None, '{"value": ["b", "a", "c", "a"]}', '{"value": ["a", "b", "c"]}'),
+        (bytes, None, '{"value": "ü"}', '{"value": "ü"}'),
+        (float, None, '{"value": 1}', '{"value": 1.0}'),
+        (bool | int, None, '{"value":true}', '{"value": true}'),
+        (str, None, '{"value": "\\u202e\\u0061"}', '{"value": "\u202ea"}'),
+    ],
+)
+def test_a_call_has_one_canonical_form(annotation: Any, default: Any, text: str, canonical: str) -> None:
+    spec = takes(annotation, default)
+    assert canonical_arguments(spec, text) == canonical
+    assert canonical_arguments(spec, canonical) == canonical
+
+
+def test_the_canonical_form_of_a_raw_schema_has_its_order_and_its_defaults() -> None:
+    inner = {"type": "object", "properties": {"x": {}, "y": {}}}
+    properties = {"b": {"default": 5}, "a": {"type": "string"}, "c": {"type": "array", "items": inner}}
+    spec = ToolSpec("raw", "", {"properties": properties}, print)
+    given = '{"more": 1, "c": [{"y": 1, "x": 2}], "a": "t"}'
+    assert canonical_arguments(spec, given) == '{"b": 5, "a": "t", "c": [{"x": 2, "y": 1}], "more": 1}'
+
+
+def test_a_default_that_its_own_raw_schema_refuses_is_left_out() -> None:
+    spec = ToolSpec("raw", "", {"properties": {"a": {"type": "string", "default": None}}}, print)
+    assert canonical_arguments(spec, "{}") == "{}"
+
+
+class Limits(BaseModel):
+    most: float | None = None
+    count: int = 0
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "sentence"),
+    [
+        (float, '"nan"', "value: Input should be a finite number"),
+        (float, '"-Infinity"', "value: Input should be a finite number"),
+        (float, "1e999", "the number 1e999 is too large; give a finite number"),
+        (list[float], '["inf"]', "value.0: Input should be a finite number"),
+        (float, "NaN", "NaN is not JSON; give a finite number"),
+        (Any, "[Infinity]", "Infinity is not JSON; give a finite number"),
+        (Any, "-1e999", "the number -1e999 is too large; give a finite number"),
+        (Limits, '{"most": "nan"}', "a number has no JSON form"),
+        (int, "true", "value: true is not a number"),
+        (float, "false", "value: false is not a number"),
+        (list[int], "[1, true]", "value.1: true is not a number"),
+        (Limits, '{"count": true}', "value.count: true is not a number"),
+        (Literal[1], "true", "value: true is not a number"),
+    ],
+)
+def test_neither_nan_nor_true_is_a_number(annotation: Any, value: str, sentence: str) -> None:
+    with pytest.raises(BadArguments) as bad:
+        canonical_arguments(takes(annotation), f'{{"value": {value}}}')
+    assert str(bad.value).startswith(sentence)
+
+
+class Stamp:
+    """A type without an equality of its own."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Annotated[int, AfterValidator(lambda number: number * 2)], "1"),
+        (Annotated[list[str], BeforeValidator(lambda text: text.split(","))], '"a,b"'),
+        (SecretStr, '"abc"'),  # it is written as stars
+        (Annotated[str, PlainSerializer(lambda _: "same")], '"abc"'),
+    ],
+)
+def test_arguments_that_change_when_they_are_read_again_are_refused(annotation: Any, value: str) -> None:
+    with pytest.raises(UnstableArguments, match="the arguments change when they are read a second time"):
+        canonical_arguments(takes(annotation), f'{{"value": {value}}}')
+
+
+def test_a_type_without_equality_is_judged_by_its_text() -> None:
+    kind = Annotated[Any, PlainValidator(Stamp), PlainSerializer(lambda stamp: stamp.text)]
+    assert canonical_arguments(takes(kind), '{"value":"a"}') == '{"value": "a"}'
+
+
+def test_an_iterable_reaches_the_tool_unused() -> None:
+    arguments = parse_arguments(takes(Iterable[int]), '{"value": ["1", 2]}')
+    assert list(arguments["value"]) == [1, 2]
+
+
+def test_a_text_that_is_not_canonical_any_more_does_not_run_as_if_it_were() -> None:
+    assert parse_arguments(search, '{"query": "a", "limit": 5}', exact=True) == {"query": "a", "limit": 5}
+    with pytest.raises(UnstableArguments):
+        parse_arguments(search, '{"query": "a"}', exact=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 DIGEST_VERSION: Final = 2
@@ -44,26 +45,32 @@ class Refusal(NamedTuple):
     """In words."""
 
 
-def approval_digest(tool: str, arguments: str, *, run: str, call: str, fingerprint: str) -> str:
-    """Return the SHA-256 (hex) of what is to be approved: this call of this run, with these arguments.
+def approval_digest(
+    tool: str,
+    arguments: str,
+    *,
+    run: str,
+    call: str,
+    fingerprint: str,
+    schema: Mapping[str, Any] | None = None,
+    effect: str = "",
+    approval: str = "",
+    agent: str = "",
+) -> str:
+    """Return the SHA-256 (hex) of what is to be approved: this call of this run, by this tool, with these arguments.
 
-    Arguments are compared as JSON, so spacing and the order of members do not count; text that is no JSON,
-    or is nested too deeply, counts as it is. `fingerprint` is the graph's: a changed machine needs a new approval.
+    `arguments` is the canonical text, covered as it is. `schema`, `effect` and `approval` (`always`, `rule`, `never`)
+    are the tool's, so that a yes for one tool is none for another of its name. `fingerprint` is the graph's: a changed
+    machine needs a new approval. The version is covered too.
 
     Example:
-        >>> one = approval_digest("pay", '{"to": "x", "sum": 1}', run="r", call="1:0", fingerprint="f")
-        >>> one == approval_digest("pay", '{"sum":1,"to":"x"}', run="r", call="1:0", fingerprint="f")
-        True
+        >>> one = approval_digest("pay", '{"to": "x"}', run="r", call="1:0", fingerprint="f", effect="pure")
+        >>> one == approval_digest("pay", '{"to": "x"}', run="r", call="1:0", fingerprint="f", effect="idempotent")
+        False
     """
-    parts = json.dumps([tool, _canonical(arguments), run, call, fingerprint], separators=(",", ":"))
-    return hashlib.sha256(parts.encode(errors="surrogatepass")).hexdigest()
-
-
-def _canonical(arguments: str) -> str:
-    try:
-        return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"))
-    except (ValueError, RecursionError):  # no JSON, or nested deeper than anybody reads
-        return arguments
+    parts = [DIGEST_VERSION, agent, tool, schema, arguments, effect, approval, run, call, fingerprint]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def judge_answer(
@@ -84,7 +91,7 @@ def judge_answer(
     if not fits:
         first = next(reversed([*decided.values()]), None) if key is None else decided.get(key)
         if first is not None:
-            return Refusal("answered", f"{first['by']} answered before ({first['decision']})")
+            return Refusal("answered", describe_answer(first))
         return Refusal(
             "unasked", "it asks nothing" if key is None else f"nothing is asked about call {key!r}"
         )
@@ -92,6 +99,58 @@ def judge_answer(
         return Refusal("several", f"several calls wait, name one: {', '.join(one.key for one in fits)}")
     stale = stale_approval(fits[0].digest, given, now=now, expires_at=fits[0].expires_at)
     return fits[0] if stale is None else Refusal("stale", stale)
+
+
+def describe_answer(answer: Mapping[str, Any]) -> str:
+    """Say who answered a question, what and when. `at` is epoch seconds.
+
+    Example:
+        >>> describe_answer({"by": "ann", "decision": "approve", "arguments": "{}", "at": 0.0})
+        'ann answered before (approve with edited arguments, 1970-01-01 00:00:00 UTC)'
+    """
+    edited = " with edited arguments" if answer.get("arguments") is not None else ""
+    end = " and end the run" if answer.get("end") else ""
+    return f"{answer['by']} answered before ({answer['decision']}{edited}{end}{_moment(answer.get('at'))})"
+
+
+def _moment(at: float | None) -> str:
+    try:
+        return "" if at is None else datetime.fromtimestamp(at, UTC).strftime(", %Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):  # no time that a calendar knows
+        return ""
+
+
+def repeats_answer(earlier: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
+    """Tell whether an answer is the one that counts, given again by the same person.
+
+    Both have `by` and `decision`; `arguments` are compared as JSON. A digest, where the answer names one, has to be
+    that of the question, or its first characters. The reason (`why`) is no part of an answer.
+
+    Example:
+        >>> repeats_answer({"by": "ann", "decision": "approve"}, {"by": "ann", "decision": "approve"})
+        True
+        >>> repeats_answer({"by": "ann", "decision": "approve"}, {"by": "bob", "decision": "approve"})
+        False
+    """
+    digest = answer.get("digest")
+    about = (
+        digest is None
+        or stale_approval(str(earlier.get("digest", "")), digest, now=0.0, expires_at=0.0) is None
+    )
+    return about and _said(earlier) == _said(answer)
+
+
+def _said(answer: Mapping[str, Any]) -> tuple[object, ...]:
+    arguments = answer.get("arguments")
+    edit = None if arguments is None else _as_json(arguments)
+    return answer["by"], answer["decision"], edit, answer.get("content"), bool(answer.get("end"))
+
+
+def _as_json(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError):  # no JSON, or nested deeper than anybody reads
+        return arguments
 
 
 def stale_approval(digest: str, given: str | None, *, now: float, expires_at: float) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import overload
 
+from orchestrator_guards.money import in_currency
 from orchestrator_guards.verdict import Verdict
 
 _ROUNDING = 1e-9
@@ -47,9 +48,34 @@ def host_budget(observed: int, limit: int = 1) -> Verdict:
     return Verdict(ok, "host_budget", observed, limit, "" if ok else "the host's own budget is exhausted")
 
 
-def cost(observed: float, limit: float) -> Verdict:
-    """May more be spent? Both in the currency of the price table (US dollars by default)."""
-    return Verdict(limit == 0 or observed < limit, "cost", observed, limit)
+def cost(observed: int, limit: int) -> Verdict:
+    """May more be spent? Both in micro-units (see `money`); the verdict shows them in the currency."""
+    ok = limit == 0 or observed < limit
+    return Verdict(ok, "cost", in_currency(observed), in_currency(limit))
+
+
+def request_cost(observed: int, most: int, limit: int) -> Verdict:
+    """May a request be made that costs at most `most`? All in micro-units; ok iff `observed + most <= limit`.
+
+    `observed` includes what is reserved for other requests. The verdict shows amounts in the currency.
+
+    Example:
+        >>> request_cost(60_000, 40_000, 100_000).ok
+        True
+        >>> request_cost(60_000, 40_001, 100_000).explain()
+        'cost: 0.06 of 0.1 used (the next request can cost up to 0.040001)'
+    """
+    ok = limit == 0 or observed + most <= limit
+    detail = "" if ok else f"the next request can cost up to {in_currency(most):.6f}"
+    return Verdict(ok, "cost", in_currency(observed), in_currency(limit), detail)
+
+
+def cost_unknown(observed: int, limit: int = 1, *, model: str = "") -> Verdict:
+    """Does a limit on cost hold? `observed`: requests to `model` whose cost is unknown; a limit of 1 allows none."""
+    ok = limit == 0 or observed < limit
+    return Verdict(
+        ok, "cost_unknown", observed, limit, "" if ok else f"the price of model {model!r} is unknown"
+    )
 
 
 def elapsed(observed: float, limit: float) -> Verdict:

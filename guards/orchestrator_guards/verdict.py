@@ -9,6 +9,7 @@ GUARD_NAMES: Final = (
     "affordable",
     "completion_retries",
     "cost",
+    "cost_unknown",
     "elapsed",
     "host_budget",
     "input_tokens",
@@ -67,11 +68,17 @@ class Verdict(NamedTuple):
             >>> Verdict(True, "cost", 0.25).explain()
             'cost: 0.25 used, no limit'
         """
+        if self.guard in _NOT_COUNTED:
+            return f"{self.guard}: {self.detail}"
         if self.limit == 0:
             sentence = f"{self.guard}: {_number(self.observed)} used, no limit"
         else:
             sentence = f"{self.guard}: {_number(self.observed)} of {_number(self.limit)} used"
         return f"{sentence} ({self.detail})" if self.detail else sentence
+
+
+_NOT_COUNTED = ("cost_unknown",)
+"""Guards that look at a fact: it is in the detail, and their numbers say nothing to a person."""
 
 
 def first_refusal(verdicts: Iterable[Verdict]) -> Verdict | None:

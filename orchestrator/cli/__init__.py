@@ -5,6 +5,7 @@ Nothing is imported before it is needed: `--help` pays for typer only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -26,7 +27,21 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code."""
-    sys.exit(_status(sys.argv[1:] if arguments is None else arguments))
+    status = _status(sys.argv[1:] if arguments is None else arguments)
+    loop = sys.modules.get("orchestrator.cli.loop")
+    if loop is not None and loop.is_stuck():
+        _leave(status)
+    sys.exit(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process without waiting for threads and tasks of code that ignored its cancellation."""
+    import logging
+
+    logging.shutdown()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(status)
 
 
 def _status(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli import Options, fleet_option
+from orchestrator.cli import Options, fleet_option, trust_option
 from orchestrator.cli import option as given
 from orchestrator.cli.approval_group import group as approval
 from orchestrator.cli.exit import table
@@ -276,6 +276,36 @@ app.add_typer(runs, name="runs")
 app.add_typer(operate, name="operate")
 app.add_typer(ops, name="ops")
 app.add_typer(metrics, name="metrics")
+
+
+@app.command()
+def trust(
+    file: trust_option.Files = None,
+    *,
+    mcp: trust_option.Servers = None,
+    mcp_env: given.McpEnv = None,
+    list_: trust_option.List = False,
+    revoke: trust_option.Revoke = False,
+    json: given.Json = False,
+) -> None:
+    """Trust the present content of configuration files in this folder, and show what they would use.
+
+    A file that another person wrote may send keys to any address and start any program, so each content of it is used
+    only after this command, or with --trust. A changed file is refused again. With --mcp: trust the tools of an MCP
+    server as they are now; tools that change afterwards are disabled.
+    """
+    from orchestrator.cli.trust.command import TrustOptions, change_trust
+
+    options = TrustOptions(
+        files=tuple(file or ()),
+        mcp=tuple(mcp or ()),
+        mcp_env=tuple(mcp_env or ()),
+        listed=list_,
+        revoked=revoke,
+        json=json,
+    )
+    raise typer.Exit(change_trust(options))
+
 
 config = typer.Typer(help="Settings of this process.", rich_markup_mode=None)
 app.add_typer(config, name="config")

@@ -73,7 +73,6 @@ class On:
     """Which project, who asks, and how the end is printed."""
 
     project: Project = None
-    trust: given.Trust = False
     by: given.By = None
     json: given.Json = False
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, NamedTuple
-
-from pydantic import SecretStr
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.redaction import redacted
+from orchestrator.cli.trust.configuration import settings_file
+from orchestrator.cli.trust.refusal import is_trusted_file
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.limiter import RateLimit
 from orchestrator.retry import RetryPolicy
 from orchestrator.settings import DEFAULT_FILE, PREFIX, Settings, build
 
 _SECTIONS: Mapping[str, type] = {"limits": Limits, "retry": RetryPolicy, "rate_limit": RateLimit}
-_SECRET = re.compile(r"(?:key|secret|password|token)$", re.IGNORECASE)
-_USER_INFO = re.compile(r":/{1,2}[^/@\s]+@")  # a Path has made one slash of two
-_REDACTED = "[redacted]"
 
 
 class Setting(NamedTuple):
@@ -36,8 +31,17 @@ class Setting(NamedTuple):
 
 
 def show_settings(*, as_json: bool) -> int:
-    """Print every setting with its value and source. Raises ConfigError when they cannot be read."""
-    settings = list(_effective(Settings.load()))
+    """Print every setting with its value and source. Raises ConfigError when they cannot be read.
+
+    Nothing is used here, so the settings of an untrusted file are printed too, and marked.
+    """
+    file = settings_file()
+    members = {} if file is None else file.members
+    trusted = file is None or is_trusted_file(file)
+    settings = [
+        one if trusted or one.source != DEFAULT_FILE else one._replace(source=f"{DEFAULT_FILE} (not trusted)")
+        for one in _effective(Settings.load(members), members)
+    ]
     if as_json:
         say_json({one.name: {"value": one.value, "source": one.source} for one in settings})
         return Exit.COMPLETED
@@ -48,8 +52,7 @@ def show_settings(*, as_json: bool) -> int:
     return Exit.COMPLETED
 
 
-def _effective(settings: Settings) -> Iterator[Setting]:
-    written = _file()
+def _effective(settings: Settings, written: Mapping[str, Any]) -> Iterator[Setting]:
     for name in type(settings).model_fields:
         given = getattr(settings, name)
         kind = _SECTIONS.get(name)
@@ -67,11 +70,6 @@ def _effective(settings: Settings) -> Iterator[Setting]:
             full = f"{name}.{item.name}"
             source = _source(name, item.name, written) if item.name in given else "default"
             yield Setting(full, redacted(full, _data(getattr(built, item.name))), source)
-
-
-def _file() -> Mapping[str, Any]:
-    path = Path(DEFAULT_FILE)
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _source(name: str, member: str | None, written: Mapping[str, Any]) -> str:
@@ -99,10 +97,3 @@ def _in_json(text: str | None, member: str) -> bool:
 
 def _data(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
-
-
-def redacted(name: str, value: object) -> object:
-    """Return the value as it may be shown: none that is a secret or whose name says so, no password of an address."""
-    if isinstance(value, SecretStr) or (value is not None and _SECRET.search(name)):
-        return _REDACTED
-    return _USER_INFO.sub(f"://{_REDACTED}@", value) if isinstance(value, str) else value

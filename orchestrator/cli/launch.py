@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 from orchestrator.cli.load import imported, schema_from
 from orchestrator.cli.model import Form, Model, model_of
-from orchestrator.cli.seal import sealed
-from orchestrator.cli.servers import bare, kept, tools_of
+from orchestrator.cli.redaction import bare
+from orchestrator.cli.servers import kept, tools_of
+from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
@@ -120,7 +122,7 @@ class Launch:
         async with AsyncExitStack() as stack:
             if (close := getattr(parts.model.llm, "aclose", None)) is not None:
                 stack.push_async_callback(close)
-            settings = Settings.load()
+            settings = project_settings()
             yield Orchestrator(
                 limited(parts.model.llm, settings),
                 tools=await self._tools(parts, stack),
@@ -132,7 +134,7 @@ class Launch:
                 price=price_of(settings.prices),
                 journal=journal,
                 observers=observers,
-                launch=sealed(self.plain()) if keep else None,
+                launch=signed(self.plain()) if keep else None,
             )
 
     async def _tools(self, parts: Parts, stack: AsyncExitStack) -> Any:
@@ -255,7 +257,7 @@ def _address(launch: Launch, run_id: str) -> str | None:
     """
     if launch.base_url not in launch.without:
         return launch.base_url
-    given = Settings.load().base_url
+    given = project_settings().base_url
     if given is not None and bare(given) == launch.base_url:
         return given
     raise ConfigError(

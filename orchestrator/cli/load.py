@@ -56,9 +56,10 @@ def imported(spec: str, what: str) -> Any:
 
 
 def _module(name: str, what: str) -> Any:
+    """Import a module. The working directory is searched last, so that its files replace no installed package."""
     here = os.getcwd()  # noqa: PTH109 - sys.path holds text
-    if here not in sys.path and "" not in sys.path:  # an installed script has its own folder there
-        sys.path.insert(0, here)
+    if here not in sys.path:
+        sys.path.append(here)
     try:
         return import_module(name)
     except GraphError:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli import option as given
+from orchestrator.cli.spread import spread
 
 _BATCH = """Run a command, then tell when it last went well and how long it took. The exit code is the command's.
 
@@ -46,6 +47,7 @@ def metrics_group() -> None:
 
 
 @group.command()
+@spread
 def serve(
     *,
     host: _Host = "127.0.0.1",

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from orchestrator.cli.load import imported
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.ports import LLM
-from orchestrator.settings import Settings
 
 _FORMS = "openai:NAME, openai-responses:NAME, anthropic:NAME, python:MODULE:ATTRIBUTE, replay:FILE[#ID]"
 _SHOWN = 5
@@ -53,7 +53,7 @@ def model_of(spec: str | None, form: Form = Form()) -> Model:  # noqa: B008 - fr
 def _openai(rest: str, form: Form, api: Literal["chat", "responses"] = "chat") -> Model:
     from orchestrator.providers.openai import OpenAI
 
-    settings, how = Settings.load(), cast("Any", form._asdict())
+    settings, how = project_settings(), cast("Any", form._asdict())
     most = settings.max_response_bytes
     return Model(OpenAI(rest, api=api, api_key=settings.openai_api_key, max_response_bytes=most, **how))
 
@@ -65,7 +65,7 @@ def _openai_responses(rest: str, form: Form) -> Model:
 def _anthropic(rest: str, form: Form) -> Model:
     from orchestrator.providers.anthropic import Anthropic
 
-    settings, how = Settings.load(), cast("Any", form._asdict())
+    settings, how = project_settings(), cast("Any", form._asdict())
     most = settings.max_response_bytes
     return Model(Anthropic(rest, api_key=settings.anthropic_api_key, max_response_bytes=most, **how))
 

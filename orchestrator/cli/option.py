@@ -256,13 +256,6 @@ OlderThan = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Runs not written to for 90s, 15m, 12h, 30d.")
 ]
 KeepLast = Annotated[int | None, typer.Option(metavar="N", help="All but the N written to last.")]
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust",
-        help="Go on although somebody else began it: use the models and programs that are named there.",
-    ),
-]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without it, only say what would be done.")]
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides. Default: the login name.")]
@@ -389,7 +382,6 @@ class Other:
     tool: OtherTool = None
     mcp: OtherMcp = None
     mcp_env: OtherMcpEnv = None
-    trust: Trust = False
     limit: HigherLimit = None
 
     def plain(self) -> dict[str, Any]:
@@ -399,4 +391,4 @@ class Other:
         several = {"tools": self.tool, "mcp": self.mcp, "mcp_env": self.mcp_env}
         others = {name: tuple(given or ()) for name, given in several.items()}
         instead = Instead(model=self.model, base_url=self.base_url, **others)
-        return {"instead": instead, "limits": tuple(self.limit or ()), "trust": self.trust}
+        return {"instead": instead, "limits": tuple(self.limit or ())}

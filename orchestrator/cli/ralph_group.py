@@ -140,16 +140,13 @@ def resume(
     agents: AgentsFile = None,
     answers: Answers = None,
     limit: RalphLimit = None,
-    trust: given.Trust = False,
     by: given.By = None,
     shown: given.Shown,
 ) -> None:
     """Go on with a run where it stands, as it was started; one that has ended is only told."""
     from orchestrator.cli.ralph.resume import Wanted, resume_run
 
-    wanted = Wanted(
-        run=run, agents=agents, answers=answers, limits=tuple(limit or ()), trust=trust, by=by, **vars(shown)
-    )
+    wanted = Wanted(run=run, agents=agents, answers=answers, limits=tuple(limit or ()), by=by, **vars(shown))
     raise typer.Exit(resume_run(wanted))
 
 

@@ -25,7 +25,6 @@ class Wanted:
     run: str
     limits: tuple[str, ...] = ()
     again: bool = False
-    trust: bool = False
     by: str | None = None
     output: Path | None = None
     log: Path | None = None

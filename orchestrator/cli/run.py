@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,17 +13,18 @@ from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import limits_from, prompt_of
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, Words, streamed
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.watched import Going, Watched
 from orchestrator.errors import ConfigError
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Fact, LLMCall, Transition
+from orchestrator.kernel.record import Transition
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.result import Result, ended_as
-from orchestrator.settings import Settings
+from orchestrator.runtime.result import Ended, Result, ended_as
 from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.watchdog import on_signal
@@ -63,7 +63,7 @@ class View:
 
 def run_prompt(asked: Asked) -> int:
     """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
-    settings = Settings.load()
+    settings = project_settings()
     run_id = new_id(asked.run_id)
     launch = Launch.here(settings, **asked.made)
     parts = Parts.of(launch)
@@ -91,7 +91,7 @@ def new_id(given: str | None) -> str:
 
 def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, go: Going) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
-    settings = Settings.load()
+    settings = project_settings()
     journal = journal_at(journal_file(view.journal))
     live = Live()
     with logging_to(view.log, settings.log_level) as logs, on_signal(live):
@@ -100,14 +100,12 @@ def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, g
 
         async def conduct() -> Result:
             observers = [*watched.observers, live, *logs]
-            if limits is not None and limits.max_cost:
-                observers.append(_Unpriced())
             making = launch.agent(parts, journal=journal, observers=observers, limits=limits)
             async with watched.stoppable(making) as agent:
                 return await watched.carry(agent, go, remind=view.remind)
 
         with launch.at_home():
-            result = asyncio.run(conduct())
+            result = run_async(conduct())
     if watched.lost:
         return Exit.PIPE
     totals = watched.screen.tally.totals() if watched.screen else None
@@ -115,24 +113,8 @@ def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, g
     return EXIT_CODES[result.outcome]
 
 
-class _Unpriced:
-    """Says once that a limit of the cost does not hold, for nobody knows what the model costs."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def observe(self, fact: Fact) -> None:
-        """Look at what a request cost."""
-        if isinstance(fact, LLMCall) and fact.outcome == "ok" and fact.cost is None and not self._said:
-            self._said = True
-            complain(
-                f"nobody knows the price of model {shown(fact.model, 80)!r}, so max_cost does not hold: give it in "
-                "[prices] of orchestrator.toml, or install the extra prices"
-            )
-
-
 def told(result: Result, totals: str | None, *, shown_already: bool = False) -> None:
-    """Print the end of a run: as JSON where `totals` is None; why it did not complete goes to stderr.
+    """Print the end of a run: as JSON where `totals` is None; why it did not complete, or is blank, goes to stderr.
 
     With `shown_already` the answer is not printed again.
     """
@@ -140,8 +122,8 @@ def told(result: Result, totals: str | None, *, shown_already: bool = False) -> 
         say_json(as_json(result))
     else:
         _print_end(result, totals, answer=not shown_already)
-    if result.outcome is not Outcome.COMPLETED:
-        complain(sentence(result))
+    if (fault := remark(result)) is not None:
+        complain(fault)
 
 
 @contextmanager
@@ -160,9 +142,11 @@ def _print_end(result: Result, totals: str, *, answer: bool) -> None:
     say(f"\noutcome: {result.outcome}{reason}; {totals}")
 
 
-def sentence(result: Result) -> str:
-    """Say in one sentence how a run ended that did not complete."""
-    return f"the run {ended_as(result)}"
+def remark(result: Ended) -> str | None:
+    """Return the line for standard error about how a run ended; None for one that completed with an answer."""
+    if result.outcome is not Outcome.COMPLETED:
+        return shown(f"the run {ended_as(result)}", 4_000)
+    return "the final answer of the model is blank" if result.reason == "empty_answer" else None
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -173,7 +157,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "outcome": result.outcome.value,
         "reason": result.reason,
         "output": result.output,
-        "usage": asdict(result.usage),
+        "usage": result.usage.as_json(),
         "verdict": None if verdict is None else verdict._asdict(),
         "error": error_json(result.error),
         "messages": [message.to_openai() for message in result.messages],

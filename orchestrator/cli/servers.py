@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from orchestrator.cli.output import shown
+from orchestrator.cli.redaction import bare
+from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.tool_pin import ToolPins, is_address
 from orchestrator.errors import ConfigError
-from orchestrator.settings import Settings
 from orchestrator.toolspec import ToolSpec
 
 if TYPE_CHECKING:
@@ -35,20 +36,10 @@ def named(text: str) -> tuple[str | None, str]:
     return (name, where) if mark and _NAME.fullmatch(name) else (None, text)
 
 
-def bare(address: str) -> str:
-    """Return an address without the user name and password in it."""
-    try:
-        parts = urlsplit(address)
-    except ValueError:  # no address: whoever uses it says so
-        return address
-    _, mark, place = parts.netloc.rpartition("@")
-    return parts._replace(netloc=place).geturl() if mark else address
-
-
 def kept(text: str) -> str:
     """Return what is kept with a run of the text that names a server. A command is kept as it is."""
     name, where = named(text)
-    if not _is_address(where):
+    if not is_address(where):
         return text
     return bare(where) if name is None else f"{name}={bare(where)}"
 
@@ -66,11 +57,12 @@ async def tools_of(
     `variables` are names, `own` the tools that theirs stand beside, `without` the addresses that were kept without user
     name and password. Raises ConfigError that names the option that helps.
     """
-    environment, headers = _values(variables), _headers(Settings.load().mcp_headers)
+    environment, headers = _values(variables), _headers(project_settings().mcp_headers)
     owners = {tool.name.casefold(): "--tool" for tool in own}
     tools: list[ToolSpec] = []
     for text in servers:
-        server = _described(text, environment, headers)
+        pins = ToolPins.of(named(text)[1])
+        server = _described(text, environment, headers, pins.options())
         try:
             await stack.enter_async_context(server)
         except ConfigError as error:
@@ -78,20 +70,28 @@ async def tools_of(
                 raise
             lost = "the user name and password in its address were not kept with the run"
             raise ConfigError(f"{error}; {lost}: --mcp URL gives them again") from error
+        pins.keep(server.digests)
         _refuse_twice(text, server.tools, owners)
         owners |= dict.fromkeys((tool.name.casefold() for tool in server.tools), _said(text))
         tools += server.tools
     return tools
 
 
-def _described(text: str, environment: Mapping[str, str], headers: Mapping[str, SecretStr]) -> McpServer:
+def server_at(where: str, variables: Sequence[str]) -> McpServer:
+    """Return the server of a command line or URL with what it is given, whatever its tools are. Raises ConfigError."""
+    return _described(where, _values(variables), _headers(project_settings().mcp_headers), {})
+
+
+def _described(
+    text: str, environment: Mapping[str, str], headers: Mapping[str, SecretStr], pins: Mapping[str, Any]
+) -> McpServer:
     from orchestrator.providers.mcp import McpServer
 
     name, where = named(text)
-    options: dict[str, Any] = {"max_message_bytes": Settings.load().max_response_bytes}
+    options: dict[str, Any] = {"max_message_bytes": project_settings().max_response_bytes}
     options |= {} if name is None else {"name": name, "prefix": f"{name}_"}
-    given = {"headers": headers} if _is_address(where) else {"env": environment}
-    return McpServer.parse(where, **given, **options)
+    given = {"headers": headers} if is_address(where) else {"env": environment}
+    return McpServer.parse(where, **given, **options, **pins)
 
 
 def _refuse_twice(text: str, tools: Iterable[ToolSpec], owners: Mapping[str, str]) -> None:
@@ -105,10 +105,6 @@ def _refuse_twice(text: str, tools: Iterable[ToolSpec], owners: Mapping[str, str
 
 def _said(text: str) -> str:
     return f"--mcp {shown(kept(text), _SHOWN)!r}"
-
-
-def _is_address(where: str) -> bool:
-    return where.startswith(("http://", "https://"))
 
 
 def _values(variables: Iterable[str]) -> dict[str, str]:

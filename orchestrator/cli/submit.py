@@ -13,13 +13,13 @@ from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.rlm.made import context_from
 from orchestrator.cli.run import new_id
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.worker import database, dispatcher, made
 from orchestrator.engines.dispatcher import Caps, Placer
 from orchestrator.errors import ConfigError, JournalError, MissingExtra
 from orchestrator.messages import Request, Response
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.rlm import Rlm
-from orchestrator.settings import Settings
 
 OPENING = 3.0
 """Seconds that the server gets to answer at first."""
@@ -80,7 +80,7 @@ async def _deposit(wanted: Wanted, journal: Any, prompt: str, run_id: str) -> No
     if wanted.about is not None:
         raise ConfigError("--about is for an agent that is an Rlm: name it with --agent")
     loop = Orchestrator(_Nobody(), journal=journal, observers=(), instructions=wanted.instructions)
-    limits = limits_from(wanted.limits, Settings.load().limits)
+    limits = limits_from(wanted.limits, project_settings().limits)
     await loop.deposit(prompt, conversation_id=wanted.conversation, limits=limits, **options)
 
 

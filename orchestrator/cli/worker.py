@@ -16,9 +16,11 @@ from orchestrator.address import Address, Dsn
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import imported, limits_from
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.engines.agent import Agent, refuse_bound
 from orchestrator.engines.dispatcher import Caps, Dispatcher
 from orchestrator.engines.order import Order
@@ -27,7 +29,6 @@ from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.settings import Settings
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.metrics import Metrics
 
@@ -60,7 +61,7 @@ class Wanted:
 def work(wanted: Wanted) -> int:
     """Work until a signal or an operator's drain, and return the exit code. Raises ConfigError, RunError."""
     address = database(wanted.journal, "a worker carries")
-    settings = Settings.load()
+    settings = project_settings()
     launch = Launch.here(settings, **wanted.made)
     # A model of the settings is for whoever names no agents: else a worker had two for one graph.
     own = not wanted.agents or wanted.made.get("model") is not None
@@ -77,7 +78,7 @@ def work(wanted: Wanted) -> int:
     name = wanted.name or f"{socket.gethostname()}-{_few()}"
     with logging_to(wanted.log, settings.log_level) as logs:
         metrics = Metrics()
-        return asyncio.run(
+        return run_async(
             _work(wanted, _Making(launch, parts, limits, [metrics, *logs]), placing, address, name)
         )
 

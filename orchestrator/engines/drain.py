@@ -4,7 +4,8 @@
 2. Runs that are under way get `grace` seconds to reach their end; those that wait for somebody are not waited for.
 3. The others are asked to pause before their next step, with `shutdown` as the reason, and get SETTLE seconds.
 4. What is still in the middle of something then is interrupted: recovery treats it like a crash, by the effects of
-   its tools. Those that wait are left as they are. A tool that does not let itself be cancelled is waited for.
+   its tools. Those that wait are left as they are. A tool that ignores its cancellation is abandoned
+   after the run's `cancel_seconds` (kernel/abandonment.py).
    A server of the journal that is away is not: whoever stops us would not wait for it either.
 
 Somebody in a hurry may shorten 2, or 2 and 3, while they go on.
@@ -22,7 +23,10 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.ports import Clock
 
 SETTLE = 5.0
-"""Seconds that runs get to reach the end of their step. A supervisor has to wait for grace + SETTLE and some more."""
+"""Seconds that runs get to reach the end of their step.
+
+A supervisor has to wait for grace + SETTLE + the greatest `cancel_seconds` of its runs, and some more.
+"""
 
 HURRY = 10.0
 """Seconds, from then on, in which nobody waits for a server of the journal that is away."""

@@ -27,6 +27,10 @@ class Entry:
     tool: str = ""
     """Its name; `_unregistered` for one that the model made up."""
     effect: str = ""
+    arguments: str | None = None
+    """Canonical text, where that is not the model's own."""
+    digest: str = ""
+    """Of the call as it was announced after a person approved it."""
     open: bool = False
     """It was announced and has neither a result nor been taken back."""
     done: Mapping[str, Any] | None = None
@@ -59,6 +63,7 @@ class Ledger:
                 for call in body["calls"]:
                     entry = self._entry(call["key"])
                     entry.tool, entry.effect, entry.open = tool_word(call), call["effect"], True
+                    entry.arguments, entry.digest = call.get("arguments"), str(call.get("digest", ""))
             case "done":
                 entry = self._entry(body["key"])
                 entry.tool, entry.open, entry.done, entry.asked = tool_word(body), False, body, None
@@ -66,7 +71,7 @@ class Ledger:
                 self._entry(body["key"]).open = False
             case "asked":
                 entry = self._entry(body["key"])
-                entry.tool, entry.asked = body["tool"], body
+                entry.tool, entry.asked, entry.arguments = body["tool"], body, body.get("arguments")
             case "approval":
                 entry = self._entry(body["key"])
                 entry.asked, entry.answer = None, body

@@ -45,7 +45,7 @@ _CONTEXT: Spec = {
     # not `by_tool`: its keys are names, those that a model made up among them
     "spent": _whole("usage", "below", "seconds", "tool_calls", "retries", "restarts", "compactions"),
 }
-_CALL: Spec = _whole("key", "position", "tool", "effect", "registered")
+_CALL: Spec = _whole("key", "position", "tool", "effect", "digest", "registered")
 
 SHOWN: Mapping[str, Spec] = MappingProxyType(
     {

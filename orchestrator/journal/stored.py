@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from orchestrator.journal.ledger import LEDGER_KINDS, Entry, Ledger
-from orchestrator.kernel.journal import Record
+from orchestrator.kernel.journal import Journal, Posted, Record
 from orchestrator.machines.llm_loop.model import Question
 
 _GROWING = "messages"
@@ -46,6 +46,8 @@ class StoredRun:
     ended: Mapping[str, Any] | None = None
     handled: set[str] = field(default_factory=set)
     """Ids of the requests that were read."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Id of a request that was read -> why it was not carried out, where it was not."""
     inbox: int = 0
     """Number of the last of them."""
     held: Mapping[str, Any] | None = None
@@ -100,6 +102,13 @@ class StoredRun:
         entries = self.ledger.entries.values()
         return {entry.key: entry.answer for entry in entries if entry.answer is not None}
 
+    async def unread(self, journal: Journal) -> list[Posted]:
+        """Return the requests to the run that it has not read, in order. Raises RunUnknown, Corrupt, StoreDown.
+
+        A pause that was read may have overtaken an answer, so that the number of the last one read says nothing.
+        """
+        return [posted for posted in await journal.inbox(self.run_id) if posted.id not in self.handled]
+
     def _question(self, entry: Entry, asked: Mapping[str, Any]) -> Question:
         made = (item.get("tool_calls") for item in reversed(self.messages))
         calls: Sequence[Any] = next((calls for calls in made if calls), ())
@@ -152,6 +161,8 @@ class StoredRun:
     def _control(self, body: Mapping[str, Any]) -> None:
         self.handled.add(str(body.get("id", "")))
         self.inbox = max(self.inbox, int(body.get("number") or 0))
+        if body.get("refused"):
+            self.refused[str(body.get("id", ""))] = str(body["refused"])
         if body.get("kind") == "pause" and not body.get("refused"):
             self.held = body
         elif body.get("kind") == "resume":

@@ -7,6 +7,9 @@ import time as system_time
 from collections.abc import Callable
 from typing import Protocol
 
+GRACE = 5.0
+"""Seconds that cancelled host code gets to end before it is abandoned, where no limit says otherwise."""
+
 
 class Cancellable(Protocol):
     """A timer that can be taken back."""

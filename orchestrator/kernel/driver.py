@@ -38,7 +38,7 @@ from orchestrator.kernel.parking import Park, Parking, Seats
 from orchestrator.kernel.record import Fact, Observer
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.stepper import Stepper
+from orchestrator.kernel.transition_executor import TransitionExecutor
 from orchestrator.kernel.writer import Writer
 
 _TURNS = 64
@@ -79,11 +79,11 @@ class Driver:
         self._writer = (
             None if journal is None else Writer(journal, self.owner, self._report, self._clock, codec)
         )
-        self._stepper = Stepper(machine, self._report, self._writer, self._clock)
+        self._executor = TransitionExecutor(self._report, self._writer, self._clock)
         self._closer = Closer(
             self._report, self._writer, self._clock, ending=ending, summary=summary, codec=codec
         )
-        self._parking = Parking(self._report, self._stepper, self._closer, self._clock)
+        self._parking = Parking(self._report, self._executor, self._closer, self._clock)
         self._strict = strict
 
     async def start(self, run: Run[Any, Any]) -> StrEnum | None:
@@ -172,7 +172,7 @@ class Driver:
             raise InvalidEvent(graph=name, state=run.cursor, event=str(event), allowed=())
         run.driving = True
         run.tell = self._report.tell
-        run.keeper = self._parking
+        run.executor, run.keeper = self._executor, self._parking
 
     async def _create(self, run: Run[Any, Any]) -> None:
         at = self._clock.time()
@@ -206,10 +206,10 @@ class Driver:
     async def _carry_out(self, run: Run[Any, Any], event: StrEnum | None) -> None:
         if run.started_at is None:
             await self._create(run)
-            await self._stepper.enter(run)
+            await self._executor.enter(run)
         _raise_cause(run)
         if event is not None:
-            await self._stepper.fire(run, event, fold=False)
+            await self._executor.trigger(run, event, fold=False)
             _raise_cause(run)
         if run.state in run.graph.terminal and run.pending is None:
             await self._closer.end(run)
@@ -231,9 +231,9 @@ class Driver:
         return True
 
     async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
-        gate = Gate(run)
+        gate = Gate(run, self._clock)
         while True:
-            self._stepper.arm(run)
+            self._executor.arm(run)
             await gate.let(self._advance(run, gate, park=park))
             if run.ended or not run.halted:
                 return
@@ -246,7 +246,7 @@ class Driver:
             event = None if run.fresh else run.pending
             try:
                 if event is not None and (run.held is None or run.loses):
-                    await self._stepper.fire(run, event)
+                    await self._executor.trigger(run, event)
                 elif not await self._next(run, event, park=park):
                     return
             except Park as wish:
@@ -265,9 +265,9 @@ class Driver:
         if run.held is not None:
             await self._parking.hold(run)
         if run.fresh:
-            await self._stepper.go_on(run)
+            await self._executor.go_on(run)
         elif event is not None:
-            await self._stepper.fire(run, event)
+            await self._executor.trigger(run, event)
         else:
             return await self._idle(run, park=park)
         return True
@@ -325,7 +325,7 @@ class Driver:
 
     def _due(self, run: Run[Any, Any]) -> bool:
         """Tell whether a time limit has passed; a parked run has no alarm that would ring."""
-        due = self._stepper.due(run)
+        due = self._executor.due(run)
         return due is not None and self._clock.monotonic() >= due
 
     def _ring(self, run: Run[Any, Any]) -> None:

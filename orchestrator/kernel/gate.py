@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from orchestrator.kernel.abandonment import AbandonableTask, AbandonPolicy, here, until_ended
+from orchestrator.kernel.clock import Clock
+from orchestrator.kernel.record import WorkAbandoned
 from orchestrator.kernel.run import Run
-
-_INSIDE: dict[asyncio.Task[Any], Gate] = {}
-"""Tasks that work behind a gate."""
 
 
 class Gate:
@@ -19,36 +19,38 @@ class Gate:
     and 3.12 an asyncio.TaskGroup that fails asks its task to cancel and does not take that back, so in the caller's own
     task its error, even one that a hook handled, could not be told from a caller who gave up. The caller's task runs
     nobody's code but ours, so its count of requests is the truth. (asyncio.timeout on 3.11 compares the count with 0.)
+    Host code of the work that ignores its cancellation for `run.cancel_seconds` is abandoned.
     """
 
-    __slots__ = ("_before", "_caller", "_fired", "_handle", "_loop", "_run", "_work")
+    __slots__ = ("_before", "_caller", "_clock", "_fired", "_handle", "_loop", "_run", "_work")
 
-    def __init__(self, run: Run[Any, Any]) -> None:
+    def __init__(self, run: Run[Any, Any], clock: Clock) -> None:
         caller = asyncio.current_task()
         if caller is None:
             raise RuntimeError("a run is driven inside a task")
         self._run = run
+        self._clock = clock
         self._caller = caller
         self._loop = asyncio.get_running_loop()
         self._before = caller.cancelling()
         self._handle: asyncio.Handle | None = None
-        self._work: asyncio.Task[None] | None = None
+        self._work: AbandonableTask[None] | None = None
         self._fired = False
 
     async def let(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for work, or until `run.stop()` has ended it. Raises what it raises, CancelledError for the caller's."""
         self._run.interrupt = self._interrupt
         self._fired = False
-        task = self._work = self._loop.create_task(work, name=self._run.run_id)
-        _INSIDE[task] = self
+        policy = AbandonPolicy(self._clock, self._run.cancel_seconds, self._abandoned)
+        task = self._work = AbandonableTask(work, policy, name=self._run.run_id, requests=self.requests)
         try:
-            await task
+            await until_ended((task,))
+            task.result()
         except asyncio.CancelledError:
             if not self._fired or self.cancelled():
                 raise
         finally:
             self._run.interrupt = self._work = None
-            del _INSIDE[task]
             if self._handle is not None:
                 self._handle.cancel()
                 self._handle = None
@@ -60,8 +62,8 @@ class Gate:
         """
         if self._caller.cancelling() > self._before:
             return True
-        while not self._fired and self._work is not None and self._work.cancelling():
-            self._work.uncancel()
+        while not self._fired and self._work is not None and self._work.task.cancelling():
+            self._work.task.uncancel()
         return False
 
     def requests(self) -> int:
@@ -78,6 +80,12 @@ class Gate:
             self._fired = True
             self._work.cancel()
 
+    def _abandoned(self, kind: str, name: str) -> WorkAbandoned:
+        run = self._run
+        fact = WorkAbandoned(run.graph.name, run.run_id, run.cursor, kind, name, self._clock.time())
+        run.emit(fact)
+        return fact
+
 
 def cancellations() -> Callable[[], bool]:
     """Return what tells whether the running task was cancelled since, even where somebody swallowed that.
@@ -87,7 +95,7 @@ def cancellations() -> Callable[[], bool]:
     task = asyncio.current_task()
     if task is None:
         return lambda: False
-    gate = _INSIDE.get(task)
-    count = task.cancelling if gate is None else gate.requests
+    owner = here()
+    count = task.cancelling if owner is None else owner.requests
     before = count()
     return lambda: count() > before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar, cast, get_args, get_type_hints
@@ -77,6 +77,8 @@ class Graph:
     pure: frozenset[StrEnum] = frozenset()
     context: type | None = None
     strict: bool = True
+    callbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Callbacks of a machine that differ from its bound hooks, by list: a change through `transitions`."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -179,8 +181,19 @@ class Graph:
         """Tell whether a state has work of its own, so that it needs an `enter_` hook."""
         return state not in self.terminal and state not in self.waiting and state not in self.rest
 
+    @cached_property
+    def failure_events(self) -> dict[str, StrEnum | None]:
+        """The failure event of each state."""
+        return {state.value: self.failure_event(state) for state in self.states}
+
+    @cached_property
+    def time_limits(self) -> dict[str, float]:
+        """The seconds that a run may stay in a state, for each state with a limit."""
+        return {state.value: limit[0] for state in self.states if (limit := self.dwell_of(state))}
+
     def describe(self) -> dict[str, Any]:
         """Return the whole table as plain data, as `graph --format json` prints it."""
+        changed = {"callbacks": {slot: list(names) for slot, names in sorted(self.callbacks.items())}}
         return {
             "name": self.name,
             "initial": self.initial.value,
@@ -207,6 +220,7 @@ class Graph:
                 state.value: None if limit is None else [limit[0], limit[1].value]
                 for state, limit in sorted((self.dwell or {}).items())
             },
+            **(changed if self.callbacks else {}),
         }
 
     @cached_property
@@ -264,9 +278,13 @@ def _taken(kind: str, enum: type[StrEnum], names: Iterable[str]) -> Iterator[lin
 
 def _grown(enum: type[StrEnum], names: Iterable[str]) -> type[StrEnum]:
     members = {member.name: member.value for member in enum}
-    members.update({name.upper(): name for name in names})
+    return enum_of(enum.__name__, members | {name.upper(): name for name in names})
+
+
+def enum_of(name: str, members: Mapping[str, str]) -> type[StrEnum]:
+    """Return an enum with these members: name -> value."""
     functional: Any = StrEnum  # mypy wants a literal name
-    return cast("type[StrEnum]", functional(enum.__name__, members))
+    return cast("type[StrEnum]", functional(name, members))
 
 
 def _schema(context: object) -> dict[str, dict[str, str]]:
@@ -277,9 +295,20 @@ def _schema(context: object) -> dict[str, dict[str, str]]:
         kind = todo.pop()
         todo += get_args(kind)
         if isinstance(kind, type) and is_dataclass(kind) and kind.__qualname__ not in found:
-            found[kind.__qualname__] = {item.name: _written(item.type) for item in fields(kind)}
+            found[kind.__qualname__] = dict(_written_field(item) for item in fields(kind) if _has_part(item))
             todo += _hints(kind).values()
     return found
+
+
+def _has_part(item: Field[Any]) -> bool:
+    """Return whether a field is part of fingerprints: not where its metadata says that older records may lack it."""
+    return item.metadata.get("fingerprint", item.name) is not None
+
+
+def _written_field(item: Field[Any]) -> tuple[str, str]:
+    """Return name and type of a field; its metadata may have those of an earlier form that is still read."""
+    known: tuple[str, str] | None = item.metadata.get("fingerprint")
+    return known or (item.name, _written(item.type))
 
 
 def _written(kind: object) -> str:

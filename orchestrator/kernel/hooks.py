@@ -29,6 +29,8 @@ class Hooks:
     by_name: Mapping[str, tuple[Hook, ...]]
     hosted: frozenset[str] = frozenset()
     """Names for which the host brought a hook. Its effects are unknown, so its states are never folded."""
+    modules: tuple[object, ...] = ()
+    """Where callbacks and conditions are found that the table has by name."""
 
     def named(self, *names: str) -> tuple[tuple[str, Hook], ...]:
         """Return (name, hook) for each of `names`, in that order."""
@@ -50,7 +52,7 @@ def collect(
     itself: name -> what they take beside the run. Raises GraphError that lists every stray, misspelt, sync,
     duplicate and missing hook, those that cannot be called, and everything of the host's that holds no hook.
     """
-    points = points or {}
+    points, extra = points or {}, tuple(extra)
     allowed = _arguments(graph, points)
     problems: list[Problem] = []
     found: dict[str, list[Hook]] = {}
@@ -72,7 +74,8 @@ def collect(
     problems += _missing(graph, found)
     if problems:
         raise GraphError(graph.name, problems)
-    return Hooks({name: tuple(hooks) for name, hooks in found.items()}, frozenset(hosted))
+    by_name = {name: tuple(hooks) for name, hooks in found.items()}
+    return Hooks(by_name, frozenset(hosted), (*modules, *extra))
 
 
 def _arguments(graph: Graph, points: Mapping[str, str]) -> dict[str, list[tuple[str, ...]]]:
@@ -92,6 +95,7 @@ def _no_hook(module: object, points: Iterable[str]) -> Problem:
 
 def where(hook: object, name: str) -> str:
     """Name a bound hook with the class or module it is of, for a person who looks for it."""
+    hook = inspect.unwrap(hook) if callable(hook) else hook
     holder = getattr(hook, "__self__", None)
     home = getattr(hook, "__module__", "") if holder is None else type(holder).__name__
     return f"{home}.{name}" if home else name

@@ -8,7 +8,8 @@ every append carries its epoch, and the store itself refuses one that is out of 
 - Records of a run are numbered 0, 1, 2 … without a hole; each hash covers the one before it. `load` verifies them.
 - After an I/O error a store in a file is poisoned: every further call raises StoreDown until it is opened anew. One
   behind a server is not: a connection that is lost says nothing of the store, and the server answers for its disk.
-- `post` needs no lease and is idempotent by request id.
+- `post` needs no lease and keeps the first request of each id, whichever process posts it. The id of an answer names
+  its question, so that the store itself decides which one counts.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class Lease:
     """Number of the last durable record, -1 before the first."""
     head: str
     """Hash of that record."""
+    proved_at: float = field(default=0.0, compare=False)
+    """When the driver sent the last append that the store took (monotonic): the lease was valid after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,11 @@ class Journal(JournalWriter, Protocol):
         ...
 
     async def post(self, run_id: str, request: Posted) -> bool:
-        """Leave a request for a run, from any process, without a lease. False when its id was posted before."""
+        """Leave a request for a run, from any process, without a lease. False when its id was posted before.
+
+        Of several requests with one id, posted at the same moment, exactly one is kept. After False, `inbox` returns
+        that one.
+        """
         ...
 
     async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:

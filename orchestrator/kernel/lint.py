@@ -40,6 +40,7 @@ class Rule(StrEnum):
     DUPLICATE_HOOK = "duplicate_hook"
     MISSING_ENTER = "missing_enter"
     TERMINAL_WITHOUT_FAILURE = "terminal_without_failure"
+    UNKNOWN_CALLBACK = "unknown_callback"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,180 +1,369 @@
-"""Graph + hooks -> one compiled machine that any number of runs share. The only importer of `transitions`.
+"""Graph + hooks -> one machine of `transitions` that any number of runs share.
 
-`transitions` is the referee: it holds the table and commits each move on the run's `cursor`. Its synchronous
-`Machine` is used without a registered model and without callbacks; hooks are awaited by the driver around it,
-because its AsyncMachine (0.9.3) swallows cancellation and runs the hooks of one slot concurrently. For the same
-reason a trigger is shortened to what is left of it then (see `_Row`): it was a third of a turn.
+The library holds the table: events under the graph's names with one transition for each source, guards as conditions,
+hooks in `before`, `after`, `on_enter` and `on_exit`, general hooks in `before_state_change`, `after_state_change`,
+`leave_state` and `enter_state`. There is no second table. `steps` returns caches of the library's lists; a change of
+the table through `add_transition`, `remove_transition`, `add_callback`, `add_states` or an attribute drops them. At
+the next trigger the machine then derives its graph from the table, lints it, and compiles anew.
+
+Runs are the models. None is registered: `machine.events[event].trigger(run)` needs an object with a `cursor` only.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import Any, NoReturn, TypeAlias
 
 import transitions
+from transitions.core import listify
 
-from orchestrator.errors import InvalidEvent, UnknownEvent
-from orchestrator.kernel.graph import Edge, Graph, guard_name
+from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEvent
+from orchestrator.kernel.callbacks import awaitable, callback_name, resolve
+from orchestrator.kernel.derived_graph import derive
+from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hook, Hooks, collect
-
-if TYPE_CHECKING:
-    from orchestrator.kernel.run import Run
+from orchestrator.kernel.lint import Problem, Rule
+from orchestrator.kernel.purity import checks_purity
+from orchestrator.kernel.table import CallbackList, Condition, Event, State, Step, Transition, conditions_name
 
 logging.getLogger("transitions").setLevel(logging.WARNING)  # it logs each callback at INFO, which we replace
 
+GENERAL = (
+    "_prepare_event",
+    "_before_state_change",
+    "_after_state_change",
+    "_on_final",
+    "leave_state",
+    "enter_state",
+)
+"""Lists of callbacks that belong to the machine: the library's four, and two of ours."""
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One (source, event, dest) with all that happens on it, looked up once when the graph is compiled."""
+_Lists: TypeAlias = list[tuple[str, Any]]
+"""Lists of callbacks, each with the name that its hooks have."""
 
-    event: StrEnum
-    source: StrEnum
-    dest: StrEnum
-    names: tuple[str, str, str]
-    """The values of these three; reading `value` of a member is a call."""
-    edge: Edge
-    guard: Callable[[Any], Any] | None
-    guard_name: str | None
-    guard_label: str
-    """What `run.hook` says while the guard is asked."""
-    ahead: tuple[tuple[str, Hook], ...]
-    """before_<event>, before_event, leave_<source>, leave_state: may veto."""
-    after: tuple[tuple[str, Hook], ...]
-    commit: Callable[[Any], bool]
-    """Let `transitions` move the run's cursor."""
-    internal: bool
-    ends: bool
-    """It leads to a terminal state."""
-    failing: bool
-    """It is the failure edge of its source, which nothing may keep from committing."""
-    folded: bool
-    """The record may be written together with the next one: nothing outside `run.ctx` depends on it."""
-    settle_first: bool
-    """A host's hook comes before the commit, so everything folded so far must be durable by then."""
-
-    def ask(self, run: Run[Any, Any]) -> Any:
-        """Return what the guard says of this run: of its context, and of the event where that is an object."""
-        guard: Any = self.guard
-        return guard(run.ctx) if run.given is None else guard(run.given, run.ctx)
+_REFUSED = {
+    "_finalize_event": "an observer receives every transition and every failed event",
+    "_on_exception": "an exception fires the failure event of the state in which it happened",
+}
 
 
-class Machine:
-    """A compiled graph. Immutable after construction; holds no run."""
+def value_of(name: Any) -> Any:
+    """Return the value of an enum member: the library files a member under its NAME and then misses its state."""
+    return name.value if isinstance(name, StrEnum) else name
 
-    def __init__(self, graph: Graph, hooks: Hooks) -> None:
-        self.graph = graph
+
+class Machine(transitions.Machine):
+    """A compiled graph: a `transitions.Machine` whose states, transitions, conditions and events are ours."""
+
+    state_cls = State
+    transition_cls = Transition
+    event_cls = Event
+    states: OrderedDict[str, State]  # type: ignore[assignment]  # the library's stub names its own class
+    leave_state: Any
+    """Callbacks that run after the on_exit callbacks of any state."""
+    enter_state: Any
+    """Callbacks that run after the on_enter callbacks of any state."""
+
+    def __init__(self, graph: Graph, hooks: Hooks, *, check_purity: bool | None = None) -> None:
+        """Build the table. `check_purity`: a guard that changes its context raises GraphError; None asks `purity`."""
+        self.leave_state = self.enter_state = None
+        self._checks_purity = checks_purity(check_purity)
         self.hooks = hooks
-        self.states: Mapping[str, StrEnum] = {state.value: state for state in graph.states}
-        self._table = _referee(graph)
+        self._declared = graph
+        self._graph: Graph | None = None
+        self._numbers = count()
         self._steps: dict[tuple[str, str], tuple[Step, ...]] = {}
-        for number, (source, event, _, _) in enumerate(graph.rows):
-            key = (source.value, event.value)
-            self._steps[key] = (*self._steps.get(key, ()), self._compile(number))
-        self.enter = {
-            state.value: hooks.named(f"enter_{state.name.lower()}", "enter_state") for state in graph.states
-        }
-        """State -> its enter hooks, named first, general second."""
+        self._enter: dict[str, tuple[tuple[str, Hook], ...]] = {}
+        super().__init__(
+            model=None, states=None, initial=None, auto_transitions=False, model_attribute="cursor"
+        )
+        self._build(graph, hooks)
+        self._graph = graph
+        for _, callbacks in self._slots():
+            callbacks.bound = tuple(callbacks)
+        self._whole = not list(self._missing(graph))
+        """Every working state had an enter callback then."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _REFUSED and value:
+            raise GraphError(self.graph.name, [f"{name.strip('_')} is not supported: {_REFUSED[name]}"])
+        if name in GENERAL:
+            value = CallbackList(listify(value), self.table_changed, vars(self).get(name))
+        super().__setattr__(name, value)
+        if name in GENERAL:
+            self.table_changed()
+
+    # ---- the table, as the library's interface shows and changes it ----
+
+    def add_states(self, states: Any, *args: Any, **options: Any) -> None:
+        """Add states: names, dicts with the arguments of `State`, or State objects."""
+        known = set(self.states)
+        super().add_states([value_of(state) for state in listify(states)], *args, **options)
+        for name in self.states.keys() - known:
+            self.states[name].attach(self)
+        self.table_changed()
+
+    def add_transition(self, trigger: str, source: Any, dest: Any = None, *args: Any, **options: Any) -> None:
+        """Add a transition for each source; `"*"` is every state, dest None is internal, `"="` is reflexive."""
+        sources = [value_of(state) for state in listify(source)]
+        super().add_transition(
+            value_of(trigger), source if source == "*" else sources, value_of(dest), *args, **options
+        )
+
+    def remove_transition(self, trigger: str, source: Any = "*", dest: Any = "*") -> None:
+        """Remove transitions; an event without any is removed as well. Raises UnknownEvent."""
+        if value_of(trigger) not in self.events:
+            raise self._unknown("", str(trigger))
+        places = (
+            "*" if given == "*" else [value_of(name) for name in listify(given)] for given in (source, dest)
+        )
+        super().remove_transition(value_of(trigger), *places)  # type: ignore[arg-type]  # the library takes lists
+        self.table_changed()
+
+    def get_transitions(self, trigger: str = "", source: Any = "*", dest: Any = "*") -> list[Any]:
+        """Return the transitions of an event, source and destination; all without arguments."""
+        return super().get_transitions(value_of(trigger), value_of(source), value_of(dest))
+
+    def get_triggers(self, *args: Any) -> list[str]:
+        """Return the events that have a transition from one of these states."""
+        return super().get_triggers(*map(value_of, args))
+
+    def get_state(self, state: Any) -> Any:
+        """Return a State by name or member. Raises ValueError for an unknown one."""
+        return super().get_state(value_of(state))
+
+    def add_model(self, model: Any, initial: Any = None) -> NoReturn:  # noqa: ARG002 - the library's signature
+        """Refuse: a run is not registered, a Driver drives it."""
+        raise GraphError(self.graph.name, ["runs are the models and are not registered; use a Driver"])
+
+    def table_changed(self) -> None:
+        """Drop every cache: at the next trigger the table is linted and compiled anew."""
+        self._steps, self._enter, self._graph = {}, {}, None
+
+    def next_number(self) -> int:
+        """Return the position of a further transition in the table."""
+        return next(self._numbers)
+
+    # ---- what the driver asks ----
+
+    @property
+    def graph(self) -> Graph:
+        """The table as a value. Raises GraphError where a change has left a table that cannot work."""
+        return self._graph or self._derived()
+
+    def event(self, state: str, name: str) -> Event:
+        """Return an event of the table by name. Raises UnknownEvent."""
+        found = self.events.get(name)
+        if found is None:
+            raise self._unknown(state, value_of(name))
+        return found  # type: ignore[return-value]  # our event_cls
 
     def steps(self, state: str, event: str) -> tuple[Step, ...]:
-        """Return the candidate steps in table order. Raises UnknownEvent or InvalidEvent without any."""
-        steps = self._steps.get((state, event))
-        if steps is not None:
-            return steps
-        name = self.graph.name
-        if not any(edge.event == event for edge in self.graph.edges):
-            known = sorted(member.value for member in self.graph.events)
-            raise UnknownEvent(graph=name, state=str(state), event=str(event), known=known)
-        raise InvalidEvent(graph=name, state=str(state), event=str(event), allowed=self.events_from(state))
+        """Return what an event may do in a state, in table order. Raises UnknownEvent or InvalidEvent for nothing."""
+        return self._steps.get((state, event)) or self._compiled(value_of(state), value_of(event))
 
     def events_from(self, state: str) -> tuple[StrEnum, ...]:
-        """Return the events that have an edge from `state`, sorted by name, guards not asked."""
-        found = {steps[0].event for (source, _), steps in self._steps.items() if source == state}
-        return tuple(sorted(found))
+        """Return the events that have a transition from `state`, sorted by name; no condition is evaluated."""
+        graph = self.graph
+        return tuple(sorted(graph.events(name) for name in self.get_triggers(state)))
 
-    def _compile(self, number: int) -> Step:
-        graph, hooks = self.graph, self.hooks
-        source, event, dest, edge = graph.rows[number]
-        internal = edge.internal_in(source)
-        ahead: tuple[str, ...] = (f"before_{event.name.lower()}", "before_event")
-        ahead += () if internal else (f"leave_{source.name.lower()}", "leave_state")
-        enter = () if internal else (f"enter_{dest.name.lower()}", "enter_state")
-        after = (f"after_{event.name.lower()}", "after_event")
+    def enter_hooks(self, state: str) -> tuple[tuple[str, Hook], ...]:
+        """Return the callbacks that run when a state is entered: on_enter, enter_state, on a final state on_final."""
+        found = self._enter.get(state)
+        if found is None:
+            entered = self.get_state(state)
+            name = self.graph.states(state).name.lower()
+            lists: _Lists = [(f"enter_{name}", entered.on_enter), ("enter_state", self.enter_state)]
+            lists += [("on_final", self.on_final)] if entered.final else []
+            found = self._enter[state] = self._callbacks(lists)
+        return found
+
+    # ---- building ----
+
+    def _build(self, graph: Graph, hooks: Hooks) -> None:
+        """Put the declared graph with its hooks into the library's table."""
+        general = ("_before_state_change", "leave_state", "enter_state", "_after_state_change")
+        for attribute, name in zip(
+            general, ("before_event", "leave_state", "enter_state", "after_event"), strict=True
+        ):
+            setattr(self, attribute, hooks.by_name.get(name, ()))
+        for member in graph.states:
+            name = member.name.lower()
+            self.add_states(
+                {
+                    "name": member.value,
+                    "on_enter": hooks.by_name.get(f"enter_{name}"),
+                    "on_exit": hooks.by_name.get(f"leave_{name}"),
+                    "final": member in graph.terminal,
+                }
+            )
+        self.initial = graph.initial.value
+        for source, event, dest, edge in graph.rows:
+            self.add_transition(
+                event,
+                source,
+                None if edge.internal_in(source) else dest,
+                None if edge.when is None else edge.when,
+            )
+
+    def named_hooks(self, kind: str, event: str) -> list[Any]:
+        """Return the hooks that the hook modules have for an event: `before` or `after`."""
+        members = {member.value: member.name.lower() for member in self._declared.events}
+        return list(self.hooks.by_name.get(f"{kind}_{members.get(event)}", ()))
+
+    # ---- compiling ----
+
+    def _compiled(self, state: str, event: str) -> tuple[Step, ...]:
+        graph = self.graph
+        known = self.events.get(event)
+        if known is None:
+            raise self._unknown(state, event)
+        found = known.transitions.get(state)
+        if not found:
+            raise InvalidEvent(
+                graph=graph.name, state=str(state), event=str(event), allowed=self.events_from(state)
+            )
+        steps = self._steps[state, event] = tuple(map(self._compile, found))
+        return steps
+
+    def _unknown(self, state: str, event: str) -> EventError:
+        return UnknownEvent(
+            graph=self._declared.name, state=str(state), event=str(event), known=sorted(self.events)
+        )
+
+    def _compile(self, transition: Any) -> Step:
+        """Flatten what a transition does. Raises GraphError for a callback that cannot be found or called."""
+        graph, internal = self.graph, transition.dest is None
+        event, source = graph.events(transition.event.name), graph.states(transition.source)
+        dest = source if internal else graph.states(transition.dest)
+        ahead, enter, after = self._lists(transition, event, source, dest)
+        conditions = tuple(self._resolved(condition) for condition in transition.conditions)
         return Step(
+            transition=transition,
             event=event,
             source=source,
             dest=dest,
             names=(event.value, source.value, dest.value),
-            edge=edge,
-            guard=edge.when,
-            guard_name=guard_name(edge.when),
-            guard_label=f"when:{guard_name(edge.when)}",
-            ahead=hooks.named(*ahead),
-            after=hooks.named(*after),
-            commit=self._table.events[_trigger(number, event)].trigger,
+            conditions=conditions,
+            guard_name=conditions_name(conditions),
+            prepare=self._callbacks(self._preparing(transition)),
+            ahead=self._callbacks(ahead),
+            enter=() if internal else self.enter_hooks(dest.value),
+            after=self._callbacks(after),
             internal=internal,
             ends=dest in graph.terminal,
             failing=event == graph.failure_event(source),
-            folded=(
-                dest in graph.pure
-                and graph.is_working(dest)
-                and hooks.hosted.isdisjoint((*ahead, *enter, *after))
-            ),
-            settle_first=not hooks.hosted.isdisjoint(ahead),
+            folded=dest in graph.pure
+            and graph.is_working(dest)
+            and not _hosted(self.hooks, *ahead, *enter, *after),
+            settle_first=_hosted(self.hooks, *ahead),
         )
+
+    def _lists(
+        self, transition: Any, event: StrEnum, source: StrEnum, dest: StrEnum
+    ) -> tuple[_Lists, _Lists, _Lists]:
+        """Return the lists of callbacks before the state changes, on entry, and after it, under the names of hooks."""
+        name = event.name.lower()
+        ahead = [(f"before_{name}", transition.before), ("before_event", self.before_state_change)]
+        enter: _Lists = []
+        if transition.dest is not None:
+            left, entered = self.get_state(source), self.get_state(dest)
+            ahead += [(f"leave_{source.name.lower()}", left.on_exit), ("leave_state", self.leave_state)]
+            enter = [(f"enter_{dest.name.lower()}", entered.on_enter), ("enter_state", self.enter_state)]
+        return ahead, enter, [(f"after_{name}", transition.after), ("after_event", self.after_state_change)]
+
+    def _preparing(self, transition: Any) -> _Lists:
+        """Return the lists of prepare callbacks; those of the machine run once for an event."""
+        first = transition is transition.event.transitions[transition.source][0]
+        return [*([("prepare_event", self.prepare_event)] if first else []), ("prepare", transition.prepare)]
+
+    def _resolved(self, condition: Condition) -> Condition:
+        try:
+            condition.resolve(self.hooks.modules, self._declared.name if self._checks_purity else None)
+        except LookupError as error:
+            raise GraphError(self._declared.name, [Problem(Rule.UNKNOWN_CALLBACK, str(error))]) from None
+        return condition
+
+    def _callbacks(self, lists: Iterable[tuple[str, Iterable[Any]]]) -> tuple[tuple[str, Hook], ...]:
+        """Return (name, function) for each callback of these lists, in their order."""
+        found: list[tuple[str, Hook]] = []
+        for slot, callbacks in lists:
+            own = self.hooks.by_name.get(slot, ())
+            for callback in callbacks:
+                try:
+                    function = resolve(callback, self.hooks.modules)
+                    found.append((slot if callback in own else callback_name(callback), awaitable(function)))
+                except (LookupError, TypeError) as error:
+                    problem = Problem(Rule.UNKNOWN_CALLBACK, f"{slot}: {error}")
+                    raise GraphError(self._declared.name, [problem]) from None
+        return tuple(found)
+
+    # ---- the graph of a table that was changed ----
+
+    def _derived(self) -> Graph:
+        """Lint the table as it is now, and return it as a graph. Raises GraphError with every problem."""
+        changed = {
+            slot: tuple(map(callback_name, callbacks))
+            for slot, callbacks in self._slots()
+            if callbacks.differs
+        }
+        graph = derive(self._declared, self.states, self.get_transitions(), changed)
+        self._graph = self._declared if graph.describe() == self._declared.describe() else graph
+        problems = [*(self._missing(self._graph) if self._whole else ()), *self._uncallable()]
+        if problems:
+            self._graph = None
+            raise GraphError(graph.name, problems)
+        return self._graph
+
+    def _uncallable(self) -> Iterator[object]:
+        """Compile every transition; yield a problem for each callback or condition that cannot be found or called."""
+        found: dict[str, object] = {}
+        for transition in self.get_transitions():
+            try:
+                self._compile(transition)
+            except GraphError as error:
+                found.update((str(problem), problem) for problem in error.problems)
+        yield from found.values()
+
+    def _slots(self) -> Iterator[tuple[str, Any]]:
+        """Yield every list of callbacks with a name that stays the same while the table changes."""
+        yield from ((name.strip("_"), getattr(self, name)) for name in GENERAL)
+        for state in self.states.values():
+            yield f"on_enter of {state.name}", state.on_enter
+            yield f"on_exit of {state.name}", state.on_exit
+        for row in self.get_transitions():
+            at = f"{row.event.name} from {row.source} to {row.dest} if {conditions_name(row.conditions)}"
+            yield from ((f"{name} of {at}", getattr(row, name)) for name in ("prepare", "before", "after"))
+
+    def _missing(self, graph: Graph) -> Iterator[Problem]:
+        """Yield a problem for each working state whose enter callbacks are gone: nothing would leave it."""
+        for state in graph.states:
+            if graph.is_working(state) and not (self.get_state(state.value).on_enter or self.enter_state):
+                text = f"working state {state.value!r} has no enter callback, so nothing would leave it"
+                yield Problem(Rule.MISSING_ENTER, text, state)
+
+
+def _hosted(hooks: Hooks, *lists: tuple[str, Any]) -> bool:
+    """Return whether a callback of these lists may not be ours: its effects are unknown."""
+    return any(slot in hooks.hosted or callbacks.differs for slot, callbacks in lists)
 
 
 def bind(
-    graph: Graph, *modules: object, extra: Iterable[object] = (), points: Mapping[str, str] | None = None
+    graph: Graph,
+    *modules: object,
+    extra: Iterable[object] = (),
+    points: Mapping[str, str] | None = None,
+    check_purity: bool | None = None,
 ) -> Machine:
-    """Compile a graph with the hooks of `modules` (and then those of `extra`): what a Driver and a Run need.
+    """Return the machine of a graph with the hooks of `modules` (and then those of `extra`), for a Driver and a Run.
 
-    `points` are as for `hooks.collect`, which raises GraphError that lists everything wrong with the hooks.
+    With `check_purity=True` a guard that changes its context raises GraphError; None leaves it to the environment.
+
+    `points` are as for `hooks.collect`, which raises GraphError that lists everything wrong with the hooks. With
+    `check_purity=True` a guard that changes its context raises GraphError; None leaves it to the environment.
     """
-    return Machine(graph, collect(graph, *modules, extra=extra, points=points))
-
-
-def _trigger(number: int, event: StrEnum) -> str:
-    """Name the trigger of one row: rows may share an event, and the driver has chosen already."""
-    return f"{number}:{event.value}"
-
-
-class _Row(transitions.Event):
-    """A trigger without the ten places for callbacks, the conditions and the log lines, which nothing here uses.
-
-    What the library holds still decides: where the model is, whether a row of the table begins there, and where it
-    leads. Moving it is one assignment.
-    """
-
-    def trigger(self, model: Any, *_args: Any, **_more: Any) -> bool:
-        """Move the model. Raises MachineError from any state but the row's own, ValueError from none at all."""
-        table = self.machine
-        rows = self.transitions.get(getattr(model, table.model_attribute))
-        if not rows:
-            return self._is_valid_source(table.get_model_state(model))
-        dest = rows[0].dest
-        if dest is not None:
-            setattr(model, table.model_attribute, table.states[dest].value)
-        return True
-
-
-class _Table(transitions.Machine):
-    event_cls = _Row
-
-
-def _referee(graph: Graph) -> transitions.Machine:
-    table = _Table(
-        model=None,
-        # values, not members: transitions files an enum member under its NAME and then misses its own state
-        states=[state.value for state in graph.states],
-        initial=graph.initial.value,
-        auto_transitions=False,
-        ignore_invalid_triggers=False,
-        model_attribute="cursor",
-    )
-    for number, (source, event, dest, edge) in enumerate(graph.rows):
-        goal = None if edge.internal_in(source) else dest.value
-        table.add_transition(_trigger(number, event), source.value, goal)
-    return table
+    return Machine(graph, collect(graph, *modules, extra=extra, points=points), check_purity=check_purity)

@@ -25,6 +25,7 @@ _BUDGETS = frozenset(
         "input_tokens",
         "output_tokens",
         "cost",
+        "cost_unknown",
         "time",
         "tokens",
         "tool_calls",
@@ -35,7 +36,7 @@ _BUDGETS = frozenset(
 _STALLS = frozenset(("stalled", "repeated_success"))
 
 REASONS: Mapping[Outcome, frozenset[str]] = {
-    Outcome.COMPLETED: frozenset(("none", "memory_degraded")),
+    Outcome.COMPLETED: frozenset(("none", "memory_degraded", "empty_answer")),
     Outcome.PARTIAL: _BUDGETS | _STALLS | {"policy_stop"},
     Outcome.BUDGET_EXCEEDED: _BUDGETS,
     Outcome.NO_PROGRESS: _STALLS,

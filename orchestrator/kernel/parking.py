@@ -10,7 +10,7 @@ from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.closer import Closer
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run, Signal
-from orchestrator.kernel.stepper import Stepper
+from orchestrator.kernel.transition_executor import TransitionExecutor
 
 
 class Park(Exception):
@@ -37,9 +37,9 @@ class Seats(Protocol):
 class Parking:
     """What the hooks of a run may ask of its driver (`run.Keeper`), and how a driver holds a run."""
 
-    def __init__(self, report: Reporter, stepper: Stepper, closer: Closer, clock: Clock) -> None:
+    def __init__(self, report: Reporter, executor: TransitionExecutor, closer: Closer, clock: Clock) -> None:
         self._report = report
-        self._stepper = stepper
+        self._executor = executor
         self._closer = closer
         self._clock = clock
         self.seats: Seats | None = None
@@ -142,7 +142,7 @@ class Parking:
         run.entered_at += seconds
         if run.expires_at is not None:
             run.expires_at += seconds
-        self._stepper.arm(run)
+        self._executor.arm(run)
 
 
 def _must_be_attached(run: Run[Any, Any]) -> None:

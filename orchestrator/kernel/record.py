@@ -194,7 +194,7 @@ class ToolCall:
     tool: str
     """The registered name, or `_unregistered`."""
     outcome: str
-    """`ok`, `error`, `timeout`, `denied`, `invalid_args` or `cancelled`."""
+    """`ok`, `error`, `timeout`, `denied`, `invalid_args`, `duplicate_keys`, `unstable_args` or `cancelled`."""
     seconds: float
     queued: float = 0.0
     result_chars: int = 0
@@ -301,6 +301,25 @@ ROLLBACKS = ("undone", "already", "kept", "failed")
 """What became of it: taken back, found undone, kept because somebody changed it since, or the undo failed."""
 
 
+@fact(frozen=True, slots=True)
+class WorkAbandoned:
+    """Host code did not end within the grace period after its cancellation. It may still run; nobody waits for it.
+
+    `kind` is one of ABANDONED_KINDS; `name` is that of the tool, model, hook or stage.
+    """
+
+    graph: str
+    run_id: str
+    state: str
+    kind: str
+    name: str
+    at: float
+
+
+ABANDONED_KINDS = ("tool", "mcp", "model", "hook", "memory", "stage")
+"""What can be abandoned: an MCP call is the tool of a server, a stage is what a host plugged into a graph of ours."""
+
+
 Fact: TypeAlias = (
     RunStarted
     | Transition
@@ -317,6 +336,7 @@ Fact: TypeAlias = (
     | RunRejected
     | RunRecovered
     | RolledBack
+    | WorkAbandoned
 )
 
 

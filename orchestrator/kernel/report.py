@@ -20,7 +20,6 @@ from orchestrator.errors import (
     UnknownEvent,
 )
 from orchestrator.kernel.clock import Clock
-from orchestrator.kernel.machine import Step
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import (
     EventFailed,
@@ -34,6 +33,7 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.kernel.run import Run
+from orchestrator.kernel.table import Condition, Step
 
 
 class Reporter:
@@ -123,7 +123,9 @@ class Reporter:
         )
         return fact if remark is None else _remarked(fact, remark)
 
-    def guard(self, run: Run[Any, Any], step: Step, result: str, verdict: object = None) -> None:
+    def guard(
+        self, run: Run[Any, Any], step: Step, condition: Condition, result: str, verdict: object = None
+    ) -> None:
         """Tell what a guard said: `allow`, `deny` or `error`.
 
         By the guard's own name: which limit it read is in the verdicts of BudgetChecked, and counted there.
@@ -135,7 +137,7 @@ class Reporter:
                     run.run_id,
                     run.cursor,
                     step.names[0],
-                    step.guard_name or "guard",
+                    condition.name or "guard",
                     result,
                     getattr(verdict, "observed", 0),
                     getattr(verdict, "limit", 0),

@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from orchestrator.errors import CancelRequested, InvalidEvent, UnknownEvent
+from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.journal import Draft
 
 if TYPE_CHECKING:
     from orchestrator.kernel.clock import Alarm
     from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.journal import Lease
-    from orchestrator.kernel.machine import Machine, Step
+    from orchestrator.kernel.machine import Machine
     from orchestrator.kernel.outcome import Ending
     from orchestrator.kernel.record import EventFailed, Fact, Follower, Remark
+    from orchestrator.kernel.table import Step
+    from orchestrator.kernel.transition_executor import TransitionExecutor
 
 
 class Context(Protocol):
@@ -38,7 +42,7 @@ class Keeper(Protocol):
         ...
 
     async def confirm_lease(self, run: Run[Any, Any]) -> None:
-        """Raise Fenced where the run has another owner by now."""
+        """Raise Fenced where the run has another owner by now. For hooks, right before an effect."""
         ...
 
     async def wait(
@@ -208,6 +212,8 @@ class Run(Generic[Ctx, Deps]):
     """Monotonic seconds at which the present state was entered."""
     expires_at: float | None = field(default=None, init=False)
     """Monotonic seconds at which the whole run must have ended; None once that has been said."""
+    cancel_seconds: float = field(default=GRACE, init=False)
+    """How long cancelled host code may take to end before it is abandoned; 0 waits for it without a limit."""
     overdue: Exception | None = field(default=None, init=False)
     """The StateTimeout of this stay in the present state; a dwell limit fires once a stay."""
 
@@ -260,12 +266,12 @@ class Run(Generic[Ctx, Deps]):
     """What the journal has of `ctx`; the codec's own."""
     unsent: list[Fact] = field(default_factory=list, init=False)
     """Facts that wait for those records."""
-    lease_proved_at: float = field(default=0.0, init=False)
-    """Before this time (monotonic) the store has said that the lease is valid; set by the driver."""
     remark: Remark | None = field(default=None, init=False)
     """What the next transition says of the state it leaves; set by leave_ and before_ hooks, void after it."""
     tell: Callable[[Fact], None] = field(init=False)
     """Hand a fact to the observers; set by the driver."""
+    executor: TransitionExecutor | None = field(default=None, init=False)
+    """What carries out its transitions; set by the driver."""
     keeper: Keeper | None = field(default=None, init=False)
     """What a hook may ask of the driver; set while one drives."""
     follower: Follower | None = field(default=None, init=False)
@@ -285,7 +291,7 @@ class Run(Generic[Ctx, Deps]):
     @property
     def state(self) -> StrEnum:
         """The present state."""
-        return self.machine.states[self.cursor]
+        return self.graph.states(self.cursor)
 
     current = state
 
@@ -305,14 +311,6 @@ class Run(Generic[Ctx, Deps]):
         """Make durable what was noted. For hooks, before an effect. Raises what the journal raises."""
         if self.keeper is not None:
             await self.keeper.settle(self)
-
-    async def confirm_lease(self) -> None:
-        """Raise Fenced where the run has another owner by now. For hooks, right before an effect.
-
-        The store is asked only if the last append began so long ago that the process may have been frozen since.
-        """
-        if self.keeper is not None:
-            await self.keeper.confirm_lease(self)
 
     async def keep(self) -> None:
         """Make durable what was noted and what changed of `ctx`: done work of a state that has more to do. For hooks.
@@ -374,13 +372,23 @@ class Run(Generic[Ctx, Deps]):
 
         Raises what a guard raises.
         """
-        if self.driving or self.ended:
-            return False
+        return not (self.driving or self.ended) and self.may(event)
+
+    def may(self, event: str) -> bool:
+        """Return whether `event` has a transition from the present state whose conditions hold.
+
+        `run.may_<event>()` is the same. The guards are evaluated and not counted. Raises what a guard raises.
+        """
         try:
             steps = self.machine.steps(self.cursor, event)
         except (InvalidEvent, UnknownEvent):
             return False
-        return any(step.guard is None or bool(step.ask(self)) for step in steps)
+        return any(all(condition.check(self) for condition in step.conditions) for step in steps)
+
+    def __getattr__(self, name: str) -> Callable[[], bool]:
+        if not name.startswith("may_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return partial(self.may, name.removeprefix("may_"))
 
     def cannot(self, event: str) -> bool:
         """Tell whether `event` would be refused now."""

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, cast
 
@@ -14,8 +14,9 @@ from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEve
 from orchestrator.kernel.graph import Edge, Graph, guard_name
 from orchestrator.kernel.hooks import Hook, Hooks
 from orchestrator.kernel.lint import Problem, Rule
-from orchestrator.kernel.machine import Machine, Step
+from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
+from orchestrator.kernel.table import Step, Transition
 
 
 class Row(NamedTuple):
@@ -110,12 +111,14 @@ def graph_of(parts: Parts, *, declared: Hashable | None, asked: Hashable | None)
         for row in parts.rows
     )
     states = _enum("State", names.values())
+    ends = cast("frozenset[StrEnum]", frozenset(map(state_name, parts.terminal)))
     return Graph(
         name=parts.name,
         states=states,
         events=_enum("Event", events.values()),
         initial=states(names[root]),
-        terminal=cast("frozenset[StrEnum]", frozenset(map(state_name, parts.terminal))),
+        terminal=ends,
+        rest=frozenset() if ends else frozenset(states),  # without a terminal state the source ends the run
         edges=edges,
         strict=False,
     )
@@ -187,52 +190,64 @@ class TypedMachine(Machine):
     """A compiled typed machine. `candidates` says which steps an event may take, in the order of registration."""
 
     def __init__(self, graph: Graph, parts: Parts, hooks: Hooks | None = None) -> None:
-        self._rows = parts.rows
-        self._places = {state_name(state): place for state, place in parts.places.items()}
-        self._from: dict[str, list[tuple[type, Step]]] = {}
+        self._parts = parts
+        self._from: dict[str, list[tuple[type, Transition]]] = {}
         self.awaited = {
             state_name(row.source) for row in parts.rows if row.guard is not None and is_async(row.guard)
         }
         """States from which an async guard leads."""
+        self.known: dict[tuple[str, type], tuple[Step, ...]] = {}
+        """What `candidates` has found."""
         super().__init__(graph, hooks or Hooks({}))
         self.objects = {state_name(state): state for state in parts.places}
         """Name -> the state as it was registered."""
-        self.known: dict[tuple[str, type], tuple[Step, ...]] = {}
-        """What `candidates` has found."""
-        for name, place in self._places.items():
-            if place.on_enter is not None:
-                self.enter[name] = (("on_enter", _of_context(place.on_enter)), *self.enter[name])
 
-    def _compile(self, number: int) -> Step:
-        step = super()._compile(number)
-        place = self._places.get(step.source.value, Place())
-        own: list[tuple[str, Hook]] = []
-        if place.on_exit is not None and not step.internal:
-            own.append(("on_exit", _of_context(place.on_exit)))
-        if number >= len(self._rows):  # an edge that was added to the graph
-            return replace(step, ahead=(*own, *step.ahead))
-        row = self._rows[number]
-        if row.action is not None:
-            own.append(("action", _of_event(row.action)))
-        guard = row.guard
-        if guard is not None and step.source.value in self.awaited:
-            guard = _Asked(guard)
-        step = replace(step, ahead=(*own, *step.ahead), guard=guard)
-        self._from.setdefault(step.source.value, []).append((row.event, step))
-        return step
+    def table_changed(self) -> None:
+        """Drop every cache."""
+        super().table_changed()
+        self.known = {}
+
+    def _build(self, graph: Graph, hooks: Hooks) -> None:
+        """Add the callables of the typed machine: on_exit and action come before all hooks, as in its contract."""
+        super()._build(graph, hooks)
+        places = {state_name(state): place for state, place in self._parts.places.items()}
+        for name, place in places.items():
+            if place.on_enter is not None:
+                self.get_state(name).on_enter.insert(0, _of_context("on_enter", place.on_enter))
+        rows = sorted(self.get_transitions(), key=lambda transition: transition.number)
+        for number, transition in enumerate(rows):
+            own: list[Hook] = []
+            leaving = places.get(transition.source, Place()).on_exit
+            if leaving is not None and transition.dest is not None:
+                own.append(_of_context("on_exit", leaving))
+            if number < len(self._parts.rows):  # else an edge that was added to the graph
+                own += self._typed(transition, self._parts.rows[number])
+            transition.before[:0] = own
+
+    def _typed(self, transition: Transition, row: Row) -> list[Hook]:
+        """Give a transition the guard of its row; return the row's action as a hook."""
+        if row.guard is not None and transition.source in self.awaited:
+            transition.conditions = [self.transition_cls.condition_cls(_Asked(row.guard))]
+        self._from.setdefault(transition.source, []).append((row.event, transition))
+        return [] if row.action is None else [_of_event("action", row.action)]
 
     def candidates(self, state: str, kind: type) -> tuple[Step, ...]:
         """Return the steps for an event of this class, in the order of registration; none where it leads nowhere."""
         found = self.known.get((state, kind))
         if found is None:
-            rows = self._from.get(state, ())
-            found = tuple(step for event_type, step in rows if issubclass(kind, event_type))
+            listed = [row for event_type, row in self._from.get(state, ()) if issubclass(kind, event_type)]
+            found = tuple(
+                step
+                for transition in listed
+                for step in self.steps(state, transition.event.name)
+                if step.transition is transition
+            )
             self.known[state, kind] = found
         return found
 
     def strange(self, state: str, kind: type) -> EventError:
         """Return why an event of this class leads nowhere from a state."""
-        names = event_names(self._rows)
+        names = event_names(self._parts.rows)
         name = next((names[base] for base in names if issubclass(kind, base)), None)
         graph = self.graph.name
         if name is None:
@@ -246,10 +261,10 @@ class TypedMachine(Machine):
         answers: dict[int, Any] = {}
         _ANSWERS.set(answers)
         for step in steps:
-            asked: Any = step.guard
+            asked = step.conditions[0].func if step.conditions else None
             if not isinstance(asked, _Asked):
                 return
-            run.hook = step.guard_label
+            run.hook = step.conditions[0].label
             try:
                 answer = asked.guard(run.given, run.ctx)
                 if hasattr(answer, "__await__"):
@@ -280,19 +295,21 @@ def asyncs(parts: Parts) -> Iterator[str]:
                 yield f"the {kind} of {row.event.__name__!r} in {state_name(row.source)!r}"
 
 
-def _of_context(function: Callable[[Any], Any]) -> Hook:
+def _of_context(name: str, function: Callable[[Any], Any]) -> Hook:
     async def hook(run: Run[Any, Any]) -> None:
         done = function(run.ctx)
         if done is not None and hasattr(done, "__await__"):
             await cast("Awaitable[Any]", done)
 
+    hook.__name__ = name
     return hook
 
 
-def _of_event(function: Callable[[Any, Any], Any]) -> Hook:
+def _of_event(name: str, function: Callable[[Any, Any], Any]) -> Hook:
     async def hook(run: Run[Any, Any]) -> None:
         done = function(run.given, run.ctx)
         if done is not None and hasattr(done, "__await__"):
             await cast("Awaitable[Any]", done)
 
+    hook.__name__ = name
     return hook

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from orchestrator.errors import EventError, Refused, RunError
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.machine import Step
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
+from orchestrator.kernel.table import Step
 from orchestrator.kernel.typed_error import UnhandledEventError
 from orchestrator.kernel.typed_table import TypedMachine
 
@@ -33,10 +33,13 @@ _REASONS = {
 
 
 def ending(run: Run[Any, Any]) -> Ending:
-    """Return outcome and reason of a typed run: a source that gives None before a terminal state has stalled it."""
+    """Return outcome and reason of a typed run.
+
+    A source that returns None before a terminal state has stalled it; without terminal states it has ended it.
+    """
     if run.failure is not None:
         return Ending(Outcome.FAILED, _REASONS.get(run.failure.reason, "internal"))
-    if run.state in run.graph.terminal:
+    if run.state in run.graph.terminal or not run.graph.terminal:
         return Ending(Outcome.COMPLETED, "none")
     return Ending(Outcome.NO_PROGRESS, "stalled")
 
@@ -59,7 +62,7 @@ class Walker(Driver):
         self._claim(run, None)
         try:
             await self._create(run)
-            await self._stepper.enter(run)
+            await self._executor.enter(run)
             await self._go(run, source, breathe=breathe)
             await self._closer.end(run)
         except Exception as error:
@@ -103,9 +106,10 @@ class Walker(Driver):
         """Fire an event; return why it leads nowhere, where it does."""
         if not steps:
             return self.machine.strange(run.cursor, type(run.given))
-        run.pending = steps[0].event
+        run.pending, run.committed = steps[0].event, False
         try:
-            await self._stepper.fire(run, steps[0].event, fold=False, steps=steps)
+            step = self._executor.choose(run, steps)
+            await step.transition.execute(run, step, self._executor.now(), fold=False)
         except Refused as refusal:
             if run.hook.startswith("when:"):
                 return refusal

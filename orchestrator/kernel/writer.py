@@ -99,7 +99,7 @@ class Writer:
 
     async def _append(self, run: Run[Any, Any], lease: Lease) -> asyncio.CancelledError | None:
         drafts, run.drafts, run.folded = run.drafts, [], False
-        began = run.lease_proved_at = self._clock.monotonic()
+        began = lease.proved_at = self._clock.monotonic()
         try:
             waiting = self._journal.append(lease, drafts)
             late = None
@@ -124,7 +124,7 @@ class Writer:
         A process that was frozen after an append does not know that another one took the run over.
         """
         lease, now = run.lease, self._clock.monotonic()
-        if lease is None or run.detached or now - run.lease_proved_at <= DOUBT or self._head is None:
+        if lease is None or run.detached or now - lease.proved_at <= DOUBT or self._head is None:
             return None
         reading = asyncio.ensure_future(self._head(run.run_id))
         try:
@@ -133,7 +133,7 @@ class Writer:
             raise Fenced(run.run_id, lease.epoch) from None
         if reading.result().epoch != lease.epoch:
             raise Fenced(run.run_id, lease.epoch)
-        run.lease_proved_at = now
+        lease.proved_at = now
         return late
 
     async def _outcome(self, run: Run[Any, Any], waiting: Awaitable[None]) -> asyncio.CancelledError | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -33,6 +33,15 @@ def by_name(kind: type[T]) -> type[T]:
 
     kind.__init__ = init  # type: ignore[assignment,method-assign]
     return kind
+
+
+ON_UNKNOWN_COST = ("stop", "ignore")
+"""What a limit on cost does where the cost of an answer is unknown: end the run, or count the answer as 0."""
+
+
+def unknown_word(name: str, value: object, words: Sequence[str]) -> str | None:
+    """Say what is wrong with a setting that is one of a few words, or None."""
+    return None if value in words else f"{name} is {value!r}; it must be one of: {', '.join(words)}"
 
 
 def out_of_range(name: str, value: object, *, whole: bool) -> str | None:

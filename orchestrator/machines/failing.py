@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.errors import JournalError, LLMError, StateTimeout
+from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
 
 _ERRORS: tuple[tuple[type[Exception], str], ...] = (
@@ -33,3 +34,9 @@ def reason_of(run: Run[Any, Any], error: Exception | None) -> str:
     if run.failure is None:
         return "internal"
     return _EVENTS.get(run.failure.reason, "internal")
+
+
+def completed(output: object, reason: str) -> Ending:
+    """Return the end of a run that completed: with `reason`, but `empty_answer` where its final answer is blank."""
+    blank = isinstance(output, str) and not output.strip()
+    return Ending(Outcome.COMPLETED, "empty_answer" if blank else reason)

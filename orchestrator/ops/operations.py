@@ -176,6 +176,12 @@ RUNS = Row(
             empty_ok="nothing of the kind happened",
         ),
         Panel(
+            title="Abandoned work",
+            description="Tools, models and other host code that ignored a cancellation. /debug/runs lists what still"
+            " runs; repair it, or restart the process.",
+            queries=(Query(increase("work_abandoned_total", "machine, kind"), "{{machine}} {{kind}}"),),
+        ),
+        Panel(
             title="Rollbacks",
             description="Effects that were taken back; failed means that files are not as they were.",
             queries=(Query(increase("rollbacks_total", "machine, outcome"), "{{machine}} {{outcome}}"),),

@@ -88,6 +88,7 @@ class Anthropic(SdkModel):
             raise ConfigError("client brings its own address and key: give base_url and api_key to it")
         self.base_url = None if base_url is None else base_url.rstrip("/").removesuffix("/v1")
         self.timeout = timeout
+        self.max_output_tokens = max_tokens
         form = MessagesForm(max_tokens, structured)
         if client is None:
             super().__init__(model, form, key_of("Anthropic", api_key, base_url), None, max_response_bytes)

@@ -81,6 +81,8 @@ class Fallback:
         self.models = {choice.name: choice.provider for choice in reversed(choices)}
         """Configured name -> provider, of every model of the list."""
         self.context_window = _window([choice.window for choice in choices], on)
+        self.max_output_tokens = _most_output([choice.llm for choice in choices])
+        self.reports_cost = all(getattr(choice.llm, "reports_cost", False) for choice in choices)
         self.double = all(getattr(choice.llm, "double", False) is True for choice in choices)
         """No real model is among them."""
         self._choices = choices
@@ -163,6 +165,12 @@ def _window(windows: Sequence[int], on: Sequence[str]) -> int:
     if "context_length" in on:
         return max(windows) if len(known) == len(windows) else 0
     return min(known, default=0)
+
+
+def _most_output(llms: Iterable[Any]) -> int:
+    """Return the most tokens that an answer of any of them has, 0 where that is unknown."""
+    each = [int(getattr(llm, "max_output_tokens", 0) or 0) for llm in llms]
+    return max(each) if all(each) else 0
 
 
 def _is_larger(window: int, than: int) -> bool:

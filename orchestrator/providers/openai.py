@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -88,6 +89,12 @@ class OpenAI(SdkModel):
         else:
             own = client.with_options(max_retries=0)
             super().__init__(model, form, SecretStr(client.api_key), own, max_response_bytes)
+
+    @property
+    def reports_cost(self) -> bool:
+        """The server says with each answer what it costs: OpenRouter does."""
+        host = urlsplit(self.address).hostname or ""
+        return host == "openrouter.ai" or host.endswith(".openrouter.ai")
 
     def __repr__(self) -> str:
         return f"OpenAI({self.model!r}, api={self.api!r})"

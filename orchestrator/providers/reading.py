@@ -19,13 +19,35 @@ from orchestrator.messages import NO_USAGE, Response, ToolCall, Usage, encodable
 from orchestrator.providers.member import Malformed
 from orchestrator.providers.recording import usage_from
 
-_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 _MOST = 2**53
 """No count of tokens is larger."""
 
 
+class RepeatedNames(dict[str, Any]):
+    """A JSON object that gives a name twice. As a dict it has the last value; written as JSON it is what it was."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def items(self) -> Any:
+        """Return all pairs as received: `json.dumps` writes these."""
+        return self._pairs
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else RepeatedNames(pairs)
+
+
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None, object_pairs_hook=_members)
+
+
 def parsed(content: str | bytes | bytearray) -> Any:
     """Return the value of a JSON text. NaN and Infinity, which some servers write, are null.
+
+    Some providers send the arguments of a call as an object, not as text. If it gives a name twice, `arguments` writes
+    it so again, and the call is refused like one that came as text.
 
     Raises ValueError for what is no JSON, for a number of more digits than Python reads, and RecursionError.
     """
@@ -66,7 +88,7 @@ def usage(value: object) -> Usage:
     except Malformed:
         return NO_USAGE
     priced = found.cost is not None and math.isfinite(found.cost) and found.cost >= 0
-    return found if priced or found.cost is None else replace(found, cost=None)
+    return found if priced or found.cost is None else replace(found, cost_micros=None)
 
 
 def count(value: object) -> int:

@@ -71,6 +71,7 @@ class ReplayLLM:
         self._strict = strict
         self._next = self._source.start
         self.model = self._source.record.model or "recorded"
+        self.reports_cost = any(turn.usage.cost is not None for turn in self._source.record.turns.values())
 
     async def complete(self, request: Request) -> Response:
         """Return the recorded reply to these messages."""

@@ -29,6 +29,8 @@ def no_context(call: ToolCall, position: int) -> ToolContext:
 class ReplayTools(ToolSet):
     """A tool set that answers from the recording, verbatim: no length limit, no check of names or arguments.
 
+    Only arguments that give one name twice are refused, as those of any call are.
+
     Results are found by assistant turn and position, never by id alone: ids repeat and can be empty. The turn
     is the next recorded one with exactly these calls, so a resumed run finds its place. One run at a time.
     `execute_all` raises ReplayDiverged for calls that were not made, RecordingEnds for one without result.
@@ -56,6 +58,7 @@ class ReplayTools(ToolSet):
         context_for: ContextFor,  # noqa: ARG002  the signature is ToolSet's
         *,
         waited: float = 0.0,
+        exact: bool = False,  # noqa: ARG002
     ) -> ToolResult:
         """Return the recorded result at this position of the turn that `execute_all` is in."""
         result = self._results[position] if position < len(self._results) else None
@@ -74,6 +77,7 @@ class ReplayTools(ToolSet):
         before: Before | None = None,
         after: After | None = None,
         done: list[ToolResult | None] | None = None,
+        exact: bool = False,
     ) -> list[ToolResult]:
         """Answer the calls of one turn. Where a result is missing, those before it still fill `done`."""
         done = [None] * len(calls) if done is None else done
@@ -89,6 +93,7 @@ class ReplayTools(ToolSet):
                 before=before,
                 after=after,
                 done=part,
+                exact=exact,
             )
         finally:
             done[:known] = part
@@ -145,6 +150,7 @@ def _spec(tool: Mapping[str, Any]) -> ToolSpec:
         effect="pure",
         max_result_chars=0,
         read=_unread,
+        dump=None,
     )
 
 

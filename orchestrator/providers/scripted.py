@@ -76,6 +76,8 @@ class _Double:
             raise ConfigError(f"latency is seconds, 0 or more, not {latency!r}")
         self.model = model
         self.requests: list[Request] = []
+        self.reports_cost = usage.cost is not None
+        """Its answers say what they cost: those that name no usage do."""
         self._item_of = item_of
         self._usage = usage
         self._latency = latency
@@ -158,6 +160,9 @@ class ScriptedLLM(_Double):
     ) -> None:
         super().__init__(self._take, model=model, usage=usage, latency=latency, clock=clock)
         self.script: tuple[Item, ...] = tuple(script)
+        self.reports_cost |= any(
+            isinstance(one, Response) and one.usage.cost is not None for one in self.script
+        )
         for number, item in enumerate(self.script, 1):
             if not (callable(item) or isinstance(item, BaseException | Response)):
                 _as_message(item, f"script item {number}")

@@ -24,10 +24,14 @@ class Asked(Carrier[R]):
         by: str = "",
         why: str = "",
     ) -> Awaitable[None]:
-        """Let a call run that waits for a person; `arguments` (JSON text) replace the model's. As `cancel`.
+        """Let a call run that waits for a person; `arguments` (JSON text) replace the model's.
 
+        Await this: the answer is in the journal then. A journal in memory has it when this returns.
         `call` is its key as in `pending`, needed where several wait; with `digest` the answer counts for exactly
-        those arguments. Raises AnswerRefused where it would not count.
+        those arguments. The journal keeps the first valid answer to a question, from whichever process: a different
+        one, or one of another person, raises AnswerRefused, and its `earlier` is the answer that counts. The same
+        answer of the same person returns normally, also after the run has ended. Raises AnswerRefused for every answer
+        that does not count, RunUnknown, StoreDown.
         """
         return self._control.answer(run_id, "approve", by, why, call=call, digest=digest, arguments=arguments)
 
@@ -58,5 +62,8 @@ class Asked(Carrier[R]):
         return self._control.answer(run_id, "respond", by, why, call=call, digest=digest, content=content)
 
     async def pending(self, run_id: str) -> list[Question]:
-        """Return what people are asked about a run, here or in another process. Raises RunUnknown."""
+        """Return the questions of a run that have no answer yet, here or in another process. Raises RunUnknown.
+
+        A question is listed once it is durable, and no more once the journal keeps an answer to it.
+        """
         return await self._control.pending(run_id)

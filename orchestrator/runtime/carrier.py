@@ -18,6 +18,7 @@ from orchestrator.errors import (
 )
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored import StoredRun
+from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, Lease, Record, let_go
 from orchestrator.kernel.record import Observer, RunRecovered, Transition
@@ -105,6 +106,7 @@ class Carrier(Generic[R]):
         """Set the time (monotonic) by which the run must have ended, from when it began."""
         seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
         run.expires_at = began + min(seconds) if seconds else None
+        run.cancel_seconds = getattr(run.ctx.limits, "cancel_seconds", GRACE)
 
     async def _carry(self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False) -> R:
         """Drive a run to its end; with `park` until it has to wait for somebody, which raises Suspended."""

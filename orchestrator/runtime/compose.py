@@ -23,10 +23,12 @@ from orchestrator_callbacks.llm_loop import after, before, enter, leave
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Point, Tools, split
 
 
-def machine(graph: Graph, hooks: Iterable[object]) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
+def machine(
+    graph: Graph, hooks: Iterable[object], *, check_purity: bool | None = None
+) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
     """Bind our hooks and then the host's to a graph; return the host's middleware apart. Raises GraphError."""
     bound, points = split(collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS))
-    return Machine(graph, bound), points
+    return Machine(graph, bound, check_purity=check_purity), points
 
 
 def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a default or a look

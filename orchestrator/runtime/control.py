@@ -1,26 +1,33 @@
-"""What people and other processes may ask of a run: at once where it lives here, through the journal elsewhere."""
+"""What people and other processes may ask of a run: at once where it lives here, through the journal elsewhere.
+
+Answers to questions go through the journal everywhere: the journal decides which one counts (`answer`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any
 
-from orchestrator.errors import AnswerRefused, ConfigError, RunOver, RunUnknown
+from orchestrator.errors import AnswerRefused, ConfigError, JournalError, RunOver, RunUnknown
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.run import Kind, Run, Signal
-from orchestrator.machines.llm_loop.model import LoopContext, Question
+from orchestrator.kernel.run import Kind, Signal
+from orchestrator.machines.llm_loop.model import Question
 from orchestrator.ports import Clock
-from orchestrator.runtime.inbox import DECISIONS, Inbox
+from orchestrator.runtime.answer import OpenQuestions, post_answer, post_replies
+from orchestrator.runtime.inbox import Inbox
 from orchestrator.runtime.live import LiveRuns
 from orchestrator.runtime.login import somebody
-from orchestrator_callbacks.llm_loop import people
-from orchestrator_guards import Refusal, judge_answer
+from orchestrator.toolarguments import BadArguments, json_data
+from orchestrator.toolresult import why_of
+from orchestrator.toolspec import canonical_arguments
+from orchestrator_callbacks.llm_loop.deps import Tools
+from orchestrator_guards import Refusal
 
 
 class _Done:
@@ -33,8 +40,9 @@ class _Done:
 class Control:
     """The requests to the runs of one agent."""
 
-    def __init__(self, live: LiveRuns, journal: Journal, clock: Clock) -> None:
+    def __init__(self, live: LiveRuns, journal: Journal, clock: Clock, tools: Tools | None = None) -> None:
         self._live = live
+        self._tools = tools
         self._journal = journal
         self.clock = clock
         inbox = Inbox(live, journal)
@@ -60,62 +68,77 @@ class Control:
         self._live.get(run_id).mailbox.post(Signal(kind="resume", id=_new_id(), by=by))
 
     def answer(self, run_id: str, decision: str, by: str, why: str, **members: Any) -> Awaitable[None]:
-        """Answer a question about a call. Raises AnswerRefused for one that would not count, at once."""
-        answer = {name: value for name, value in members.items() if value is not None} | {
-            "decision": decision
-        }
-        if (fault := edit_fault(answer.get("arguments"))) is not None:
-            raise AnswerRefused(run_id, fault)
-        run = self._live.find(run_id)
-        if run is None:
-            return self._sent(run_id, decision, lambda: self._post(run_id, decision, by, why, answer))
-        found = self._judged(run, answer)
-        if isinstance(found, Refusal):
-            raise AnswerRefused(run_id, found.why)
-        run.mailbox.post(Signal(kind="decision", id=_new_id(), by=by or somebody(), why=why, payload=answer))
-        return _Done()
+        """Answer a question about a call. Raises AnswerRefused for an answer that does not count."""
+        body = {name: value for name, value in members.items() if value is not None}
+        if (fault := edit_fault(body.get("arguments"))) is not None:
+            raise AnswerRefused(run_id, fault, kind="edit")
+        answer = Posted("", decision, {**body, "why": why}, by or somebody(), self.clock.time())
+        return self._sent(run_id, decision, lambda: self._answer(run_id, answer))
 
-    def _judged(self, run: Run[Any, Any], answer: Mapping[str, Any]) -> Question | Refusal:
-        """Judge an answer as the run will, once it has read those that it is about to read."""
-        now = self.clock.time()
-        asked = {one.key: one for one in _questions(run)}
-        ctx = run.ctx
-        decided: dict[str, Mapping[str, Any]] = (
-            dict(ctx.ledger.decided) if isinstance(ctx, LoopContext) else {}
-        )
-        for signal in run.mailbox.decided:
-            found = judge_answer(asked.values(), decided, signal.payload, now=now) if signal.payload else None
-            if found is None or isinstance(found, Refusal):
-                continue  # an alarm, or an answer that will not count
-            for key in list(asked) if signal.payload.get("end") else [found.key]:
-                del asked[key]
-                decided[key] = {"by": signal.by, "decision": signal.payload["decision"]}
-        return judge_answer(asked.values(), decided, answer, now=now)
+    async def _answer(self, run_id: str, answer: Posted) -> None:
+        try:
+            await self._check_edit(run_id, answer)
+            await post_answer(self._journal, run_id, answer, self.clock.time)
+        except RunUnknown:
+            if self._live.find(run_id) is None:
+                raise
+            raise AnswerRefused(run_id, "it asks nothing") from None  # the journal does not know it yet
+        finally:
+            # Also an answer that another agent posted: where the journal is not shared, the run hears of it here only.
+            with contextlib.suppress(JournalError):  # the answer is kept; who listens tries again
+                await self.deliver(run_id)
 
-    def say(
-        self, run_id: str, says: str, text: str, by: str, about: Mapping[str, Any] | None = None
-    ) -> Awaitable[None]:
+    async def _check_edit(self, run_id: str, answer: Posted) -> None:
+        """Raise AnswerRefused for edited arguments that the tool does not take, where the tool is known here."""
+        if answer.body.get("arguments") is None:
+            return
+        question = (await OpenQuestions.read(self._journal, run_id, self.clock.time())).judge(answer.body)
+        live = self._live.find(run_id)
+        tools: Tools | None = self._tools if live is None else live.deps.tools
+        spec = None if tools is None or isinstance(question, Refusal) else tools.find(question.tool)
+        if spec is None:
+            return
+        try:
+            canonical_arguments(spec, str(answer.body["arguments"]))
+        except Exception as error:
+            why = f"the edited arguments are refused: {why_of(error)}"
+            raise AnswerRefused(run_id, why, kind="edit") from error
+
+    def say(self, run_id: str, says: str, text: str, by: str) -> Awaitable[None]:
         """Leave a message for a run; its hooks read those in order. Raises RunUnknown, RunOver."""
         run = self._live.find(run_id)
         # Durable, and one order for everybody; one that is left in memory reads it when it goes on here.
         if run is None or (self._journal.shared and run.lease is not None):
-            return self._sent(run_id, says, lambda: self._post(run_id, says, by, text, about or {}))
-        payload = {**(about or {}), "says": says}
-        run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, payload, "message"))
+            return self._sent(run_id, says, lambda: self._post(run_id, says, by, text))
+        run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, {"says": says}, "message"))
         return _Done()
 
+    def reply(self, run_id: str, answers: Mapping[str, str], by: str) -> Awaitable[None]:
+        """Answer questions of a run about its work. Raises AnswerRefused, RunUnknown, RunOver."""
+        return self._sent(run_id, "answer", lambda: self._reply(run_id, answers, by or somebody()))
+
+    async def _reply(self, run_id: str, answers: Mapping[str, str], by: str) -> None:
+        try:
+            await post_replies(self._journal, run_id, answers, by, self.clock.time())
+        finally:
+            with contextlib.suppress(JournalError):  # the answers are kept; who listens tries again
+                await self.deliver(run_id)
+
     async def pending(self, run_id: str) -> list[Question]:
-        """Return what a person is asked about a run now. Raises RunUnknown."""
-        run = self._live.find(run_id)
-        if run is not None:
-            return _questions(run)
-        return list(StoredRun.of(run_id, await self._journal.load(run_id)).questions.values())
+        """Return the questions of a run that have no answer. Raises RunUnknown."""
+        try:
+            found = await OpenQuestions.read(self._journal, run_id, self.clock.time())
+        except RunUnknown:
+            if self._live.find(run_id) is None:
+                raise
+            return []  # the journal does not know it yet
+        return list(found.waiting.values())
 
     def _send(self, run_id: str, kind: Kind, by: str, why: str) -> Awaitable[None]:
         run = self._live.find(run_id)
         if run is None:
             if self._journal.shared:
-                return self._sent(run_id, kind, lambda: self._post(run_id, kind, by, why, {}))
+                return self._sent(run_id, kind, lambda: self._post(run_id, kind, by, why))
             return self._sent(run_id, kind, lambda: self._nobody(run_id))
         run.mailbox.post(Signal(kind=kind, id=_new_id(), by=by or somebody(), why=why))
         return _Done()
@@ -154,20 +177,9 @@ class Control:
         await self._stored(run_id)
         raise RunUnknown(run_id)
 
-    async def _post(self, run_id: str, kind: str, by: str, why: str, body: Mapping[str, Any]) -> None:
-        stored = await self._stored(run_id)
-        if kind in DECISIONS:
-            found = judge_answer(stored.questions.values(), stored.decided, body, now=self.clock.time())
-            if isinstance(found, Refusal):
-                raise AnswerRefused(run_id, found.why)
-            # Bound to what is asked now: the run may ask something else by the time it reads this.
-            body = {"call": found.key, "digest": found.digest, **body}
-        await self._journal.post(run_id, Posted(_new_id(), kind, {**body, "why": why}, by or somebody()))
-
-
-def _questions(run: Run[Any, Any]) -> list[Question]:
-    """Return what people are asked about a run; in a graph without calls that is nothing."""
-    return people.questions(run) if isinstance(run.ctx, LoopContext) else []
+    async def _post(self, run_id: str, kind: str, by: str, why: str) -> None:
+        await self._stored(run_id)
+        await self._journal.post(run_id, Posted(_new_id(), kind, {"why": why}, by or somebody()))
 
 
 def _carried_out(work: Coroutine[Any, Any, None]) -> bool:
@@ -185,9 +197,11 @@ def edit_fault(arguments: object) -> str | None:
     if arguments is None:
         return None
     try:
-        given = json.loads(arguments) if isinstance(arguments, str) else None
+        given = json_data(arguments) if isinstance(arguments, str) else None
     except RecursionError:
         return "the edited arguments are nested too deeply; a tool takes a flatter object"
+    except BadArguments as error:
+        return f"the edited arguments are refused: {error}"
     except ValueError as error:
         return f"the edited arguments are not JSON ({error}); they must be the text of one object"
     if not isinstance(given, dict):

@@ -7,6 +7,7 @@ import secrets
 from typing import Any, TypeVar
 
 from orchestrator.errors import CancelRequested
+from orchestrator.kernel.abandonment import grace_below
 from orchestrator.kernel.run import Run, Signal
 from orchestrator.runtime.underway import UnderWay
 
@@ -46,15 +47,16 @@ async def joined(work: asyncio.Future[T], leash: Leash, above: UnderWay) -> T:
     so is the run below.
     """
     late: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await asyncio.wait((work,))
-        except asyncio.CancelledError as cancelled:
-            late = cancelled
-            if above.is_left:
-                work.cancel()
-            else:
-                leash.stop(above.run.interruption)
+    with grace_below():
+        while not work.done():
+            try:
+                await asyncio.wait((work,))
+            except asyncio.CancelledError as cancelled:
+                late = cancelled
+                if above.is_left:
+                    work.cancel()
+                else:
+                    leash.stop(above.run.interruption)
     if late is not None:
         if not work.cancelled():
             work.exception()

@@ -35,6 +35,7 @@ from orchestrator.runtime.summary import summary
 from orchestrator.switch import refuse_real
 from orchestrator.toolspec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission, recall
+from orchestrator_callbacks.llm_loop.bill import refuse_unpriced
 from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
 
 
@@ -45,8 +46,9 @@ class Orchestrator(Asked[Result]):
     registry; `()` is silent. `hooks` are modules or objects with `enter_/leave_/before_/after_` functions, run after
     ours, and with the five middleware points. `output_type` is a pydantic model, a type, or a JSON schema; `str`,
     like None, is free text. `migrations` let runs of older graphs go on in this one; `launch` is plain data kept
-    with each run, for whoever resumes it. Raises ConfigError or GraphError when this cannot work; nothing is started
-    here.
+    with each run, for whoever resumes it. With `check_purity=True` a guard that changes its context fails the run with
+    a GraphError that names guard and field; None is off, but in tests (see `kernel.purity`). Raises ConfigError or
+    GraphError when this cannot work; nothing is started here.
     """
 
     def __init__(
@@ -69,25 +71,26 @@ class Orchestrator(Asked[Result]):
         params: Mapping[str, Any] | None = None,
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
+        check_purity: bool | None = None,
     ) -> None:
         arguments.check_agent(locals())
         self._limits = limits or Limits()
         self._instructions = instructions
-        self._machine, points = compose.machine(graph, hooks)
+        self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
-        self._live, self._conversations = LiveRuns(), Conversations()
+        self._live, self._conversations, self._migrations = LiveRuns(), Conversations(), tuple(migrations)
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)
-        self._migrations = tuple(migrations)
         self._driver, self._recovery = self._wired()
-        self._control = Control(self._live, self._journal, self._deps.clock)
+        self._control = Control(self._live, self._journal, self._deps.clock, self._deps.tools)
         self.hosting = LoopHosting(
             self._journal, self._driver, self._deps, self._live, self._recovery, launch
         )
         """For the engine that runs this agent."""
         self._members: dict[Orchestrator, Orchestrator] = {}  # agents among the tools -> with our journal
+        refuse_unpriced(self._limits, subagent.prices(self))
 
     # ---- running ----
 
@@ -167,6 +170,8 @@ class Orchestrator(Asked[Result]):
         if live is not None:
             return await self._resume_here(live, by, changed=limits is not None)
         refuse_real(self._deps.llm)
+        if limits is not None:
+            refuse_unpriced(limits, subagent.prices(self))
         head = await self._journal.head(run_id)
         if head.status == "ended":
             return await self._tell(run_id)
@@ -265,6 +270,8 @@ class Orchestrator(Asked[Result]):
         limits: Limits,
     ) -> LoopRun:
         refuse_real(self._deps.llm)
+        if limits is not self._limits:
+            refuse_unpriced(limits, subagent.prices(self))
         messages = opening(prompt, history, self._instructions)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
         ctx.context.limit = self._context_limit(limits)

@@ -135,10 +135,17 @@ def _messages(stored: StoredRun) -> tuple[list[Message], dict[str, ToolResult]]:
     return messages, results
 
 
+def _canonical(entry: Entry, call: ToolCall) -> ToolCall:
+    """Return a call as it was announced. Older records have what a person made of it in the answer only."""
+    text = entry.arguments
+    if text is None and entry.answer is not None:
+        text = entry.answer.get("arguments")
+    return call if text is None else replace(call, arguments=text)
+
+
 def _result(entry: Entry, call: ToolCall) -> ToolResult:
     body = entry.done or {}
-    if body.get("call"):
-        call = ToolCall(**body["call"])
+    call = ToolCall(**body["call"]) if body.get("call") else _canonical(entry, call)
     return ToolResult(
         call,
         entry.position,
@@ -160,7 +167,7 @@ def _answer(ctx: LoopContext, stored: StoredRun) -> None:
         said.content,
         said.tool_calls,
         about.get("finish_reason"),
-        Usage(**(about.get("usage") or {})),
+        Usage.of(about.get("usage") or {}),
         about.get("model"),
         said.refusal,
         said.reasoning,
@@ -179,15 +186,16 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
         position, call = entry.position, calls[entry.position]
         if entry.answer is not None:
             ledger.decided[entry.key] = entry.answer
-            if entry.answer.get("arguments") is not None:
-                ledger.edited[position] = call = ToolCall(call.id, call.name, entry.answer["arguments"])
+        if (canonical := _canonical(entry, call)) != call:
+            ledger.canonical[position] = canonical
         if entry.done is not None:
             ctx.results[position] = made.get(entry.key) or _result(entry, call)
             ledger.noted.add(position)
         elif entry.asked is not None:
-            _ask_again(ctx, ledger, entry, calls[position])
+            _ask_again(ctx, ledger, entry, call)
         elif entry.open:
             ledger.started[position] = entry.effect
+            ledger.approved[position] = entry.digest
 
 
 def _ask_again(ctx: LoopContext, ledger: Ledger, entry: Entry, call: ToolCall) -> None:

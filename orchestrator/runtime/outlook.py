@@ -13,7 +13,7 @@ from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import State
 from orchestrator.runtime.inbox import DECISIONS
 from orchestrator_callbacks.llm_loop.work import after_crash
-from orchestrator_guards import Refusal, judge_answer
+from orchestrator_guards import DIGEST_VERSION, Refusal, judge_answer
 
 _SHUTDOWN = "shutdown"
 """Who pauses runs where their process goes down: nobody has to lift that."""
@@ -29,13 +29,10 @@ def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) ->
     answers = _answers(stored, unread, now)
     moved = False
     for entry in stored.ledger.waiting:
-        if (answer := answers.get(entry.key)) is not None:
-            yield f"goes on: {answer.by or 'somebody'} {_SAID[answer.kind]} {entry.tool} (call {entry.key})"
-        elif _expired(entry, now):
-            yield f"goes on: nobody answered about {entry.tool} in time (call {entry.key})"
-        else:
+        if (said := _settled(entry, answers.get(entry.key), now)) is None:
             yield f"waits for a person: {_question(entry)}"
             continue
+        yield said
         moved = True
     if stored.state == State.PROCESS_TOOLS and stored.next is None:
         yield from (_recovery(entry) for entry in _unclear(stored))
@@ -115,6 +112,22 @@ def _unclear(stored: StoredRun) -> list[Entry]:
 def _expired(entry: Entry, now: float) -> bool:
     ends = float((entry.asked or {}).get("expires_at") or 0.0)
     return bool(ends) and now >= ends
+
+
+def _settled(entry: Entry, answer: Posted | None, now: float) -> str | None:
+    """Return what becomes of a call whose question has an answer or has expired; None while it waits."""
+    if answer is not None and _outdated(entry):
+        return f"asks a person again about {entry.tool} (call {entry.key}): its digest has an older version"
+    if answer is not None:
+        return f"goes on: {answer.by or 'somebody'} {_SAID[answer.kind]} {entry.tool} (call {entry.key})"
+    if _expired(entry, now):
+        return f"goes on: nobody answered about {entry.tool} in time (call {entry.key})"
+    return None
+
+
+def _outdated(entry: Entry) -> bool:
+    """Whether no answer counts any more: the digest of the question has another version than those of today."""
+    return int((entry.asked or {}).get("version", 1)) != DIGEST_VERSION
 
 
 def _question(entry: Entry) -> str:

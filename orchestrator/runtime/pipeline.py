@@ -226,7 +226,7 @@ class Pipeline(Asked[PipelineResult]):
         if not any(pipeline_record.is_irreversible(port) for port in self._deps.ports.values()):
             return
         stored, records = await self._recovery.read(run_id)
-        unread = await self._journal.inbox(run_id, stored.inbox)
+        unread = await stored.unread(self._journal)
         cancelled = any(one.kind == "cancel" for one in unread)  # then nothing is carried out any more
         if stored.fingerprint == self._machine.graph.fingerprint and not cancelled:
             run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)

@@ -175,12 +175,16 @@ class RalphOrchestrator(Carrier[RalphResult]):
         return self._control.say(run_id, "inform", _said("inform", text), by)
 
     def answer(self, run_id: str, answers: Mapping[str, str], *, by: str = "") -> Awaitable[None]:
-        """Answer questions of a run that waits for that: question id -> answer. As `steer`."""
+        """Answer questions of a run that waits for that: question id -> answer. As `steer`.
+
+        The first answer to a question counts: a different one, or one of another person, raises AnswerRefused; the
+        same person may repeat the same one. Where one of several is refused at once, none is posted.
+        """
         given: object = answers
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(f"the answers are {given!r}; give question id -> answer")
         told = {str(one): _said("answer", text) for one, text in answers.items()}
-        return self._control.say(run_id, "answer", "", by, {"answers": told})
+        return self._control.reply(run_id, told, by)
 
     async def status(self, run_id: str) -> OrchestratorOutput:
         """Return how a run stands, here or in another process. Raises RunUnknown."""

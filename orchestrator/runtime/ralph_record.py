@@ -29,9 +29,6 @@ def restored(
     run: RalphRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
     codec.adopt(run)
     place(run, stored, deps.clock.monotonic())
-    # A pause is heard at once, a message when a hook comes to it: one may have been passed by the other. Those that
-    # were read are known by their ids.
-    run.inbox = 0
     return run
 
 

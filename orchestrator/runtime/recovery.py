@@ -118,7 +118,7 @@ class Recovery:
         """Say what `resume` would do with a run. Raises RunUnknown, StoreDown."""
         try:
             stored = (await self.read(head.run_id))[0]
-            unread = await self._journal.inbox(head.run_id, stored.inbox)
+            unread = await stored.unread(self._journal)
         except (Corrupt, TooNew) as error:
             return OpenRun(head.run_id, head.status, "?", head.reason, f"nothing: {error}", head.owner)
         now = self._now()

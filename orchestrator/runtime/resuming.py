@@ -14,7 +14,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime import subagent
 from orchestrator.runtime.loop_record import restored
 from orchestrator.runtime.recovery import path_of
-from orchestrator_callbacks.llm_loop import turn
+from orchestrator_callbacks.llm_loop import bill
 from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 
 if TYPE_CHECKING:
@@ -43,5 +43,5 @@ async def _restored(agent: Orchestrator, stored: StoredRun, lease: Lease, limits
         run.ctx.limits = limits
         run.ctx.context.limit = agent._context_limit(limits)
     if subagent.asks(run, stored):
-        run.ctx.spent.usage = run.ctx.spent.usage + turn.lost(run)
+        run.ctx.spent.usage = run.ctx.spent.usage + bill.lost(run)
     return run

@@ -35,6 +35,7 @@ from orchestrator.runtime.rlm_run import Equipment, equipped
 from orchestrator.switch import refuse_real
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolSpec
+from orchestrator_callbacks.llm_loop.bill import refuse_unpriced
 from orchestrator_callbacks.rlm.deps import Hosted, ModeDeps, ModeRun
 from orchestrator_callbacks.rlm.purse import Purse
 
@@ -179,6 +180,8 @@ class Rlm(Carrier[RlmResult]):
         if live is not None:
             return await self._resume_here(live, by, changed=limits is not None)
         refuse_real(self._equipment.llm)
+        if limits is not None:
+            refuse_unpriced(limits, self._equipment.pricing)
         if (await self._journal.head(run_id)).status == "ended":
             return await self._told(run_id)
         if not again:
@@ -279,6 +282,8 @@ class Rlm(Carrier[RlmResult]):
 
     def _new(self, said: Sequence[Message], context: Any, run_id: str, limits: RlmLimits) -> ModeRun:
         refuse_real(self._equipment.llm)
+        if limits is not self._limits:
+            refuse_unpriced(limits, self._equipment.pricing)
         *earlier, last = said
         if last.role != "user" or not last.text:
             raise ConfigError("the prompt must end with a message of the user that has text")

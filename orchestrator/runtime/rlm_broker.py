@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 from orchestrator.errors import LLMError, OrchestratorError
 from orchestrator.machines.code_mode.ports import Answer
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedCallPolicy
-from orchestrator.messages import Message, Request, Response, Usage
-from orchestrator_callbacks.rlm.purse import Purse, estimated
+from orchestrator.messages import Message, Request, Response
+from orchestrator_callbacks.rlm.purse import Bill, Purse, estimated
 
 Ask: TypeAlias = Callable[[Request], Awaitable[Response]]
 """Asks a model, with whatever retries, prices and telemetry there are; the response's usage has its cost."""
@@ -29,8 +30,8 @@ class SubCalls:
     """The broker of one run. `depth` is that run's; questions are one deeper.
 
     A question is given to `nested` while it is above `limits.max_depth` and the policy says so; without a policy every
-    one is. Else, and without `nested`, `ask` asks a model once. `params` go with such a request; `bound` says what it
-    may use at most, `admit` returns when it may go out.
+    one is. Else, and without `nested`, `ask` asks a model once. `params` go with such a request; `pay` reserves what it
+    can cost, `check` looks at its answer once that is counted, `admit` returns when it may go out.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class SubCalls:
         policy: NestedCallPolicy | None = None,
         nested: Nested | None = None,
         params: Mapping[str, Any] | None = None,
-        bound: Callable[[Request], Usage] | None = None,
+        pay: Callable[[Request], AbstractAsyncContextManager[Bill]] | None = None,
+        check: Callable[[Response], None] | None = None,
         admit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._ask = ask
-        self._bound = bound
+        self._pay = pay
+        self._check = check
         self._admit = admit
         self._depth = depth + 1
         self._max_depth = limits.max_depth
@@ -85,12 +88,14 @@ class SubCalls:
 
     async def _asked(self, prompt: str) -> str:
         request = Request(messages=(Message("user", prompt),), params=self._params)
-        need = estimated(request.messages)
         if self._admit is not None:
             await self._admit()
-        async with self._purse.request(need, self._bound and self._bound(request)) as bill:
+        paid = self._pay(request) if self._pay else self._purse.request(estimated(request.messages))
+        async with paid as bill:
             response = await self._ask(request)
             bill.usage = response.usage
+        if self._check is not None:
+            self._check(response)
         if response.refusal:
             raise LLMError(f"the model refused to answer: {response.refusal}", kind="content_filter")
         return response.message().text

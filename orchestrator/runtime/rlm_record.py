@@ -119,7 +119,7 @@ def charge(run: ModeRun, records: Iterable[Record]) -> None:
         elif record.kind == "reserved":
             said = record.body
     if said is not None:
-        run.ctx.usage, run.ctx.sub_calls = Usage(**said["usage"]), said["sub_calls"]
+        run.ctx.usage, run.ctx.sub_calls = Usage.of(said["usage"]), said["sub_calls"]
 
 
 def refuse_unknown(run: ModeRun, tools: ToolSet) -> None:
@@ -153,7 +153,7 @@ def summary(run: ModeRun) -> dict[str, Any]:
         ("iterations", ctx.iteration, limits.max_iterations),
         ("input_tokens", ctx.usage.input_tokens, limits.max_input_tokens),
         ("output_tokens", ctx.usage.output_tokens, limits.max_output_tokens),
-        ("cost", ctx.usage.cost or 0.0, limits.max_cost),
+        ("cost", ctx.usage.cost_micros or 0, limits.max_cost_micros),
     )
     return {
         "tokens_in": ctx.usage.input_tokens,

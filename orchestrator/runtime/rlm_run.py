@@ -28,9 +28,10 @@ from orchestrator.toolresult import ToolResult
 from orchestrator.toolset import ToolSet
 from orchestrator.toolspec import ToolContext, ToolSpec, as_tool
 from orchestrator_callbacks.code_mode.source import CodeModeSource
+from orchestrator_callbacks.llm_loop.bill import Pricing, refuse_unpriced
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
-from orchestrator_callbacks.rlm.model_call import OwnModel, asked, bound
+from orchestrator_callbacks.rlm.model_call import OwnModel, asked, check_cost, paid
 from orchestrator_callbacks.rlm.purse import Purse
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
 
@@ -69,7 +70,7 @@ class Equipment:
                 "Orchestrator"
             )
         names = ("instructions", "stopping", "compressor", "nested", "repl", "price")
-        return cls(
+        made = cls(
             mode=mode,
             llm=given["llm"],
             sub_llm=given["llm"] if given["sub_llm"] is None else given["sub_llm"],
@@ -79,11 +80,20 @@ class Equipment:
             params=dict(given["params"] or {}),
             **{name: given[name] for name in names},
         )
+        if given["limits"] is not None:
+            refuse_unpriced(given["limits"], made.pricing)
+        return made
 
     @property
     def models(self) -> tuple[str, str]:
         """The configured names of the model of a run and of that of its questions."""
         return model_name(self.llm), model_name(self.sub_llm)
+
+    @property
+    def pricing(self) -> tuple[Pricing, Pricing]:
+        """What is known of the cost of the two."""
+        own, sub = self.models
+        return Pricing(self.price, self.llm, own), Pricing(self.price, self.sub_llm, sub)
 
     def offered(self) -> list[tuple[str, tuple[ToolSpec, ...]]]:
         """Return mode and tools of a run, and of those below as far as the policy on these can say it by now."""
@@ -159,9 +169,10 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
 
 def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
     """Return who answers the questions of a run's code or tools."""
+    _, pricing = given.pricing
 
     async def ask(request: Request) -> Response:
-        return await asked(run, given.sub_llm, request)
+        return await asked(run, pricing, request)
 
     async def nested(question: str, depth: int, purse: Purse) -> str:
         done = await nested_run(run, question, depth, purse, given.below())
@@ -177,7 +188,8 @@ def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
         policy=given.nested,
         nested=nested,
         params=given.params,
-        bound=lambda request: bound(run, request),
+        pay=lambda request: paid(run, pricing, request),
+        check=lambda response: check_cost(run, response),
         admit=lambda: allowed(run, given.models[1]),
     )
 

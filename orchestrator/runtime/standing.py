@@ -17,7 +17,9 @@ def place(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
     run.parked, run.unheard = True, not stored.begun
     run.started_at, run.entered_at = now - stored.elapsed, now
     run.mailbox.forget(stored.handled)
-    run.inbox = stored.inbox
+    # A pause is read at once, an answer or a message when a hook comes to it: the first may have overtaken the second.
+    # The whole inbox is read again; requests that the run has read are known by their ids.
+    run.inbox = 0
     if stored.next is not None:
         run.fresh, run.pending = False, machine.graph.events(stored.next)
     if stored.step:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,9 @@ from orchestrator.runtime.loop_record import restored
 from orchestrator.runtime.result import Result
 from orchestrator.runtime.underway import Watch, here
 from orchestrator.toolspec import ToolContext, ToolSpec, tool
-from orchestrator_callbacks.llm_loop import turn
+from orchestrator_callbacks.llm_loop import bill
 from orchestrator_callbacks.llm_loop.allowance import Account, lent
+from orchestrator_callbacks.llm_loop.bill import Pricing
 from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 
 if TYPE_CHECKING:
@@ -145,6 +146,19 @@ def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
     return found
 
 
+def prices(agent: Orchestrator, seen: Collection[Orchestrator] = ()) -> Iterator[Pricing]:
+    """Yield what is known of the cost of an agent's model, and of those of the agents among its tools.
+
+    A function that returns an agent is not called for it: such an agent is asked for its price when it runs.
+    """
+    deps = agent._deps
+    yield Pricing(deps.price, deps.llm, deps.model)
+    for spec in deps.tools.offers:
+        source = spec.call.source if isinstance(spec.call, AgentTool) else None
+        if source is not None and not callable(source) and source not in seen:
+            yield from prices(source, (*seen, agent))
+
+
 async def _carried(agent: Orchestrator, call: Call) -> Result:
     """Run, or go on with, or tell the run of a call."""
     result = await agent._run_below(call.lender.run, call.run_id, call.task, call.lent, call.adopt)
@@ -190,7 +204,7 @@ async def recount(agent: Orchestrator, run: LoopRun, stored: StoredRun) -> dict[
     """Count anew what the runs below a restored run have used, and return it for each run right below it.
 
     Earlier turns count as the run's own records say. For the last one the records of the runs below count: they
-    know of what came after the last record up here. An answer that may have been lost counts as `turn.lost` says.
+    know of what came after the last record up here. An answer that may have been lost counts as `bill.lost` says.
     """
     found: dict[str, Usage] = {}
     for entry in stored.ledger.of_turn(run.ctx.iteration):
@@ -205,7 +219,7 @@ async def recount(agent: Orchestrator, run: LoopRun, stored: StoredRun) -> dict[
         below = below or Below()
         usage = sum(found.values(), below.before)
         # Not less than was known: runs that have ended may have been pruned.
-        run.ctx.spent.below = Below(_most(usage, below.usage), below.before)
+        run.ctx.spent.below = Below(usage.combined(below.usage, max), below.before)
     return found
 
 
@@ -219,20 +233,9 @@ async def _used(agent: Orchestrator, run_id: str) -> Usage | None:
         return agent._codec.decoded(stored.context | {"messages": []}).spent.total
     run = restored(stored, agent._machine, agent._deps, agent._codec)
     await recount(agent, run, stored)
-    return run.ctx.spent.total + (turn.lost(run) if asks(run, stored) else NO_USAGE)
+    return run.ctx.spent.total + (bill.lost(run) if asks(run, stored) else NO_USAGE)
 
 
 def asks(run: LoopRun, stored: StoredRun) -> bool:
     """Tell whether a restored run may have asked the model for an answer that nobody has."""
     return run.state == State.AWAIT_LLM and stored.asks_the_model
-
-
-def _most(usage: Usage, other: Usage) -> Usage:
-    known = (usage.cost, other.cost)
-    return Usage(
-        max(usage.input_tokens, other.input_tokens),
-        max(usage.output_tokens, other.output_tokens),
-        max(usage.cached_input_tokens, other.cached_input_tokens),
-        max(usage.reasoning_tokens, other.reasoning_tokens),
-        None if known == (None, None) else max(usage.cost or 0.0, other.cost or 0.0),
-    )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from orchestrator.errors import ERROR_KINDS
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
+    ABANDONED_KINDS,
     FAILURES,
     OPERATIONS,
     RECOVERIES,
@@ -30,6 +31,7 @@ from orchestrator.kernel.record import (
     RunStarted,
     ToolCall,
     Transition,
+    WorkAbandoned,
 )
 from orchestrator.telemetry.metric import PREFIX, Kind, Made, Metric, counter, gauge, histogram
 from orchestrator.telemetry.scraped import PARKINGS, PUSHED, SCRAPED, STORED
@@ -74,6 +76,8 @@ NO_BUDGETS = frozenset(("no_progress", "repeated_success", "restarts"))
 RETRY_REASONS = ("rate_limited", "timeout", "server_error", "connection", "schema_invalid", "other")
 BACKENDS = ("memory", "sqlite", "postgres")
 _DIRECTIONS = ("input", "output")
+INVALID = ("invalid_args", "duplicate_keys", "unstable_args")
+"""Outcomes of calls whose arguments were refused: no tool ran."""
 
 
 _OBSERVED: tuple[Metric, ...] = (
@@ -128,6 +132,13 @@ _OBSERVED: tuple[Metric, ...] = (
         "Effects that were to be taken back.",
         RolledBack,
         outcome=ROLLBACKS,
+    ),
+    counter(
+        "work_abandoned_total",
+        "machine kind",
+        "Tools, models and other host code that ignored a cancellation and is waited for no more.",
+        WorkAbandoned,
+        kind=ABANDONED_KINDS,
     ),
     histogram(
         "run_duration_seconds",
@@ -312,7 +323,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "tool outcome",
         "Tool calls; `_unregistered` is a name that the model made up.",
         ToolCall,
-        outcome=("ok", "error", "timeout", "denied", "invalid_args", "cancelled"),
+        outcome=("ok", "error", "timeout", "denied", *INVALID, "cancelled"),
     ),
     histogram("tool_call_duration_seconds", "tool", _TOOL, "Time of one tool call.", ToolCall),
     # ---- journal ----

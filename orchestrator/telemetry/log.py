@@ -28,6 +28,7 @@ from orchestrator.kernel.record import (
     RunStarted,
     ToolCall,
     Transition,
+    WorkAbandoned,
 )
 from orchestrator.messages import finish_word
 from orchestrator.telemetry.line import (
@@ -106,6 +107,7 @@ class TransitionLog:
             LLMCall: self._llm,
             ToolCall: self._tool,
             JournalWrite: self._journal,
+            WorkAbandoned: self._abandoned,
         }
         if threshold <= LEVELS["info"]:
             self._by_type |= {Transition: self._transition, RunStarted: self._started}
@@ -311,6 +313,9 @@ class TransitionLog:
                 reason=fact.outcome,
                 duration_s=micros(fact.seconds),
             )
+
+    def _abandoned(self, fact: WorkAbandoned) -> None:
+        self._now(fact).warning("work.abandoned", state=fact.state, kind=fact.kind, name=fact.name)
 
     def _span(self) -> dict[str, str]:
         return {} if self._trace is None else span_of(self._trace) or {}

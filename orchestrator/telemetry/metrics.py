@@ -35,8 +35,9 @@ from orchestrator.kernel.record import (
     RunStarted,
     ToolCall,
     Transition,
+    WorkAbandoned,
 )
-from orchestrator.telemetry.catalogue import BUDGET_OF, BUDGETS, NO_BUDGETS, RETRY_REASONS, ROWS
+from orchestrator.telemetry.catalogue import BUDGET_OF, BUDGETS, INVALID, NO_BUDGETS, RETRY_REASONS, ROWS
 from orchestrator.telemetry.child import LOCK, instruments_of
 from orchestrator.telemetry.edge import Durations
 from orchestrator.telemetry.engine import Engine
@@ -86,8 +87,9 @@ class Metrics:
             RunCompleted: self._completed,
             RunAdmitted: self._admitted,
             RunRejected: self._rejected,
-            RunRecovered: self._recovered,
-            RolledBack: self._rolled_back,
+            RunRecovered: self._found,
+            RolledBack: self._found,
+            WorkAbandoned: self._abandoned,
         }
 
     # ---- what a host shows ----
@@ -234,11 +236,12 @@ class Metrics:
     def _rejected(self, fact: RunRejected) -> None:
         self._by_reason("runs_rejected_total", fact.graph, fact.reason)
 
-    def _recovered(self, fact: RunRecovered) -> None:
-        self._by_reason("recoveries_total", fact.graph, fact.outcome)
+    def _found(self, fact: RunRecovered | RolledBack) -> None:
+        metric = "rollbacks_total" if isinstance(fact, RolledBack) else "recoveries_total"
+        self._by_reason(metric, fact.graph, fact.outcome)
 
-    def _rolled_back(self, fact: RolledBack) -> None:
-        self._by_reason("rollbacks_total", fact.graph, fact.outcome)
+    def _abandoned(self, fact: WorkAbandoned) -> None:
+        self._by_reason("work_abandoned_total", fact.graph, fact.kind)
 
     def _by_reason(self, metric: str, graph: str, word: str) -> None:
         """Count in a metric of a machine and one closed label."""
@@ -372,7 +375,7 @@ class Metrics:
             meters = self._use.call(fact.graph, fact.tool, outcome)
         meters.attempt(1)
         meters.call(1)
-        if fact.outcome not in ("denied", "invalid_args"):  # those never ran
+        if fact.outcome != "denied" and fact.outcome not in INVALID:  # those never ran
             self._timed(meters.seconds, fact.seconds)
 
     def _journal(self, fact: JournalWrite) -> None:

@@ -13,6 +13,7 @@ import json
 import logging
 import queue
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict
@@ -23,6 +24,16 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import Fact, RunParked
 
 _TRIES = 3
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: it could lead the token to another server."""
+
+    def redirect_request(self, *_args: Any, **_options: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class ParkNotice:
@@ -95,8 +106,12 @@ class ParkNotice:
     def _post(self, notice: dict[str, Any]) -> None:
         body = json.dumps(notice).encode()
         request = urllib.request.Request(str(self._url), body, self._headers)  # noqa: S310 - checked above
-        with urllib.request.urlopen(request, timeout=self._timeout):  # noqa: S310 - checked above
-            pass
+        try:
+            with _OPENER.open(request, timeout=self._timeout):
+                pass
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
 
     def _failed(self, why: str) -> None:
         self.lost += 1

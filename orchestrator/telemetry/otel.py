@@ -46,13 +46,14 @@ from orchestrator.kernel.record import (
 )
 from orchestrator.telemetry import semconv as ours
 from orchestrator.telemetry.attribute import Attributes, llm_attributes, tool_attributes
+from orchestrator.telemetry.catalogue import INVALID
 from orchestrator.telemetry.traceparent import Recent, parsed, written
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
 
 _UNKNOWN = "_unknown"
-_BAD_TOOL = frozenset(("error", "timeout", "invalid_args"))
+_BAD_TOOL = frozenset(("error", "timeout", *INVALID))
 _NANO = 1_000_000_000
 
 Key: TypeAlias = tuple[str, str]

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from orchestrator.kernel.abandonment import driven_by
+
 _DEEPEST = 60
 """Frames shown of one stack."""
 _NAMED = 5
@@ -84,7 +86,7 @@ def _suspended(waiting: object) -> tuple[FrameType | None, object]:
     for kind, inner in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
         frame = getattr(waiting, f"{kind}_frame", None)
         if frame is not None:
-            return frame, getattr(waiting, inner, None)
+            return frame, getattr(waiting, inner, None) or driven_by(frame)
     return None, None
 
 

@@ -145,6 +145,28 @@ class LookupContract(JournalCase):
         assert request.kind == "approve"
         assert await journal.post("other", Posted("a", "approve"))
 
+    @in_a_loop
+    async def test_of_different_requests_with_one_id_from_two_handles_one_is_kept_and_both_read_it(
+        self, journal: Journal
+    ) -> None:
+        lease = await journal.create("run", "me", BODY)
+        other = self.again()
+        for number in range(20):
+            name = f"answer {number}"
+            told = await asyncio.gather(
+                journal.post("run", Posted(name, "approve", {"n": number}, "ann")),
+                write(journal, lease, NOTE),  # the owner works meanwhile
+                other.post("run", Posted(name, "reject", {}, "bob")),
+                journal.post("run", Posted(name, "respond", {"content": "done"}, "carol")),
+            )
+            mine = await journal.inbox("run")
+            assert await other.inbox("run") == mine
+            kept = mine[-1]
+            assert (len(mine), kept.id, kept.number) == (number + 1, name, number + 1)
+            won = {"approve": 0, "reject": 2, "respond": 3}[kept.kind]
+            assert [position for position in (0, 2, 3) if told[position]] == [won]
+        await other.close()
+
     # ---- news ----
 
     @in_a_loop

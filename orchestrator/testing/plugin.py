@@ -1,7 +1,7 @@
-"""The pytest plugin: coverage of graphs, a clock to move, no real models.
+"""The pytest plugin: coverage of graphs, a clock to move, no real models, guards that only read.
 
 It is loaded in every project that has this package installed: unless its options and fixtures are used it
-does nothing and imports nothing.
+imports nothing, and does nothing but turn on the check of guards (`orchestrator.kernel.purity`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
     from orchestrator.testing.clock import FakeClock
     from orchestrator.testing.coverage import GraphCoverage, Tally
+
+CHECK_PURITY = "ORCHESTRATOR_CHECK_PURITY"
+"""That of `kernel.purity`, which is not imported for it."""
 
 _SEEN: pytest.StashKey[dict[str, Tally]] = pytest.StashKey()
 """Fingerprint -> what all tests of this process saw of that graph."""
@@ -51,17 +54,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="bool",
         default=False,
     )
+    parser.addini(
+        "orchestrator_check_purity",
+        f"guards that change their context raise GraphError; {CHECK_PURITY} in the environment overrides it",
+        type="bool",
+        default=True,
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Throw the switch. An environment variable, so that workers and subprocesses under test obey it too."""
+    """Throw the switches. Environment variables, so that workers and subprocesses under test obey them too."""
     config.stash[_SEEN] = {}
+    if config.getini("orchestrator_check_purity") and CHECK_PURITY not in os.environ:
+        _set(config, CHECK_PURITY)
     chosen = config.getoption("--no-real-models")
     configured = config.getini("orchestrator_no_real_models") and NO_REAL_MODELS not in os.environ
     if chosen or configured:
-        patch = pytest.MonkeyPatch()
-        patch.setenv(NO_REAL_MODELS, "1")
-        config.add_cleanup(patch.undo)
+        _set(config, NO_REAL_MODELS)
+
+
+def _set(config: pytest.Config, variable: str) -> None:
+    patch = pytest.MonkeyPatch()
+    patch.setenv(variable, "1")
+    config.add_cleanup(patch.undo)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -181,8 +182,9 @@ async def test_hooks_and_points_of_one_name_are_told_apart_by_what_they_take() -
     hooks, points = split(
         collect(LLM_LOOP, enter, leave, before, after, extra=(host, middleware), points=POINTS)
     )
-    assert hooks.by_name["after_llm_response"] == (host.after_llm_response,)
-    assert points == {
+    (hook,) = hooks.by_name["after_llm_response"]
+    assert inspect.unwrap(hook) == host.after_llm_response
+    assert {name: tuple(map(inspect.unwrap, found)) for name, found in points.items()} == {
         "after_llm_response": (middleware.after_llm_response,),
         "before_finalize": (middleware.before_finalize,),
     }

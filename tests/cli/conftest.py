@@ -143,11 +143,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("ORCHESTRATOR_TRUST", str(tmp_path))  # the folder is the user's own; see `untrusted`
     for name in ("CLICOLOR_FORCE", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     roots = (ROOT, ROOT / "callbacks", ROOT / "guards")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, roots)))
     return tmp_path
+
+
+@pytest.fixture
+def untrusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder as a checkout of another person's project: nothing in it is trusted."""
+    monkeypatch.delenv("ORCHESTRATOR_TRUST")
+    return folder
 
 
 @pytest.fixture

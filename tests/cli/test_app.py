@@ -20,6 +20,7 @@ COMMANDS = (
     "lint",
     "report",
     "doctor",
+    "trust",
     "pipeline",
     "ralph",
     "rlm",

@@ -72,7 +72,7 @@ BAD = [
     ((*ANSWERS, "--limit", "max_cost=inf"), "max_cost is more than a journal can keep; it must be 0 (off)"),
     ((*RUN, "replay:deep.json"), "deep.json: is nested too deeply"),
     (("ralph", "tasks", "digits/prd.json"), "prd.json: cannot be read: Exceeds the limit (4300 digits)"),
-    (("pipeline", "run", "deep.toml"), "deep.toml is not TOML (maximum recursion depth"),
+    (("pipeline", "run", "deep.toml"), "deep.toml cannot be read: it is not TOML (maximum recursion depth"),
     (("replay", "two.jsonl", "--speed", "fast"), "Invalid value for '--speed'"),
     (("replay", "two.jsonl", "--json", "--live"), "give one of them"),
     (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.config import redacted
+from orchestrator.cli.redaction import redacted
 
 Cli = Callable[..., Any]
 

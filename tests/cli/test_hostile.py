@@ -68,6 +68,16 @@ CONTENT: dict[str, tuple[tuple[str, ...], ...]] = {
         ("replay", "talks.jsonl", "--json"),
         ("replay", "talks.jsonl", "--live", "--speed", "0"),
     ),
+    "trust": (
+        ("trust", "spec.toml"),
+        ("trust", "spec.toml", "--json"),
+        ("trust", HOSTILE),
+        ("trust", "--mcp", f"{SERVER} name"),
+        ("trust", "--mcp", f"{SERVER} name", "--json"),
+        ("trust", "--mcp", HOSTILE),
+        ("trust", "--list"),
+        ("trust", "--revoke", "spec.toml"),
+    ),
     "report": (("report", "run.log"), ("report", "run.log", "--json"), ("report", HOSTILE)),
     "doctor": (("doctor", *AT), ("doctor", *AT, "--json")),
     "pipeline run": (

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator import CheckpointManager, OrchestrationState, OrchestrationStateMachine
-from orchestrator.cli.seal import sealed
+from orchestrator.cli.trust.signature import signed
 from tests.cli.test_stop import until
 from tests.ending import rest
 
@@ -237,7 +237,7 @@ def test_a_model_may_be_the_stage(cli: Cli, spec: Callable[..., str]) -> None:
 # ---- bad input ----
 
 FAULTS: dict[str, tuple[str, str]] = {
-    "not toml": ("stages = [", "spec.toml is not TOML"),
+    "not toml": ("stages = [", "spec.toml cannot be read: it is not TOML"),
     "nothing in it": ("", "does not say what is wanted"),
     "no stages": ('spec = "x"', "has no [stages.planner]"),
     "a stage is missing": (SPEC.replace("[stages.judge]", "[stages.judges]"), "has no [stages.judge]"),
@@ -483,7 +483,7 @@ def test_a_run_whose_folder_is_gone_stays_where_it_is(
     cli: Cli, spec: Callable[..., str], folder: Path, one_sentence: Callable[[Any], str]
 ) -> None:
     spec()
-    left_open(folder, launch=sealed({"cwd": str(folder / "gone"), "pipeline": {}}))
+    left_open(folder, launch=signed({"cwd": str(folder / "gone"), "pipeline": {}}))
     done = cli("pipeline", "resume", "r1", "--journal", "journal.db", "--spec", "spec.toml")
     assert "gone that the run was started in is gone" in one_sentence(done)
     assert cli("runs", "show", "r1", "--journal", "journal.db").out.count("judging") > 0

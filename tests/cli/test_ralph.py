@@ -207,7 +207,8 @@ def test_questions_that_nobody_can_answer_here_are_answered_elsewhere(
     wrong = cli("ralph", "answer", run_id, "1.9", "two")
     assert (wrong.code, wrong.err) == (2, "orchestrator: '1.9' is no question; waiting: 1.1\n")
     assert cli("ralph", "answer", run_id).out == "1.1  To how many decimals are results rounded?  (waits)\n"
-    assert cli("ralph", "answer", run_id, "1.1", "two", "--by", "a person").out == "1.1  two\n"
+    for _ in range(2):  # the same answer of the same person may be repeated
+        assert cli("ralph", "answer", run_id, "1.1", "two", "--by", "a person").out == "1.1  two\n"
     for late in (cli("ralph", "answer", run_id, "1.1", "three"), cli("ralph", "answer", run_id)):
         assert (late.out, late.err) in {
             ("", "orchestrator: '1.1' is answered already; waiting: none\n"),

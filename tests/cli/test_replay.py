@@ -192,7 +192,8 @@ def test_watching_shows_everything_that_happens(cli: Cli, folder: Path, moons: A
             "=== report: 3 requests",
             "bottleneck: ",
             "commonest edge: ",
-            "2 runs completed",
+            "1 run completed\n",
+            "1 run completed (empty_answer)",
             "2 conversations: 1 reproduced, 0 reproduced_to_open_end, 0 irregular, 1 unusable",
             "--model python:my_agent:model",
         )

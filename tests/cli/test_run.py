@@ -181,7 +181,7 @@ def test_a_run_is_always_kept_and_with_it_what_it_was_started_with(cli: Cli, fol
     assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
     (created,) = bodies("created", name, str(file))
     launch = dict(created["launch"])
-    assert len(bytes.fromhex(launch.pop("seal"))) == 32
+    assert len(bytes.fromhex(launch.pop("signature"))) == 32
     assert launch == {
         "model": "python:models:answers",
         "tools": ["models:look"],

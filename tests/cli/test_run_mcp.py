@@ -224,3 +224,62 @@ def test_a_tool_of_a_module_and_one_of_a_server_cannot_share_a_name(
     done = cli(*shopping, "--tool", "sums:add")
     assert done.code == 2
     assert "--tool and --mcp " in one_sentence(done)
+
+
+# ---- tools that change ----
+
+
+def test_a_tool_that_changed_since_the_first_run_is_disabled_until_the_user_consents_again(
+    cli: Cli,
+    untrusted: Path,
+    shopping: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    (untrusted / "mine.py").write_text(MODEL.replace('"pay", \'{"amount": 5}\'', '"note", \'{"text": "x"}\''))
+    server = shopping[-1]
+
+    def again(*more: str) -> Any:
+        options = ("--model", "python:mine:shopper", "--tool", "mine:look_up", "--mcp", server)
+        return cli("run", "shop", "--json", *options, *more)
+
+    def results(done: Any) -> list[str]:
+        return [one["content"] for one in json.loads(done.out)["messages"] if one["role"] == "tool"]
+
+    assert (again().err, again().err) == ("", "")
+    (untrusted / "other").touch()
+    done = again()
+    (line,) = done.err.splitlines()
+    assert line.startswith("orchestrator: tool 'note' of MCP server ")
+    assert f"`orchestrator trust --mcp {shlex.quote(server)}` in {untrusted} allows it as it is now" in line
+    assert "there is no tool 'note'" in results(done)[-1]
+    assert (untrusted / "note").read_text() == "x\nx\n"
+    done = again("--trust")
+    assert (done.err, results(done)[-1]) == ("", "kept")
+    assert "is disabled" in again().err  # --trust was for one command
+    done = cli("trust", "--mcp", server)
+    assert (done.code, done.out) == (0, f"trusted: MCP server {server}, in {untrusted}\n    changed: note\n")
+    done = again()
+    assert (done.err, results(done)[-1]) == ("", "kept")
+    (untrusted / "other").unlink()
+    assert "is disabled" in again().err
+    assert f"trusted: MCP server {server}, in {untrusted}, 20" in cli("trust", "--list").out
+    assert (
+        cli("trust", "--revoke", "--mcp", f"shop={server}").out
+        == f"revoked: MCP server {server}, in {untrusted}\n"
+    )
+    assert again().err == ""  # the first connection again
+
+
+def test_where_the_tools_of_a_server_cannot_be_recorded_a_run_says_so_and_works(
+    cli: Cli, untrusted: Path, shopping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (untrusted / "file").write_text("")
+    for name in ("XDG_STATE_HOME", "TMPDIR"):
+        monkeypatch.setenv(name, str(untrusted / "file" / name))
+    done = cli(*shopping, "--json")
+    assert (done.code, json.loads(done.out)["output"]) == (0, "Paid 5.")
+    (line,) = done.err.splitlines()
+    assert "cannot be recorded: no folder can be written of " in line
+    assert line.endswith("changes of its tools are noticed only while this command runs")

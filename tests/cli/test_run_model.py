@@ -94,12 +94,17 @@ def test_a_server_without_a_mode_for_schemas_has_it_in_the_prompt(
     assert '"sunny"' in str(only.json["messages"])
 
 
-def test_a_cost_limit_that_cannot_hold_is_said_once(cli: Cli, server: Loopback) -> None:
+def test_a_cost_limit_that_cannot_hold_is_refused_before_anything_is_asked(
+    cli: Cli, server: Loopback, one_sentence: Callable[[Any], str]
+) -> None:
     limited = ("--tool", "tools:weather", "--limit", "max_cost=0.01")
     done = cli(*asked(server, "openai:talker-1", *limited))
-    assert done.code == 0
-    assert done.err.count("nobody knows the price of model 'talker-1'") == 1
-    assert "[prices]" in done.err
+    assert done.code == 2
+    said = one_sentence(done)
+    assert "max_cost is 0.01, but the price of model 'talker-1' is unknown" in said
+    assert "[prices]" in said
+    assert server.asked == []
+    assert cli(*asked(server, "openai:talker-1", *limited, "--limit", "on_unknown_cost=ignore")).code == 0
     assert cli(*asked(server, "openai:talker-1")).err == ""
 
 

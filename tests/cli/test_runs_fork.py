@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.seal import sealed
+from orchestrator.cli.trust.signature import signed
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from tests.cli.parked import LOOKER, bodies, parked, stored
@@ -117,7 +117,7 @@ def test_what_cannot_be_forked_is_one_sentence(
 
 def test_a_run_of_another_version_can_be_forked(cli: Cli, folder: Path) -> None:
     parked(folder, **LOOKER)
-    record(Tape("old", launch=sealed({"model": "python:agents:counter"})).begin())
+    record(Tape("old", launch=signed({"model": "python:agents:counter"})).begin())
     done = cli("runs", "fork", "old", *NEW, "--json", *AT)
     assert json.loads(done.out)["output"] == "1 messages"
     assert stored("run-2")[0].fingerprint == LLM_LOOP.fingerprint

@@ -174,6 +174,9 @@ def test_show_has_path_times_usage_calls_and_people(cli: Cli, folder: Path) -> N
         "cached_input_tokens": 160,
         "reasoning_tokens": 0,
         "cost": None,
+        "estimated_input_tokens": 0,
+        "estimated_output_tokens": 0,
+        "estimated_cost": 0.0,
         "answers": 4,
         "retries": 0,
     }

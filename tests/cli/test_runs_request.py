@@ -101,17 +101,41 @@ def test_the_same_answer_twice_is_one_and_another_is_refused(
     cli: Cli, one_sentence: Callable[[Any], str], folder: Path
 ) -> None:
     record(asking())
-    cli("runs", "approve", "run-1", "--by", "ann", *AT)
-    again = cli("runs", "approve", "run-1", "--by", "bob", *AT)
-    assert (again.code, "was posted before, not again: approve 1:0 for run run-1 by ann" in again.out) == (
-        0,
-        True,
+    cli("runs", "approve", "run-1", "--by", "ann", "--why", "due", *AT)
+    again = cli("runs", "approve", "run-1", "--by", "ann", *AT)
+    said = "was posted before, not again: approve 1:0 for run run-1 by ann: due\n"
+    assert (again.code, again.out.startswith(said)) == (0, True)
+    different = (
+        ("reject", "--by", "bob"),
+        ("reject", "--by", "ann"),
+        ("approve", "--by", "bob"),
+        ("approve", "--by", "ann", "--call", "1:0", "--arguments", "{}"),
     )
-    other = cli("runs", "reject", "run-1", "--by", "bob", *AT)
-    assert "ann answered before you (approve, " in one_sentence(other)
-    edited = cli("runs", "approve", "run-1", "--arguments", "{}", *AT)
-    assert "ann answered before you" in one_sentence(edited)
+    for command, *options in different:
+        refused = cli("runs", command, "run-1", *options, *AT)
+        assert "call 1:0 was answered already: approve by ann at 2" in one_sentence(refused)
+        assert refused.code == 2
     assert len(posted()) == 1
+
+
+def test_an_answer_to_a_run_that_is_over_is_refused_unless_it_is_the_one_that_counted(
+    cli: Cli, one_sentence: Callable[[Any], str], folder: Path
+) -> None:
+    record(
+        Tape("run-1")
+        .begin()
+        .asks(Call("pay"))
+        .decided("1:0", "approve")
+        .answered("1:0", Call("pay"))
+        .completes()
+    )
+    again = cli("runs", "approve", "run-1", "--by", "ann", *AT)
+    assert "was posted before, not again: approve 1:0 for run run-1 by ann\nthe run ended: " in again.out
+    assert again.code == 0
+    refused = cli("runs", "reject", "run-1", "--by", "bob", *AT)
+    assert "call 1:0 was answered already: approve by ann at 2" in one_sentence(refused)
+    assert refused.code == 2
+    assert posted() == []
 
 
 @pytest.mark.parametrize(
@@ -251,7 +275,11 @@ def test_answering_a_live_run_does_not_wait(cli: Cli, folder: Path) -> None:
 
 
 def test_a_request_that_was_taken_may_be_made_again(cli: Cli, folder: Path) -> None:
-    tape = Tape("run-1").begin().add(Draft("control", {"kind": "pause", "by": "ann", "number": 1}))
+    tape = (
+        Tape("run-1")
+        .begin()
+        .add(Draft("control", {"id": "first", "kind": "pause", "by": "ann", "number": 1}))
+    )
     record(tape, posts={"run-1": [Posted("first", "pause", {}, "ann")]})
     cli("runs", "pause", "run-1", "--by", "bob", *AT)
     assert [by for _, _, by in posted()] == ["ann", "bob"]

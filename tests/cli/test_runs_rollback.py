@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.seal import sealed
+from orchestrator.cli.trust.signature import signed
 from orchestrator.journal.rollback import RollbackStack
 from orchestrator.journal.sqlite import SqliteJournal
 from tests.cli.parked import stored
@@ -27,7 +27,7 @@ def work(folder: Path) -> Path:
     files.mkdir()
     (files / "old.txt").write_text("old")
     (files / "doomed.txt").write_text("doomed")
-    asyncio.run(_changed(Tape("run-1", launch=sealed({"cwd": str(files)})).begin(), files))
+    asyncio.run(_changed(Tape("run-1", launch=signed({"cwd": str(files)})).begin(), files))
     return files
 
 

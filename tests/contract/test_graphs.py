@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import InvalidEvent
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
@@ -257,3 +258,18 @@ def test_of_the_pipeline_each_pair_of_states_has_the_one_event_that_the_table_sa
         if run.can(other):
             asyncio.run(Driver(machine).fire(run, other))
             assert run.cursor != dest
+
+
+FINGERPRINTS = {
+    "llm_loop": "7b6df8a9930d10fe",
+    "pipeline": "1e81a8996d314695",
+    "approval": "2b5c1610175e4c93",
+    "ralph": "ed2e1748a4942162",
+    "code_mode": "b75e97d21b012084",
+    "tools_mode": "ddb938ea5bdca3f8",
+}
+"""First digits of each. Another one refuses every stored run until a migration is registered."""
+
+
+def test_stored_runs_of_every_shipped_graph_are_resumed_without_a_migration() -> None:
+    assert {name: graph.fingerprint[:16] for name, graph in SHIPPED.items()} == FINGERPRINTS

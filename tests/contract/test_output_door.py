@@ -49,7 +49,6 @@ ALLOWED = {
     ("cli/approval/progress.py", "Progress"): "passes the door after its start",
     ("examples/terminal.py", "sys.stdout"): "the door of the demonstrations",
     ("examples/terminal.py", "sys.stderr"): "the door of the demonstrations",
-    ("cli/seal.py", "os.write"): "writes the key of the user into its file",
     ("examples/pipeline/check.py", "sys.stdout"): "a program whose output is read by a stage",
     **{
         (f"examples/ralph/{name}.py", "sys.stdout"): "a program whose output is read by a machine"

@@ -17,11 +17,13 @@ from orchestrator import LLM_LOOP, Limits
 from orchestrator.cli.exit import EXIT_CODES
 from orchestrator.cli.pipeline.spec import Spec
 from orchestrator.cli.ralph.agents import Agents
+from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.decision import command_trust
 from orchestrator.kernel.diagram import mermaid
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.settings import Settings, build
+from orchestrator.settings import build
 from tests.providers.loopback import Loopback, in_a_thread
 from tests.providers.talker import ANSWER, talker
 
@@ -135,7 +137,8 @@ def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: 
     (tmp_path / "orchestrator.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
 
-    settings = Settings.load()
+    with command_trust(allowed=True):
+        settings = project_settings()
 
     assert settings.model == tomllib.loads(block.text)["model"]
     assert build(Limits, settings.limits, "limits") == Limits(max_iterations=20, wrap_up_turns=1)
@@ -150,7 +153,8 @@ def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
     (tmp_path / "my_stages.py").write_text("def validate(request):\n    return []\n")
     monkeypatch.chdir(tmp_path)
 
-    spec = Spec.read(tmp_path / "spec.toml")
+    with command_trust(allowed=True):
+        spec = Spec.read(tmp_path / "spec.toml")
 
     assert spec.ports().keys() == {"planner", "validator", "implementer", "judge"}
     assert (spec.pipeline_limits().max_iterations, spec.pipeline_limits().token_budget) == (3, 75_000)
@@ -168,7 +172,8 @@ def test_the_agents_of_a_ralph_loop_are_ones_that_are_accepted(
     )
     monkeypatch.chdir(tmp_path)
 
-    agents = Agents.read(tmp_path / "ralph.toml")
+    with command_trust(allowed=True):
+        agents = Agents.read(tmp_path / "ralph.toml")
 
     assert agents.ports().keys() == set(Role)
     assert agents.ralph_limits() == RalphLimits()

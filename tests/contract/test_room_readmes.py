@@ -1,4 +1,4 @@
-"""Each room has a README of one page: its examples run, its files are all in it."""
+"""Each room has a short README: its examples run, its files are all in it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ FOLDERS = [
     ("orchestrator/machines", "orchestrator/machines/approval"),
     ("callbacks", "callbacks/orchestrator_callbacks/approval"),
 ]
-LONGEST = 120
-"""Lines of one page, examples included."""
+LONGEST = 180
+"""Lines of a README, examples included."""
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_the_readme_is_one_page_and_its_examples_run(room: str, tmp_path: Path) -> None:
+def test_the_readme_is_short_and_its_examples_run(room: str, tmp_path: Path) -> None:
     readme = ROOT / room / "README.md"
     text = readme.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= LONGEST

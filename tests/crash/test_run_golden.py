@@ -18,6 +18,7 @@ from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.runtime.recovery import Migration
 from orchestrator.runtime.result import Result
 from orchestrator.testing.clock import FakeClock
+from orchestrator_guards import DIGEST_VERSION
 from tests.crash.golden import KINDS, Writer, main
 from tests.crash.invariants import check_run
 from tests.crash.outside import CALLS, Outside, agent, said_by
@@ -76,6 +77,29 @@ async def gone_on(one: Orchestrator, run: str) -> Result:
                 answered.add(question.digest)
                 one.approve(run, question.key, by="ann")
     return await going
+
+
+async def test_a_question_with_an_older_digest_is_asked_again(tmp_path: Path) -> None:
+    shutil.copyfile(DATA / "loop_v1.db", tmp_path / "journal.db")
+    outside, clock = Outside(), FakeClock()
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        made = {head.fingerprint async for head in journal.runs()} - {LLM_LOOP.fingerprint}
+        ways = [Migration(one, lambda stored: stored) for one in made]
+        one = agent(outside, journal, clock=clock, migrations=ways)
+        [old] = await one.pending("approval")
+        assert old.version == 1
+        await one.approve(
+            "approval", old.key, digest=old.digest, by="ann"
+        )  # posted, and refused when it is read
+        assert "asks a person again" in {plan.run_id: plan.will for plan in await one.open_runs()}["approval"]
+        await gone_on(one, "approval")
+        records = [(record.kind, record.body) for record in await journal.load("approval")]
+        asked = [body for kind, body in records if kind == "asked"]
+        assert [body.get("version", 1) for body in asked] == [1, DIGEST_VERSION]
+        [answer] = [body for kind, body in records if kind == "approval"]
+        assert answer["digest"] == asked[1]["digest"] != old.digest
+        refused = [body["refused"] for kind, body in records if kind == "control" and body.get("refused")]
+        assert len(refused) == 1
 
 
 async def test_what_is_written_today_has_every_kind_of_record(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class Crews:
 
     def standing(self, journal: SqliteJournal) -> dict[str, Orchestrator]:
         """Those whose runs last as long as the process; taken up again when it starts."""
-        brief = Limits(max_seconds=4)
+        brief = Limits(max_seconds=4, cancel_seconds=0)  # its model is not abandoned, so the run is stuck
         return {
             "stuck": self._agent(deaf, STUCK, journal, limits=brief),
             "patient": self._agent(books, PATIENT, journal, tools=[book]),

@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator_guards import Refusal, approval_digest, judge_answer, stale_approval
+from orchestrator_guards import (
+    DIGEST_VERSION,
+    Refusal,
+    approval_digest,
+    describe_answer,
+    judge_answer,
+    repeats_answer,
+    stale_approval,
+)
 
 DIGEST = "0123456789abcdef"
 
@@ -78,29 +86,92 @@ def test_where_nothing_was_ever_asked_that_is_said() -> None:
     assert judge_answer((), {}, {}, now=0.0) == Refusal("unasked", "it asks nothing")
 
 
+PAID: Mapping[str, Any] = {
+    "by": "ann",
+    "decision": "approve",
+    "digest": DIGEST,
+    "arguments": '{"to": "x", "sum": 1}',
+    "why": "due",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"why": "another reason"}, True),
+        ({"at": 5.0, "id": "x", "number": 3}, True),
+        ({"arguments": '{"sum":1,"to":"x"}'}, True),
+        ({"digest": None}, True),
+        ({"digest": DIGEST[:8].upper()}, True),
+        ({"end": False}, True),
+        ({"by": "bob"}, False),
+        ({"decision": "reject"}, False),
+        ({"arguments": None}, False),
+        ({"arguments": '{"to": "x", "sum": 1.0}'}, False),
+        ({"arguments": '{"to": "x", "sum": true}'}, False),
+        ({"content": ""}, False),
+        ({"end": True}, False),
+        ({"digest": "f" * 16}, False),
+        ({"digest": DIGEST[:4]}, False),
+    ],
+)
+def test_an_answer_is_repeated_by_the_same_person_with_the_same_decision_and_content(
+    change: dict[str, Any], same: bool
+) -> None:
+    assert repeats_answer(PAID, {**PAID, **change}) is same
+
+
+@pytest.mark.parametrize("at", [1e300, float("inf"), float("nan"), -1e18, None])
+def test_an_answer_without_a_time_of_any_calendar_is_described_without_it(at: float | None) -> None:
+    assert describe_answer({"by": "ann", "decision": "reject", "end": True, "at": at}) == (
+        "ann answered before (reject and end the run)"
+    )
+
+
 @pytest.mark.parametrize("given", [DIGEST, DIGEST.upper(), DIGEST[:8], None])
 def test_a_digest_may_be_written_in_either_case_and_cut_to_eight(given: str | None) -> None:
     assert stale_approval(DIGEST, given, now=1.0, expires_at=0.0) is None
 
 
+CALL: dict[str, Any] = {
+    "tool": "pay",
+    "arguments": '{"to": "x", "sum": 1}',
+    "run": "r",
+    "call": "1:0",
+    "fingerprint": "f",
+    "schema": {"type": "object", "properties": {"to": {"type": "string"}}},
+    "effect": "irreversible",
+    "approval": "always",
+    "agent": "",
+}
+
+
+def test_a_digest_is_the_bytes_that_stored_approvals_name() -> None:
+    assert DIGEST_VERSION == 2
+    assert approval_digest(**CALL) == "6c6ee11c992af3a371262fcc56b632d317f12d75516bdde6a78b82ecc74883ed"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "digest"),
+    "other",
     [
-        ('{"to": "x", "sum": 1}', "a54efee0eaedcb506659d3d679497999a86d84b8ad1b598b11eb5c09d8a49c52"),
-        ("{}", "8fb7b40fcd0829ab15c386fbc5f84d8e4f8bc76c1867f43b76c663482a587c88"),
-        ("no JSON", "8260f7954c25f8289073e6f3342094d43a5c5102f23987431cd2d388702a28ec"),
-        (
-            '{"a": "\\ud800", "b": 1e400, "c": [1.0, NaN]}',
-            "fb0fedf67b36486ad673f4ce0a7ff33866e7c6c82b4289416bbd7d1c1b1c4649",
-        ),
+        {"tool": "pay2"},
+        {"arguments": '{"to": "x", "sum": 10}'},
+        {"arguments": '{"to":"x","sum":1}'},  # the canonical text is covered as it is
+        {"run": "r2"},
+        {"call": "1:1"},
+        {"fingerprint": "g"},
+        {"schema": {"type": "object", "properties": {"to": {"type": "integer"}}}},
+        {"schema": None},
+        {"effect": "idempotent"},
+        {"approval": "rule"},
+        {"agent": "support"},
     ],
 )
-def test_digests_are_the_bytes_that_stored_approvals_name(arguments: str, digest: str) -> None:
-    assert approval_digest("pay", arguments, run="r", call="1:0", fingerprint="f") == digest
+def test_a_digest_covers_every_part_of_what_is_approved(other: dict[str, Any]) -> None:
+    assert approval_digest(**CALL | other) != approval_digest(**CALL)
 
 
-def test_arguments_nested_too_deeply_count_as_they_are() -> None:
-    deep = "[" * 50_000 + "]" * 50_000
-    one = approval_digest("pay", deep, run="r", call="1:0", fingerprint="f")
-    assert one == approval_digest("pay", deep, run="r", call="1:0", fingerprint="f")
-    assert one != approval_digest("pay", deep + " ", run="r", call="1:0", fingerprint="f")
+def test_the_order_of_the_members_of_a_schema_does_not_count() -> None:
+    one, other = {"a": 1, "b": 2}, {"b": 2, "a": 1}
+    assert approval_digest(**CALL | {"schema": one}) == approval_digest(**CALL | {"schema": other})

@@ -19,7 +19,8 @@ def test_a_verdict_is_true_when_it_agrees() -> None:
     [
         (guards.iterations(20, 20), "iterations: 20 of 20 used"),
         (guards.input_tokens(1_000_000, 2_000_000), "input_tokens: 1000000 of 2000000 used"),
-        (guards.cost(0.25, 1.5), "cost: 0.25 of 1.5 used"),
+        (guards.cost(250_000, 1_500_000), "cost: 0.25 of 1.5 used"),
+        (guards.cost_unknown(1, model="m"), "cost_unknown: the price of model 'm' is unknown"),
         (guards.elapsed(30.0, 60), "elapsed: 30 of 60 used"),
         (guards.retries(3, 0), "retries: 3 used, no limit"),
         (guards.tool_cap("search", 2, 2), "tool_cap: 2 of 2 used (search)"),
@@ -65,7 +66,7 @@ def test_every_guard_signs_with_a_name_of_the_closed_set() -> None:
 
 
 def test_no_guard_is_missing_from_the_closed_set() -> None:
-    named_otherwise = {"progress": "no_progress"}
+    named_otherwise = {"progress": "no_progress", "request_cost": "cost"}
     public = {name: getattr(guards, name) for name in guards.__all__ if name.islower()}
     answering = {
         named_otherwise.get(name, name)
@@ -82,6 +83,7 @@ def test_the_public_names_exist_and_nothing_else_is_public() -> None:
         "attempts",
         "budget",
         "gate",
+        "money",
         "quality",
         "repetition",
         "result",

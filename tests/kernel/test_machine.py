@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
 
 import pytest
 import transitions
 
-from orchestrator.errors import InvalidEvent, UnknownEvent
-from orchestrator.kernel.graph import Edge
+from orchestrator.errors import InvalidEvent, RunError, UnknownEvent
+from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
-from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from tests.kernel.toy import TOY, E, S, machine, new_run, nothing
-
-
-@dataclass(slots=True)
-class Model:
-    cursor: str = "a"
-
-
-def table(*rows: tuple[str, str, str | None]) -> transitions.Machine:
-    made = transitions.Machine(
-        model=None, states=["a", "b"], initial="a", auto_transitions=False, model_attribute="cursor"
-    )
-    for trigger, source, dest in rows:
-        made.add_transition(trigger, source, dest)
-    return made
-
+from orchestrator.kernel.table import Step
+from tests.kernel.toy import TOY, E, S, ToyRun, machine, new_run, nothing, rig
 
 # ---- transitions ----
 
 
 def test_the_version_is_the_one_these_tests_speak_of() -> None:
     assert version("transitions").startswith("0.9.")
-
-
-def test_a_trigger_moves_an_object_it_has_never_seen_and_adds_nothing_to_it() -> None:
-    made, model = table(("0:go", "a", "b")), Model()
-    assert made.events["0:go"].trigger(model) is True
-    assert model == Model("b")
-    assert made.models == []
-
-
-def test_an_edge_without_destination_is_internal() -> None:
-    made, model = table(("0:stay", "a", None)), Model()
-    assert made.events["0:stay"].trigger(model) is True
-    assert model.cursor == "a"
-
-
-def test_a_trigger_from_a_wrong_state_is_a_machine_error_and_moves_nothing() -> None:
-    made, model = table(("0:go", "a", "b")), Model("b")
-    with pytest.raises(transitions.MachineError):
-        made.events["0:go"].trigger(model)
-    assert model.cursor == "b"
 
 
 def test_an_enum_member_is_filed_under_its_name_which_is_why_it_is_given_values() -> None:
@@ -67,56 +32,44 @@ def test_an_enum_member_is_filed_under_its_name_which_is_why_it_is_given_values(
     assert list(made.states) == ["FIRST"]
 
 
-def test_nothing_is_logged_for_a_transition(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_is_logged_for_a_transition(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     caplog.set_level(logging.INFO, logger="orchestrator")
-    run = new_run(machine())
-    run.machine.steps("init", "start")[0].commit(run)
+    a = rig()
+    await a.driver.drive(a.run)
     assert caplog.records == []
     assert logging.getLogger("transitions").getEffectiveLevel() >= logging.WARNING
 
 
-def test_a_row_that_does_not_begin_where_the_run_is_is_refused_and_moves_nothing() -> None:
+async def test_an_event_needs_a_run_that_a_driver_has() -> None:
     run = new_run(machine())
-    (step,) = run.machine.steps("work", "did")
-    with pytest.raises(transitions.MachineError, match=r"Can't trigger event .* from state init"):
-        step.commit(run)
+    with pytest.raises(RunError, match=r"run 'r1' has no driver; fire events with Driver\.fire"):
+        await run.machine.event("init", "start").trigger(run)
     assert run.cursor == "init"
 
 
-def test_a_run_that_is_nowhere_in_the_table_is_refused() -> None:
-    run = new_run(machine())
-    run.cursor = "elsewhere"
-    with pytest.raises(ValueError, match="'elsewhere' is not a registered state"):
-        run.machine.steps("init", "start")[0].commit(run)
+async def test_a_hook_that_moves_the_run_keeps_the_transition_from_setting_the_state() -> None:
+    async def meddle(run: ToyRun) -> None:
+        run.cursor = "check"
 
-
-@pytest.mark.parametrize("row", list(LLM_LOOP.rows), ids=lambda row: f"{row[0]}-{row[1]}")
-def test_the_short_trigger_moves_as_the_librarys_own_does(row: tuple[E, E, E, Edge]) -> None:
-    source, event, dest, _ = row
-    plain = transitions.Machine(
-        model=None,
-        states=[state.value for state in LLM_LOOP.states],
-        initial=LLM_LOOP.initial.value,
-        auto_transitions=False,
-        model_attribute="cursor",
-    )
-    plain.add_transition("go", source.value, dest.value)
-    compiled = Machine(LLM_LOOP, Hooks({}))
-    for state in LLM_LOOP.states:
-        theirs, ours = Model(state.value), Model(state.value)
-        (step,) = compiled.steps(source.value, event.value)
-        outcomes: list[bool | None] = []
-        for trigger, model in ((plain.events["go"].trigger, theirs), (step.commit, ours)):
-            try:
-                outcomes.append(trigger(model))
-            except transitions.MachineError:
-                outcomes.append(None)
-        assert outcomes[0] == outcomes[1]
-        assert theirs == ours
+    a = rig(before_start=meddle)
+    await a.driver.start(a.run)
+    with pytest.raises(transitions.MachineError, match="a hook moved the run from state 'init' to 'check'"):
+        await a.driver.fire(a.run, E.START)
+    assert a.run.cursor == "check"
 
 
 # ---- the machine ----
+
+
+def steps_of(made: Machine) -> list[Step]:
+    """Every step of a machine."""
+    return [
+        step
+        for state in made.states
+        for event in made.get_triggers(state)
+        for step in made.steps(state, event)
+    ]
 
 
 def test_it_finds_the_step_of_a_state_and_event_given_as_members_or_text() -> None:
@@ -152,23 +105,24 @@ def test_events_from_a_state_are_sorted() -> None:
     assert made.events_from("lost") == ()
 
 
-def test_two_runs_share_one_machine() -> None:
+async def test_two_runs_share_one_machine() -> None:
     made = machine()
     one, other = new_run(made), new_run(made, run_id="r2")
-    made.steps("init", "start")[0].commit(one)
+    await Driver(made).start(one)
+    await Driver(made).fire(one, E.START)
     assert (one.current, other.current) == (S.WORK, S.INIT)
 
 
 def test_a_graph_without_hooks_compiles() -> None:
-    assert Machine(TOY, Hooks({})).enter[S.WORK] == ()
+    assert Machine(TOY, Hooks({})).enter_hooks("work") == ()
 
 
 def test_only_edges_into_pure_states_are_folded_and_not_where_a_host_has_a_hook() -> None:
     class Host:
         async def enter_check(self, run: object) -> None: ...
 
-    assert [step.dest for steps in machine()._steps.values() for step in steps if step.folded] == [S.CHECK]
-    assert not any(step.folded for steps in machine(extra=[Host()])._steps.values() for step in steps)
+    assert [step.dest for step in steps_of(machine()) if step.folded] == [S.CHECK]
+    assert not any(step.folded for step in steps_of(machine(extra=[Host()])))
 
 
 def test_a_hosts_hook_before_a_commit_asks_for_what_is_folded_to_be_written_first() -> None:
@@ -176,7 +130,7 @@ def test_a_hosts_hook_before_a_commit_asks_for_what_is_folded_to_be_written_firs
         async def leave_check(self, run: object) -> None: ...
 
     made = machine(extra=[Host()])
-    firsts = {step.source for steps in made._steps.values() for step in steps if step.settle_first}
+    firsts = {step.source for step in steps_of(made) if step.settle_first}
     assert firsts == {S.CHECK}
 
 
@@ -185,6 +139,6 @@ def test_our_hooks_of_a_name_come_before_the_hosts() -> None:
         async def enter_work(self, run: object) -> None: ...
 
     host = Host()
-    names = machine(extra=[host], enter_state=nothing).enter["work"]
+    names = machine(extra=[host], enter_state=nothing).enter_hooks("work")
     assert [name for name, _ in names] == ["enter_work", "enter_work", "enter_state"]
-    assert names[1][1] == host.enter_work
+    assert inspect.unwrap(names[1][1]) == host.enter_work

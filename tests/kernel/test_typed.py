@@ -424,11 +424,15 @@ def test_a_state_that_nothing_leads_to_is_refused() -> None:
         machine.run("a", None, lambda s, c: None)
 
 
-def test_a_machine_without_an_end_is_refused() -> None:
-    machine: StateMachine[str, Go, None] = StateMachine("bad")
-    machine.state("a").transition("a", Go, "a")
-    with pytest.raises(GraphError, match="neither a terminal nor a rest state"):
-        machine.run("a", None, lambda s, c: None)
+def test_a_source_that_returns_none_ends_the_run_of_a_machine_without_a_terminal_state() -> None:
+    machine: StateMachine[str, Go, None] = StateMachine("endless")
+    machine.state("a").state("b").transition("a", Go, "b").transition("b", Go, "a")
+    events = [Go(), Go(), Go(), None]
+    ended = machine.run("a", None, lambda s, c: events.pop(0))
+    assert (ended, ended.outcome, ended.reason) == (("b", None), Outcome.COMPLETED, "none")
+
+
+def test_a_machine_without_a_state_is_refused() -> None:
     with pytest.raises(GraphError, match="no state is registered"):
         StateMachine[str, Go, None]("empty").run("a", None, lambda s, c: None)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from orchestrator.errors import JournalError
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.abandonment import AbandonableTask
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect
@@ -256,7 +257,7 @@ async def suspended_at(number: int, inner: Coroutine[Any, Any, T], act: Callable
         return await _watched(work, suspended)  # from 3.12 on a task must be a native coroutine
 
     def task(loop: asyncio.AbstractEventLoop, work: Any, **named: Any) -> asyncio.Task[Any]:
-        if work.__qualname__ != Driver._advance.__qualname__:  # what the journal's writer shields
+        if work.__qualname__ != AbandonableTask._run.__qualname__:  # what the journal's writer shields
             return asyncio.Task(work, loop=loop, **named)
         made = asyncio.Task(watched(work), loop=loop, **named)
         made.add_done_callback(lambda _: work.close())  # one cancelled before its first step never began

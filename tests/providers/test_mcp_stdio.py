@@ -115,6 +115,15 @@ def test_a_run_uses_the_tools_of_a_server_and_arguments_are_checked_before_they_
     assert len(noted(shop.folder, "pid")) == 1
 
 
+def test_a_call_that_gives_a_name_twice_is_not_sent_to_the_server(shop: Shop) -> None:
+    before = noted(shop.folder, "pay")
+    script: list[Item] = [call("shop_pay", '{"amount": 5, "amount": 5000}'), "Done."]
+    result = shop.run(ran(shop.server.tools, script))
+    error = "not run: 'amount' is given twice in one object; give each name once"
+    assert results(result) == [(f'{{"error":"{error}","type":"DuplicateKeys"}}', True)]
+    assert noted(shop.folder, "pay") == before
+
+
 def test_what_is_no_text_is_named_with_type_and_size_and_long_results_are_cut(shop: Shop) -> None:
     tools = only(shop, "shop_long", max_result_chars=400)
     script: list[Item] = [[call("shop_everything"), call("shop_long", '{"chars": 9000}')], "Done."]

@@ -188,11 +188,14 @@ async def test_an_unknown_model_is_named_once_and_its_tokens_are_counted() -> No
 
 
 @pytest.mark.parametrize("prices", [None, {}])
-async def test_a_limit_on_cost_that_cannot_hold_is_said_to_be_so(prices: Mapping[str, Any] | None) -> None:
+async def test_a_limit_on_cost_that_counts_no_answer_is_said_to_be_so(
+    prices: Mapping[str, Any] | None,
+) -> None:
     log = io.StringIO()
     llm = ScriptedLLM([answer(None)] * 3, model="prod")
     price = None if prices is None else price_table(prices)
-    runner = agent(llm, price=price, observers=[TransitionLog(log)], limits=Limits(max_cost=0.25))
+    limits = Limits(max_cost=0.25, on_unknown_cost="ignore")
+    runner = agent(llm, price=price, observers=[TransitionLog(log)], limits=limits)
     for _ in range(3):
         assert (await runner.run("go")).outcome is Outcome.COMPLETED
     assert warned(log) == [("prod", 0.25)]

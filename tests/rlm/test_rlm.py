@@ -200,7 +200,7 @@ async def test_a_policy_that_stops_makes_a_run_partial_and_comes_before_the_limi
     [({"max_input_tokens": 2}, "input_tokens"), ({"max_output_tokens": 1}, "output_tokens")],
 )
 async def test_a_used_up_budget_ends_a_run_before_the_next_request(
-    limits: dict[str, int], reason: str
+    limits: dict[str, Any], reason: str
 ) -> None:
     llm = ScriptedLLM([block("a = 1")] * 5)
     done = await rlm(llm, limits=RlmLimits(**limits)).completion("p")

@@ -28,7 +28,7 @@ def endless(usage: Usage = Usage(10, 5), *, wraps_up: str | None = None, tool: s
             return Response(wraps_up, usage=usage)
         return Response("thinking", (call(tool, n=next(number)),), usage=usage)
 
-    return FunctionLLM(answer)
+    return FunctionLLM(answer, usage=usage)
 
 
 def step(n: int) -> str:
@@ -53,7 +53,9 @@ BUDGETS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 def test_every_reason_of_an_exceeded_budget_is_tested_here() -> None:
-    assert set(BUDGETS) | {"tokens"} == REASONS[Outcome.BUDGET_EXCEEDED], "tokens is the pipeline's"
+    assert set(BUDGETS) | {"tokens", "cost_unknown"} == REASONS[Outcome.BUDGET_EXCEEDED], (
+        "tokens is the pipeline's"
+    )
 
 
 @pytest.mark.parametrize("reason", [reason for reason, (_, asked) in BUDGETS.items() if asked])

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.errors import CancelRequested, ConfigError, RunOver
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted, ToolCall
+from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop import Orchestrator
@@ -96,6 +97,7 @@ class Gate:
             [work, quick, slow, in_thread],
             memory=Held(self),
             hooks=hooks,
+            limits=Limits(cancel_seconds=0.05),
             **options,
         )
 
@@ -156,7 +158,11 @@ async def test_a_run_can_be_stopped_in_any_state_and_in_any_way(place: str, way:
     runner = gate.agent(observers=[facts])
     task = await stopped(gate, runner, WAYS[way])
 
-    assert asyncio.all_tasks() == {asyncio.current_task()}, "no task is left behind"
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    names = ["abandoned tool thread of r"] if place == "thread" else []
+    assert [task.get_name() for task in left] == names, (
+        "no task is left behind, but for a thread that goes on"
+    )
     effects = list(gate.effects)
     await let_everything_go_on(gate)
     assert gate.effects == effects, "nothing happens any more"

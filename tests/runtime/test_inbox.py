@@ -139,11 +139,11 @@ async def test_a_request_that_could_not_be_read_is_read_when_it_can_be(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = Shared()
-    agent, other = asking(journal), asking(journal)
+    agent = asking(journal)
     async with waiting(agent, "r") as (task,):
         with caplog.at_level(logging.ERROR, "orchestrator"):
             journal.broken["r"] = error
-            await other.approve("r", by="eve")
+            await journal.post("r", Posted("one", "approve", {}, "eve"))
             await some_looks(journal, 5)
             assert not task.done()
             journal.broken.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from typing import Any
 
 import pytest
@@ -112,10 +113,13 @@ async def test_a_malformed_response_is_the_models_fault_and_leaves_nothing_behin
 
 
 @pytest.mark.parametrize("cost", [math.nan, math.inf, -1.0, "2"])
-async def test_a_price_that_is_none_fails_the_run_instead_of_slipping_under_its_limit(cost: Any) -> None:
-    agent = Orchestrator(
-        ScriptedLLM(["x"]), observers=(), price=lambda model, tokens: cost, limits=Limits(max_cost=1.0)
-    )
+async def test_a_price_that_is_no_amount_fails_the_run_and_is_refused_where_a_limit_needs_it(
+    cost: Any,
+) -> None:
+    options: dict[str, Any] = {"observers": (), "price": lambda model, tokens: cost}
+    with pytest.raises(ConfigError, match=re.escape(f"the price of 'scripted' came out as {cost!r}")):
+        Orchestrator(ScriptedLLM(["x"]), limits=Limits(max_cost=1.0), **options)
+    agent = Orchestrator(ScriptedLLM(["x"]), **options)
 
     result = await agent.run("go", run_id="r")
 

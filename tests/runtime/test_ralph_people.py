@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ConfigError, RunExists, RunOver, RunUnknown, Suspended
+from orchestrator.errors import AnswerRefused, ConfigError, RunExists, RunOver, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
@@ -117,10 +117,55 @@ async def test_a_run_that_is_left_in_memory_is_answered_and_goes_on(tmp_path: Pa
     await ralph.inform("r", "be quick")
     result = await ralph.resume("r")
     controls = [record.body for record in await journal.load("r") if record.kind == "control"]
-    assert [one.get("refused") for one in controls] == ["there is no question 9.9", None]
+    assert [one.get("refused") for one in controls] == [None, "there is no question 9.9", None]
     assert result.outcome is Outcome.COMPLETED
     assert "- **Answer**: bash" in (Path(result.session_path) / "plan.questions.md").read_text()
     assert world.of(Role.PLANNER)[-1].notes == ("be quick",)
+
+
+async def test_the_first_answer_to_a_question_of_a_run_counts_and_a_different_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "s", {Role.PLANNER: [ASKS]}, tasks=ONE)
+    async with (
+        SqliteJournal(tmp_path / "journal.db") as mine,
+        SqliteJournal(tmp_path / "journal.db") as theirs,
+    ):
+        ralph, other = world.ralph(answer="park", journal=mine), world.ralph(answer="park", journal=theirs)
+        with pytest.raises(Suspended, match="questions"):
+            await ralph.run_async("x", run_id="r")
+        told = await asyncio.gather(
+            ralph.answer("r", {"1.1": "bash"}, by="ann"),
+            other.answer("r", {"1.1": "fish"}, by="bob"),
+            return_exceptions=True,
+        )
+        (refused,) = [one for one in told if one is not None]
+        won, lost = (("ann", "bash"), ("bob", "fish"))[:: -1 if told[0] else 1]
+        assert isinstance(refused, AnswerRefused)
+        assert f"question 1.1: {won[0]} answered before (answer, 2" in str(refused)
+        await other.answer("r", {"1.1": won[1]}, by=won[0])  # the same person, the same answer
+        with pytest.raises(AnswerRefused, match=won[0]):
+            await ralph.answer("r", {"2.1": "not posted either", "1.1": lost[1]}, by=lost[0])
+        (kept,) = await mine.inbox("r")
+        assert (kept.by, kept.body["answers"]) == (won[0], {"1.1": won[1]})
+        result = await ralph.resume("r")
+        await ralph.answer("r", {"1.1": won[1]}, by=won[0])
+        with pytest.raises(RunOver):
+            await ralph.answer("r", {"2.1": "too late"}, by="ann")
+    assert f"- **Answer**: {won[1]}" in (Path(result.session_path) / "plan.questions.md").read_text()
+
+
+async def test_an_answer_to_a_question_that_was_not_asked_yet_blocks_no_later_one(tmp_path: Path) -> None:
+    world = World(tmp_path, {Role.PLANNER: [ASKS, ASKS]}, tasks=ONE)
+    ralph = world.ralph(answer="park", journal=MemoryJournal())
+    with pytest.raises(Suspended, match="questions"):
+        await ralph.run_async("x", run_id="r")
+    await ralph.answer("r", {"1.1": "bash", "2.1": "too early"}, by="ann")
+    with pytest.raises(Suspended, match="questions"):
+        await ralph.resume("r")
+    await ralph.answer("r", {"2.1": "in time"}, by="bob")
+    result = await ralph.resume("r")
+    assert "- **Answer**: in time" in (Path(result.session_path) / "plan.questions.md").read_text()
 
 
 async def test_what_is_told_to_all_goes_to_every_agent_after_it(tmp_path: Path) -> None:

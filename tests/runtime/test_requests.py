@@ -108,14 +108,17 @@ async def test_a_request_that_is_given_up_before_it_is_posted_is_told(
 # ---- arguments nobody can read ----
 
 
-async def test_arguments_nested_too_deeply_are_asked_about_and_fail_no_run() -> None:
+async def test_arguments_nested_too_deeply_are_answered_with_an_error_and_fail_no_run() -> None:
     office = Office(ToolCall("a", "pay", DEEP), ToolCall("b", "look", "{}"))
+    result = await office.agent(MemoryJournal()).run("pay")
+    assert (result.outcome, office.paid) == (Outcome.COMPLETED, [])
+    assert "the arguments are nested too deeply" in result.output
+
+
+async def test_an_edit_nested_too_deeply_is_refused() -> None:
+    office = Office()
     runner = office.agent(MemoryJournal())
-    async with waiting(runner) as (task, question):
-        assert question.arguments == DEEP
+    async with waiting(runner):
         with pytest.raises(AnswerRefused, match="the edited arguments are nested too deeply"):
             await runner.approve("r", arguments=DEEP)
-        await runner.approve("r", digest=question.digest, by="ann")
-        result = await task
-    assert (result.outcome, office.paid) == (Outcome.COMPLETED, [])
-    assert "recursion limit exceeded" in result.output
+    assert office.paid == []

@@ -40,6 +40,7 @@ from orchestrator.kernel.record import (
     TokenDelta,
     ToolCall,
     Transition,
+    WorkAbandoned,
 )
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Message, Request, Response
@@ -206,7 +207,7 @@ def name_of(fact: Streamed) -> str:  # noqa: C901, PLR0911 - a type checker sees
             return "edge"
         case BudgetChecked():
             return "budget"
-        case Attempt() | LLMCall() | ToolCall():
+        case Attempt() | LLMCall() | ToolCall() | WorkAbandoned():
             return "call"
         case JournalWrite():
             return "journal"

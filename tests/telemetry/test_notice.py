@@ -29,6 +29,8 @@ class Desk:
         self.posted: list[tuple[dict[str, Any], str | None]] = []
         self.asked = 0
         self.broken = 0
+        self.elsewhere = ""
+        """The address that every request is redirected to."""
         desk = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,7 +39,17 @@ class Desk:
                 desk.asked += 1
                 if desk.asked > desk.broken:
                     desk.posted.append((body, self.headers.get("Authorization")))
-                self.send_response(204 if desk.asked > desk.broken else 503)
+                if desk.elsewhere:
+                    self.send_response(303)
+                    self.send_header("Location", desk.elsewhere)
+                else:
+                    self.send_response(204 if desk.asked > desk.broken else 503)
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                """Take a request that was redirected."""
+                desk.posted.append(({"redirected": True}, self.headers.get("Authorization")))
+                self.send_response(204)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
@@ -100,6 +112,15 @@ async def test_a_server_that_fails_is_asked_three_times(desk: Desk) -> None:
     await parked_run(notice)
     await asyncio.to_thread(notice.close)
     assert (len(desk.posted), desk.asked, notice.lost) == (1, 3, 0)
+
+
+async def test_a_redirect_is_not_followed_so_that_the_token_stays_with_the_address(desk: Desk) -> None:
+    desk.elsewhere = desk.url.replace("parked", "elsewhere")
+    notice = ParkNotice(url=desk.url, token="t0ken")  # noqa: S106 - it opens nothing
+    await parked_run(notice)
+    await asyncio.to_thread(notice.close)
+    assert [body for body, _ in desk.posted if "redirected" in body] == []
+    assert (desk.asked, notice.lost) == (3, 1)
 
 
 async def test_a_notice_that_cannot_be_delivered_is_counted_and_harms_no_run(

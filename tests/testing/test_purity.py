@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import orchestrator_guards as guards
 from orchestrator.kernel.graph import bounding, guard_name
+from orchestrator.kernel.purity import CHECK_PURITY
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext, Progress, Spent
@@ -65,7 +66,7 @@ def test_a_verdict_that_differs_in_a_number_only_is_another_answer() -> None:
 
 
 def test_an_answer_of_nan_is_the_same_answer() -> None:
-    assert check_guard(lambda c: guards.cost(float("nan"), c), 1.0).ok is False
+    assert check_guard(lambda c: guards.elapsed(float("nan"), c), 1.0).ok is False
 
 
 # ---- what is shipped ----
@@ -144,7 +145,9 @@ async def test_a_strict_graph_decides_as_the_graph_itself(visitor: Visitor, dest
     assert (await walk(strict_guards(GATE), path, visitor)).run.state == dest
 
 
-async def test_an_impure_guard_fails_a_walk_through_the_strict_graph() -> None:
+async def test_an_impure_guard_fails_a_walk_through_the_strict_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHECK_PURITY, "0")
+
     def counts(visitor: Visitor) -> bool:
         visitor.iteration += 1
         return True

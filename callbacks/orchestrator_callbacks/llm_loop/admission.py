@@ -12,11 +12,13 @@ from orchestrator.kernel.clock import micros
 from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question
 from orchestrator.messages import ToolCall
 from orchestrator.toolresult import ToolResult
+from orchestrator.toolset import canonical_call
 from orchestrator.toolspec import ToolSpec
+from orchestrator_callbacks.llm_loop.approval_rule import Judgement, digest_of, judge_call
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import (
+    DIGEST_VERSION,
     Verdict,
-    approval_digest,
     call_key,
     call_keys,
     first_refusal,
@@ -27,18 +29,25 @@ from orchestrator_guards import (
 )
 
 UNFINISHED = "the run was stopped before this call finished"
+CHANGED = "not run: a hook changed this call after a person approved it"
+UNASKED = "not run: a hook put a call here that a person has to approve"
 UNDECIDED = "the run was stopped before anybody approved this call"
 
 
 def admit(run: LoopRun) -> None:
-    """Decide on every call of the answer: refused, to be asked about, or to run; the journal hears of each."""
+    """Decide on every call of the answer: refused, asked about, or run. Each decision is journalled.
+
+    This is the one place where a call gets its canonical form. Guards, questions, intents and tools all use that form;
+    the message history keeps the model's own text. A call without such a form is answered here.
+    """
     ctx = run.ctx
-    calls = ctx.response.tool_calls if ctx.response else ()
     ctx.ledger = Ledger()
+    forms = [canonical_form(run, call, position) for position, call in enumerate(_asked_of(ctx))]
+    calls = [form.call if isinstance(form, ToolResult) else form for form in forms]
     ctx.results = [None] * len(calls)
     repeats = ctx.progress.expected is not None and _keys(calls) == ctx.progress.expected.calls
     to_run: list[int] = []
-    for position, call in enumerate(calls):
+    for position, (call, form) in enumerate(zip(calls, forms, strict=True)):
         spec = run.deps.tools.find(call.name)
         why = _blocked(ctx, repeats=repeats) or _over_limit(ctx, call, spec)
         if why:
@@ -47,29 +56,142 @@ def admit(run: LoopRun) -> None:
         key = tool_key(call.name)
         ctx.spent.tool_calls += 1
         ctx.spent.by_tool[key] = ctx.spent.by_tool.get(key, 0) + 1
-        if spec is not None and spec.approval:
-            put_question(run, position, "approval")
+        if isinstance(form, ToolResult):
+            note_result(run, form)
+            continue
+        set_form(ctx, position, form)
+        judgement = judge_call(spec, form)
+        if judgement.asks:
+            put_question(run, position, "approval", judgement)
         else:
             to_run.append(position)
     note_intent(run, to_run)
 
 
-def put_question(run: LoopRun, position: int, why: str) -> None:
-    """Ask a person about a call. Until it is answered the call has a provisional result."""
+def canonical_form(run: LoopRun, call: ToolCall, position: int) -> ToolCall | ToolResult:
+    """Return a call in canonical form, or its error result; a call of a tool that does not exist as it is."""
+    spec = run.deps.tools.find(call.name)
+    return call if spec is None else canonical_call(spec, call, position)
+
+
+def set_form(ctx: LoopContext, position: int, call: ToolCall) -> None:
+    """Keep the form in which a call runs; the model's own text needs no keeping."""
+    if call == _asked_of(ctx)[position]:
+        ctx.ledger.canonical.pop(position, None)
+    else:
+        ctx.ledger.canonical[position] = call
+
+
+def put_question(
+    run: LoopRun,
+    position: int,
+    why: str,
+    judgement: Judgement = Judgement(asks=True),  # noqa: B008 - a tuple
+    expires_at: float | None = None,
+) -> None:
+    """Ask a person about a call. Until it is answered the call has a provisional result.
+
+    `expires_at` is that of the question which this one replaces; without it the patience of the run counts from now.
+    """
     ctx = run.ctx
     call = asked_call(ctx, position)
     key = key_of(ctx, position)
-    # An answer to one question must not count for another about the same call: it may have been given before.
-    about = key if why == "approval" else f"{key} {why} {run.lease.epoch if run.lease else 0}"
-    digest = approval_digest(
-        call.name, call.arguments, run=run.run_id, call=about, fingerprint=run.graph.fingerprint
+    epoch = run.lease.epoch if run.lease and why != "approval" else 0
+    if expires_at is None:
+        patience = ctx.limits.approval_seconds
+        expires_at = run.deps.clock.time() + patience if patience else 0.0
+    question = Question(
+        key,
+        call.name,
+        call.arguments,
+        digest_of(run, call, _about(ctx, key, why, epoch)),
+        why,
+        expires_at,
+        judgement.verdict,
+        judgement.notice,
+        epoch=epoch,
     )
-    patience = ctx.limits.approval_seconds
-    expires = run.deps.clock.time() + patience if patience else 0.0
-    question = Question(key, call.name, call.arguments, digest, why, expires)
     ctx.ledger.asked[position] = question
     ctx.results[position] = ToolResult.failure(call, position, "cancelled", UNDECIDED, kind="Undecided")
     run.note("asked", question.record(_asked_of(ctx)[position].arguments))
+
+
+def _about(ctx: LoopContext, key: str, why: str, epoch: int) -> str:
+    # An answer to one question must not count for another about the same call: it may have been given before.
+    if why == "approval":
+        return key
+    before = ctx.ledger.decided.get(key)
+    return f"{key} {why} {epoch}" + (f" {before['id']}" if before is not None else "")
+
+
+def renew_question(run: LoopRun, position: int, question: Question) -> None:
+    """Ask again if a stored question is not about what would run now, or has a digest of an older version.
+
+    A call that its tool does not take any more needs no approval: it is answered with the error result.
+    """
+    ctx = run.ctx
+    call = asked_call(ctx, position)
+    form = canonical_form(run, call, position)
+    if isinstance(form, ToolResult):
+        if question.why == "approval":
+            del ctx.ledger.asked[position]
+            note_result(run, form)
+            return
+        form = call  # whether it took effect is still to be found out
+    digest = digest_of(run, form, _about(ctx, question.key, question.why, question.epoch))
+    if (question.version, question.arguments, question.digest) == (DIGEST_VERSION, form.arguments, digest):
+        return
+    set_form(ctx, position, form)
+    judgement = Judgement(asks=True)
+    if question.why == "approval":
+        judgement = judge_call(run.deps.tools.find(form.name), form)
+    put_question(run, position, question.why, judgement, question.expires_at)
+
+
+def readmit(run: LoopRun, position: int) -> bool:
+    """Check again a call that was interrupted, under the tools of this process; return whether it may run.
+
+    What a person approved as another tool, or for another schema, effect or approval flag, is asked again, and so is a
+    call that needed no approval when it was announced.
+    """
+    ctx = run.ctx
+    call = asked_call(ctx, position)
+    form = canonical_form(run, call, position)
+    if isinstance(form, ToolResult):
+        note_result(run, form)
+        return False
+    set_form(ctx, position, form)
+    judgement = judge_call(run.deps.tools.find(form.name), form)
+    if is_approved(ctx, position):
+        asks = ctx.ledger.approved.get(position) != digest_of(run, form, key_of(ctx, position))
+    else:
+        asks = judgement.asks
+    if asks:
+        put_question(run, position, "approval", judgement)
+    elif form != call:
+        note_intent(run, [position])
+    return not asks
+
+
+def is_approved(ctx: LoopContext, position: int) -> bool:
+    """Whether a person let a call run."""
+    answer = ctx.ledger.decided.get(key_of(ctx, position), {})
+    return answer.get("decision") == "approve"
+
+
+def replacement(run: LoopRun, position: int, call: ToolCall) -> ToolCall | ToolResult:
+    """Return the call that a host's hook put in the place of another, in canonical form, or its error result.
+
+    A hook cannot approve for a person: what was approved runs unchanged or not at all.
+    """
+    form = canonical_form(run, call, position)
+    if isinstance(form, ToolResult):
+        return form
+    if is_approved(run.ctx, position):
+        return ToolResult.failure(call, position, "denied", CHANGED, kind="NotApproved")
+    if judge_call(run.deps.tools.find(form.name), form).asks:
+        return ToolResult.failure(call, position, "denied", UNASKED, kind="NotApproved")
+    return form
 
 
 def note_intent(run: LoopRun, positions: Sequence[int]) -> None:
@@ -82,13 +204,18 @@ def note_intent(run: LoopRun, positions: Sequence[int]) -> None:
 
 
 def _announced(run: LoopRun, position: int, call: ToolCall) -> dict[str, Any]:
+    ctx = run.ctx
     spec = run.deps.tools.find(call.name)
     about: dict[str, Any] = {
-        "key": key_of(run.ctx, position),
+        "key": key_of(ctx, position),
         "position": position,
         "tool": call.name,
         "effect": effect_of(spec),
     }
+    if call.arguments != _asked_of(ctx)[position].arguments:
+        about["arguments"] = call.arguments
+    if is_approved(ctx, position):
+        about["digest"] = ctx.ledger.approved[position] = digest_of(run, call, about["key"])
     return about if spec else about | _INVENTED
 
 
@@ -120,8 +247,8 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         body["queued"] = micros(result.queued)
     if result.cut:
         body["cut"] = True
-    asked = _asked_of(ctx)[position]
-    if result.call is not asked and result.call != asked:
+    announced = asked_call(ctx, position)
+    if result.call is not announced and result.call != announced:
         body["call"] = result.call
     run.note("done", body)
 
@@ -132,8 +259,8 @@ def key_of(ctx: LoopContext, position: int) -> str:
 
 
 def asked_call(ctx: LoopContext, position: int) -> ToolCall:
-    """Return a call as it is to run: the model's, or what a person made of it."""
-    return ctx.ledger.edited.get(position) or _asked_of(ctx)[position]
+    """Return a call as it is to run: in canonical form, the model's or what a person made of it."""
+    return ctx.ledger.canonical.get(position) or _asked_of(ctx)[position]
 
 
 def _asked_of(ctx: LoopContext) -> tuple[ToolCall, ...]:

@@ -5,8 +5,9 @@ account, and what it spends counts for every run above it: for their limits, and
 goes out when it fits, by an upper estimate, into what every run above has left once all that is in flight below
 that run has cost what was reserved for it. Where it does not fit it waits for some of that to be settled, so that a
 cautious estimate refuses nothing; with nothing in flight it goes out, as a run on its own asks once more while
-anything is left. So no limit is exceeded by more than one request, however many runs share it. Nobody who has
-reserved waits for anybody who waits, so it cannot lock up.
+anything is left. So no limit is exceeded by more than one request, however many runs share it. A limit on cost is not
+exceeded at all where the most that a request can cost is known: one that does not fit by itself is refused. Nobody who
+has reserved waits for anybody who waits, so it cannot lock up.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from operator import sub
 from typing import Any, NamedTuple
 
 from orchestrator.errors import LimitReached
@@ -23,9 +25,19 @@ from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Below, LoopContext
 from orchestrator.messages import NO_USAGE, Usage
-from orchestrator_guards import Verdict, affordable, cost, input_tokens, output_tokens, reserve
+from orchestrator_guards import (
+    Verdict,
+    affordable,
+    cost,
+    first_refusal,
+    input_tokens,
+    output_tokens,
+    request_cost,
+    reserve,
+)
 
-_LEAST_COST = 1e-9
+_LEAST_COST = 1e-6
+"""One micro-unit, the least that a limit can be."""
 
 
 class _Budget(NamedTuple):
@@ -45,13 +57,13 @@ def _output(usage: Usage) -> float:
     return usage.output_tokens
 
 
-def _cost(usage: Usage) -> float:
-    return usage.cost or 0.0
+def _cost(usage: Usage) -> int:
+    return usage.cost_micros or 0
 
 
-def _likely_cost(usage: Usage) -> float:
-    """Return what to reserve: where nobody knows a price, so much that requests go one at a time."""
-    return math.inf if usage.cost is None else usage.cost
+def _most_cost(usage: Usage) -> float:
+    """Return what to reserve: where the most that it can cost is unknown, so much that requests go one at a time."""
+    return math.inf if usage.cost_micros is None else usage.cost_micros
 
 
 def _budgets(limits: Limits) -> Iterator[_Budget]:
@@ -62,7 +74,12 @@ def _budgets(limits: Limits) -> Iterator[_Budget]:
     if limits.max_output_tokens:
         yield _Budget(output_tokens, _output, _output, reserve(limits.max_output_tokens, share))
     if limits.max_cost:
-        yield _Budget(cost, _cost, _likely_cost, reserve(limits.max_cost, share))
+        yield _Budget(cost, _cost, _most_cost, _cost_limit(limits))
+
+
+def _cost_limit(limits: Limits) -> int:
+    share = limits.wrap_up_share if limits.wrap_up_turns else 0.0
+    return reserve(limits.max_cost_micros, share)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +106,8 @@ class Account:
     async def reserve(self, need: Usage) -> None:
         """Return once a request that uses `need` at most may go out; `settle` must follow.
 
-        Raises LimitReached when a run above has nothing left. While the request waits, the journal says so: after
+        A need without a cost is one that may cost anything. Raises LimitReached when a run above has nothing left, or
+        less than the request can cost. While the request waits, the journal says so: after
         a crash nothing is charged for it.
         """
         if not self.above:
@@ -114,7 +132,7 @@ class Account:
 
     def found(self, run_id: str, used: Usage) -> None:
         """Count what a run right below has used by its own records, in the place of what was counted before."""
-        more = _less(used, self.dormant.pop(run_id, NO_USAGE))
+        more = used.combined(self.dormant.pop(run_id, NO_USAGE), sub)
         for account in (self, *self.above):
             account.add(more)
 
@@ -125,15 +143,17 @@ class Account:
             spent.below = Below()
         spent.below.usage = spent.below.usage + used
 
-    def refusal(self) -> Verdict | None:
-        """Return the verdict on a limit of which nothing is left to lend, or None."""
-        ctx = self.run.ctx
-        used = ctx.spent.total
-        for budget in _budgets(ctx.limits):
-            verdict = budget.guard(budget.used(used), budget.limit)
-            if not verdict:
-                return verdict._replace(detail=f"of run {self.run.run_id}")
-        return None
+    def refusal(self, need: Usage) -> Verdict | None:
+        """Return the verdict on a limit of which nothing is left to lend, or less than `need` can cost; or None."""
+        limits, used = self.run.ctx.limits, self.run.ctx.spent.total
+        asked = [budget.guard(budget.used(used), budget.limit) for budget in _budgets(limits)]
+        if need.cost_micros is not None:
+            asked.append(request_cost(_cost(used), need.cost_micros, _cost_limit(limits)))
+        verdict = first_refusal(asked)
+        if verdict is None:
+            return None
+        detail = f"of run {self.run.run_id}"
+        return verdict._replace(detail=f"{verdict.detail}, {detail}" if verdict.detail else detail)
 
     def covers(self, need: Usage) -> bool:
         """Tell whether `need` fits beside what is in flight below this run; alone anything fits."""
@@ -183,7 +203,9 @@ def _serve(waiting: deque[_Wish]) -> None:
             waiting.remove(wish)
             continue
         above = wish.account.above
-        refusal = next((verdict for account in above if (verdict := account.refusal()) is not None), None)
+        refusal = next(
+            (verdict for account in above if (verdict := account.refusal(wish.need)) is not None), None
+        )
         if refusal is None:
             obstacle = next((one for one in above if one in busy or not one.covers(wish.need)), None)
             if obstacle is not None:
@@ -213,15 +235,5 @@ def lent(ctx: LoopContext, limits: Limits, share: float) -> Limits:
         max_input_tokens=int(part(own.max_input_tokens, used.input_tokens, 1, limits.max_input_tokens)),
         max_output_tokens=int(part(own.max_output_tokens, used.output_tokens, 1, limits.max_output_tokens)),
         max_cost=part(own.max_cost, used.cost or 0.0, _LEAST_COST, limits.max_cost),
-    )
-
-
-def _less(usage: Usage, other: Usage) -> Usage:
-    known = (usage.cost, other.cost)
-    return Usage(
-        usage.input_tokens - other.input_tokens,
-        usage.output_tokens - other.output_tokens,
-        usage.cached_input_tokens - other.cached_input_tokens,
-        usage.reasoning_tokens - other.reasoning_tokens,
-        None if known == (None, None) else (usage.cost or 0.0) - (other.cost or 0.0),
+        on_unknown_cost=(limits if limits.max_cost else own).on_unknown_cost,
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.kernel.record import Follower, TokenDelta
 from orchestrator.messages import Request, Response, encodable
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model
 
 
 class Deltas:
@@ -35,10 +35,9 @@ class Deltas:
             if text and self._speaks and attempt == self._attempt:
                 self._said(text)
 
-        llm, clock = self._run.deps.llm, self._run.deps.clock
-        self._speaks, self._began = True, clock.monotonic()
+        self._speaks, self._began = True, self._run.deps.clock.monotonic()
         try:
-            return await llm.complete(replace(request, on_delta=on_delta))
+            return await ask_model(self._run, replace(request, on_delta=on_delta))
         finally:
             self._speaks = False
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from orchestrator.completion import OutputSpec
 from orchestrator.errors import RunError
+from orchestrator.kernel.abandonment import host_call, host_function
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.model import LoopContext
@@ -53,11 +54,11 @@ def split(bound: Hooks) -> tuple[Hooks, Mapping[str, tuple[Point, ...]]]:
     points: dict[str, tuple[Point, ...]] = {}
     for name in POINTS:
         named = hooks.pop(name, ())
-        if here := tuple(hook for hook in named if takes(hook, 2)):
+        if here := tuple(host_function(hook, "hook", name) for hook in named if takes(hook, 2)):
             points[name] = here
         if rest := tuple(hook for hook in named if not takes(hook, 2)):
             hooks[name] = rest
-    return Hooks(hooks, bound.hosted & hooks.keys()), points
+    return Hooks(hooks, bound.hosted & hooks.keys(), bound.modules), points
 
 
 class Overseer(Protocol):
@@ -93,8 +94,12 @@ class Tools(Protocol):
         done: list[ToolResult | None] | None = None,
         before: Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]] | None = None,
         after: Callable[[ToolResult], Awaitable[ToolResult | None]] | None = None,
+        exact: bool = False,
     ) -> list[ToolResult]:
-        """Run the calls that have no result in `done` yet; fill it in place and return it, in call order."""
+        """Run the calls that have no result in `done` yet; fill it in place and return it, in call order.
+
+        With `exact` arguments are in canonical form, and a call that its tool reads otherwise does not run.
+        """
         ...
 
     async def take_back(
@@ -128,6 +133,11 @@ class LoopDeps:
 
 
 LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
+
+
+def ask_model(run: LoopRun, request: Request) -> Awaitable[Response]:
+    """Ask the model once. Where it ignores a cancellation it is abandoned."""
+    return host_call(run.deps.llm.complete(request), "model", run.deps.model)
 
 
 def open_account(

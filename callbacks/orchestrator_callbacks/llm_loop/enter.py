@@ -25,8 +25,7 @@ async def enter_await_llm(run: LoopRun) -> Event:
         raise LimitReached(refusal)
     if compaction.is_due(run.ctx):
         await compaction.compact(run)
-    request = await through(run, "before_llm_request", turn.compose(run))
-    response = await turn.ask(run, request)
+    response = await turn.ask(run, await turn.next_request(run))
     turn.take(run, await through(run, "after_llm_response", response))
     compaction.warn(run)
     return Event.LLM_RESPONSE

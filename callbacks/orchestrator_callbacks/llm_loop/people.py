@@ -10,7 +10,13 @@ from orchestrator.errors import RejectRequested
 from orchestrator.kernel.run import Signal
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.toolresult import ToolResult
-from orchestrator_callbacks.llm_loop.admission import asked_call, note_intent, note_result
+from orchestrator_callbacks.llm_loop.admission import (
+    asked_call,
+    canonical_form,
+    note_intent,
+    note_result,
+    set_form,
+)
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Refusal, judge_answer
 
@@ -98,7 +104,11 @@ def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: st
     match answer["decision"]:
         case "approve":
             if (arguments := answer.get("arguments")) is not None:
-                ctx.ledger.edited[position] = replace(call, arguments=arguments)
+                form = canonical_form(run, replace(call, arguments=arguments), position)
+                if isinstance(form, ToolResult):
+                    note_result(run, form)
+                    return
+                set_form(ctx, position, form)
             ctx.results[position] = None
             note_intent(run, [position])
         case "respond":

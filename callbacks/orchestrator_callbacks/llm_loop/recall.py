@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Awaitable
+from typing import TypeVar
 
+from orchestrator.kernel.abandonment import TimeLimitPassed, host_call, limited
 from orchestrator.kernel.record import Attempt
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.messages import Message
-from orchestrator.ports import FailureEpisode
+from orchestrator.ports import FailureEpisode, SystemClock
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
+T = TypeVar("T")
+
+_SYSTEM_CLOCK = SystemClock()
+"""A fake clock that stands still must not make a memory wait for ever."""
 _EPISODE_CHARS = 2048
 _EPISODE_CALLS = 4
 
@@ -22,8 +27,7 @@ async def prepare(run: LoopRun) -> None:
     if memory is None:
         return
     try:
-        async with asyncio.timeout(ctx.limits.memory_seconds or None):
-            known = await memory.prepare(key(run), tuple(ctx.messages))
+        known = await _within(ctx, memory.prepare(key(run), tuple(ctx.messages)))
     except Exception:
         ctx.fault = "memory_error"
         raise
@@ -70,10 +74,20 @@ def key(run: LoopRun) -> str:
     return run.ctx.conversation_id or run.run_id
 
 
+async def _within(ctx: LoopContext, asked: Awaitable[T]) -> T:
+    """Return what a call of the memory gives. Raises TimeoutError after `memory_seconds`."""
+    call = host_call(asked, "memory", "memory")
+    if not ctx.limits.memory_seconds:
+        return await call
+    try:
+        return await limited(lambda: call, ctx.limits.memory_seconds, _SYSTEM_CLOCK)
+    except TimeLimitPassed as error:
+        raise TimeoutError(f"the memory gave {error}") from error
+
+
 async def _kept(run: LoopRun, storing: Awaitable[None]) -> bool:
     try:
-        async with asyncio.timeout(run.ctx.limits.memory_seconds or None):
-            await storing
+        await _within(run.ctx, storing)
     except Exception:  # noqa: BLE001  whatever a host's store raises: the run's own end stands
         run.emit(Attempt(run.graph.name, run.run_id, "memory", 1, "exhausted", "other"))
         return False

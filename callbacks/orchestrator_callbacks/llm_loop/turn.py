@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,15 +20,13 @@ from orchestrator.messages import (
     ToolCall,
     Transcript,
     Usage,
-    input_bound,
-    output_bound,
 )
 from orchestrator.retry import RetryPolicy, Tried
-from orchestrator_callbacks.llm_loop import advice
+from orchestrator_callbacks.llm_loop import advice, bill, review
 from orchestrator_callbacks.llm_loop.allowance import Account
-from orchestrator_callbacks.llm_loop.bill import cost_of, note_unpriced, priced, uncountable
+from orchestrator_callbacks.llm_loop.bill import lost, priced, uncountable
 from orchestrator_callbacks.llm_loop.delta import Deltas
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model, through
 from orchestrator_guards import retries
 
 WRAP_UP = (
@@ -58,6 +57,23 @@ def _notices(ctx: LoopContext) -> Iterator[Message]:
         yield Message("user", WRAP_UP.format(limit=ctx.verdict.explain()))
 
 
+async def next_request(run: LoopRun) -> Request:
+    """Return the next request, as the host's hooks leave it. Where it can cost too much, the run wraps up with it.
+
+    Raises LimitReached where the limit on cost allows not even that, and where no price can be known.
+    """
+    ctx = run.ctx
+    for _ in range(2):  # the second is the wrap-up turn, which may use what was kept back for it
+        request: Request = await through(run, "before_llm_request", compose(run))
+        refusal = bill.refusal(run, request)
+        if refusal is None:
+            return request
+        ctx.verdict = refusal
+        if refusal.guard != "cost" or not review.may_go_on(ctx):
+            break
+    raise LimitReached(refusal)
+
+
 def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
     """Ask the model, trying again as the policy allows. Every try is a fact; the last error is raised itself.
 
@@ -70,7 +86,8 @@ def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
 
 async def _within(account: Account, run: LoopRun, request: Request) -> Response:
     """Ask the model for what the runs above have left. An answer that is not waited for counts as if it had come."""
-    need, used = lost(run), NO_USAGE
+    charge, used = lost(run), NO_USAGE
+    need = replace(charge, cost_micros=bill.most(run, request))
     try:
         await account.reserve(need)
     except LimitReached as refused:
@@ -81,8 +98,8 @@ async def _within(account: Account, run: LoopRun, request: Request) -> Response:
         used = priced(run, response)
     except asyncio.CancelledError:
         if run.interruption is not None:  # it will not be resumed here, where this would be charged
-            used = need
-            run.ctx.spent.usage = run.ctx.spent.usage + need
+            used = charge
+            run.ctx.spent.usage = run.ctx.spent.usage + charge
         raise
     finally:
         account.settle(need, used)
@@ -101,12 +118,11 @@ async def _tried(run: LoopRun, request: Request) -> Response:
             _report_failure(run, one, deltas, route)
 
     policy = _policy(ctx, deps.retry)
-    complete = deps.llm.complete if deltas is None else deltas.complete
+    request = _routed(request, route)
+    complete = functools.partial(ask_model, run) if deltas is None else deltas.complete
     started = deps.clock.monotonic()
     try:
-        response: object = await policy.call(
-            complete, _routed(request, route), on_attempt=tried, clock=deps.clock
-        )
+        response: object = await policy.call(complete, request, on_attempt=tried, clock=deps.clock)
     except asyncio.CancelledError:
         # Cut off by a limit: the model hung, and nobody called it off.
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
@@ -191,7 +207,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     route: Route,
     response: Response | None = None,
 ) -> None:
-    usage = response.usage if response else NO_USAGE
+    usage = priced(run, response) if response else NO_USAGE
     model, queued = route.take()
     first = deltas.take_first() if deltas else None
     if queued:
@@ -210,7 +226,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
             usage.output_tokens,
             usage.cached_input_tokens,
             usage.reasoning_tokens,
-            cost_of(run, usage, response.model) if response else None,
+            usage.cost,
             response.finish_reason if response else None,
             len(response.tool_calls) if response else 0,
             first,
@@ -227,14 +243,15 @@ def _filled(run: LoopRun, usage: Usage) -> float | None:
 
 
 def take(run: LoopRun, response: Response) -> None:
-    """Add an answer to the transcript, the bill and the account of how full the context is."""
+    """Add an answer to the transcript, the bill and the account of how full the context is.
+
+    Raises LimitReached for an answer whose cost is unknown, where a limit bounds the cost.
+    """
     ctx = run.ctx
     usage = priced(run, response)
     ctx.response, ctx.results = response, []
     ctx.iteration += 1
-    if usage.cost is None:
-        note_unpriced(run, response)
-    ctx.spent.usage = ctx.spent.usage + usage
+    _count(ctx, usage)
     if ctx.spent.below is not None:
         ctx.spent.below.before = ctx.spent.below.usage
     ctx.context.tokens = usage.input_tokens + usage.output_tokens
@@ -248,20 +265,13 @@ def take(run: LoopRun, response: Response) -> None:
         "retries": ctx.spent.retries,
     }
     run.note("answer", answered)
+    if usage.cost_micros is None and (refusal := bill.unpriced(run, response)) is not None:
+        ctx.verdict = refusal
+        raise LimitReached(refusal)
 
 
-def lost(run: LoopRun) -> Usage:
-    """Return what an answer may cost that has not come: reserved before it, charged when the run is resumed instead.
-
-    An upper bound as far as one is known: what the last answer reported, a token for every two bytes said since,
-    and the most that the model may answer (`max_tokens` and its synonyms among the parameters, else 4,096). Before
-    the first answer, and after a compaction, the tools count too, and everything said.
-    """
-    ctx, params = run.ctx, run.deps.params
-    known = 0
-    if ctx.context.tokens:
-        places = range(len(ctx.messages), 0, -1)
-        known = next((at for at in places if ctx.messages[at - 1].role == "assistant"), 0)
-    said = input_bound(ctx.messages[known:], () if ctx.context.tokens else run.deps.tools.offers)
-    usage = Usage(input_tokens=ctx.context.tokens + said, output_tokens=output_bound(params))
-    return replace(usage, cost=cost_of(run, usage, None))
+def _count(ctx: LoopContext, usage: Usage) -> None:
+    spent = ctx.spent
+    spent.usage = spent.usage + usage
+    spent.largest_answer = max(spent.largest_answer, usage.output_tokens)
+    spent.largest_cost = max(spent.largest_cost, usage.cost_micros or 0)

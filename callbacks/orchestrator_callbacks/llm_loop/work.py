@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from typing import Literal
 
 from orchestrator.kernel.record import RolledBack
@@ -15,11 +15,16 @@ from orchestrator_callbacks.llm_loop import people
 from orchestrator_callbacks.llm_loop.admission import (
     admit,
     asked_call,
+    canonical_form,
     effect_of,
     key_of,
     note_intent,
     note_result,
     put_question,
+    readmit,
+    renew_question,
+    replacement,
+    set_form,
     unfinished,
 )
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
@@ -56,17 +61,22 @@ async def _execute(run: LoopRun) -> None:
     ctx, deps = run.ctx, run.deps
     if all(ctx.results):
         return
-    calls = [asked_call(ctx, position) for position in range(len(ctx.results))]
-    for position, (call, result) in enumerate(zip(calls, ctx.results, strict=True)):
-        if result is None:
-            ctx.ledger.started[position] = effect_of(deps.tools.find(call.name))
+    calls = _started(run)
 
     async def finished(result: ToolResult) -> ToolResult | None:
+        if result.abandoned and after_crash(ctx.ledger.started[result.position]) != "again":
+            return await _ask_about_abandoned(run, result.position)
         changed = await through(run, "after_tool_execution", result) if hooked else result
         note_result(run, changed)
         if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
             await run.settle()  # the others may take long; the last one goes with the transition
         return changed if changed is not result else None
+
+    async def before(call: ToolCall) -> ToolCall | ToolResult | None:
+        chosen = await _chosen(run, calls, call)
+        if not isinstance(chosen, ToolResult) and run.keeper is not None:
+            await run.keeper.confirm_lease(run)  # the effect comes next
+        return chosen
 
     hooked = "after_tool_execution" in deps.points
     await deps.tools.execute_all(
@@ -74,24 +84,45 @@ async def _execute(run: LoopRun) -> None:
         lambda _, position: context(run, position),
         max_concurrent=ctx.limits.max_concurrent_tools,
         done=ctx.results,
-        before=partial(_before, run),
+        before=before,
         after=finished,
+        exact=True,
     )
 
 
-async def _before(run: LoopRun, call: ToolCall) -> ToolCall | ToolResult | None:
-    """Ask the host's hooks about a call, then prove that the run still has its owner: the effect comes next."""
-    changed: ToolCall | ToolResult | None = None
-    if "before_tool_execution" in run.deps.points:
-        changed = await through(run, "before_tool_execution", call)
-    if not isinstance(changed, ToolResult):
-        await run.confirm_lease()
-    return changed
+async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> ToolCall | ToolResult | None:
+    """Ask the host's hooks about a call; return what stands for it, None for itself."""
+    if "before_tool_execution" not in run.deps.points:
+        return None
+    changed: ToolCall | ToolResult = await through(run, "before_tool_execution", call)
+    if isinstance(changed, ToolResult) or changed == call:
+        return changed
+    return replacement(run, next(at for at, one in enumerate(calls) if one is call), changed)
+
+
+def _started(run: LoopRun) -> list[ToolCall]:
+    """Return the calls of the turn as they are to run; those without a result count as started."""
+    ctx = run.ctx
+    calls = [asked_call(ctx, position) for position in range(len(ctx.results))]
+    for position, (call, result) in enumerate(zip(calls, ctx.results, strict=True)):
+        if result is None:
+            ctx.ledger.started[position] = effect_of(run.deps.tools.find(call.name))
+    return calls
+
+
+async def _ask_about_abandoned(run: LoopRun, position: int) -> ToolResult | None:
+    """Ask about an abandoned call and return its provisional result. It may still be running: nothing is undone."""
+    put_question(run, position, "unknown_effect")
+    await run.settle()
+    provisional: ToolResult | None = run.ctx.results[position]
+    return provisional
 
 
 async def _recover(run: LoopRun) -> None:
     """Deal with calls that may have begun and have no result. What counts is the effect declared when each began."""
     ctx, ledger = run.ctx, run.ctx.ledger
+    for position, question in sorted(ledger.asked.items()):
+        renew_question(run, position, question)
     for position, effect in sorted(ledger.started.items()):
         if ctx.results[position] is not None:
             continue
@@ -99,10 +130,20 @@ async def _recover(run: LoopRun) -> None:
             case "undo":
                 await _take_back(run, position)
             case "ask":
-                put_question(run, position, "unknown_effect")
+                _ask_about(run, position, "unknown_effect")
             case "again":
-                pass  # with the same key, as one that has not begun
-    ledger.started.clear()
+                readmit(run, position)  # with the same key, as one that has not begun
+    if ledger.started:
+        ledger.started.clear()
+        await run.settle()  # what is announced anew is durable before it runs
+
+
+def _ask_about(run: LoopRun, position: int, why: str) -> None:
+    """Ask about an interrupted call, in the form in which it would run again if it still can."""
+    form = canonical_form(run, asked_call(run.ctx, position), position)
+    if isinstance(form, ToolCall):
+        set_form(run.ctx, position, form)
+    put_question(run, position, why)
 
 
 def after_crash(effect: str) -> Literal["again", "undo", "ask"]:
@@ -126,11 +167,12 @@ async def _take_back(run: LoopRun, position: int) -> None:
         await run.deps.tools.take_back(call, position, lambda _, at: context(run, at))
     except Exception:  # noqa: BLE001 - whatever it is: a person has to look
         _tell_rollback(run, "failed")
-        put_question(run, position, "undo_failed")
+        _ask_about(run, position, "undo_failed")
         return
     _tell_rollback(run, "undone")
     run.note("rolled_back", {"effect": "tool", "key": key_of(ctx, position)})
-    note_intent(run, [position])
+    if readmit(run, position):
+        note_intent(run, [position])
     await run.settle()
 
 

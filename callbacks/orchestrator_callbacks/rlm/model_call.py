@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
 from orchestrator.kernel.record import Attempt, LLMCall
-from orchestrator.messages import NO_USAGE, Request, Response, Route, Usage, input_bound, output_bound
-from orchestrator.ports import LLM
+from orchestrator.messages import NO_USAGE, Request, Response, Route, Usage, input_bound
 from orchestrator.retry import Tried
-from orchestrator_callbacks.llm_loop.bill import cost_of, note_unpriced, priced
+from orchestrator_callbacks.llm_loop.bill import Pricing, lost_output, note_unpriced, with_cost
+from orchestrator_callbacks.llm_loop.bill import estimated as as_estimate
 from orchestrator_callbacks.llm_loop.turn import malformed
 from orchestrator_callbacks.rlm.deps import ModeRun, allowed
-from orchestrator_callbacks.rlm.purse import estimated
+from orchestrator_callbacks.rlm.purse import Bill, estimated
+from orchestrator_guards import cost_unknown
 
 
 class OwnModel:
@@ -27,20 +29,33 @@ class OwnModel:
         """Answer one request."""
         run = self._run
         await allowed(run, run.deps.model)
-        async with run.deps.purse.request(estimated(request.messages), bound(run, request)) as bill:
-            response = await asked(run, run.deps.llm, request)
+        async with paid(run, own_pricing(run), request) as bill:
+            response = await asked(run, own_pricing(run), request)
             bill.usage = response.usage
+        check_cost(run, response)
         return response
 
 
-def bound(run: ModeRun, request: Request) -> Usage:
-    """Return the most that an answer may use, as far as it is known: what is charged where it never comes."""
-    usage = Usage(input_bound(request.messages, request.tools), output_bound(request.params))
-    whole: Any = run
-    return replace(usage, cost=cost_of(whole, usage, None))
+def own_pricing(run: ModeRun) -> Pricing:
+    """Return what is known of the cost of a run's own model."""
+    return Pricing(run.deps.price, run.deps.llm, run.deps.model)
 
 
-async def asked(run: ModeRun, llm: LLM, request: Request) -> Response:
+def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncContextManager[Bill]:
+    """Reserve what a request can cost in the run's purse until its bill is known.
+
+    An answer that is lost is charged as an estimate: see `bill.lost_output`. Raises LimitReached, also where a limit
+    bounds the cost and no price can be known.
+    """
+    if not pricing.known:
+        run.deps.purse.refuse(cost_unknown(1, model=pricing.model))
+    need = replace(estimated(request.messages), cost_micros=pricing.most(request))
+    output = lost_output(request.params, run.ctx.largest_answer, pricing)
+    usage = Usage(input_bound(request.messages, request.tools), output)
+    return run.deps.purse.request(need, as_estimate(usage, pricing, run.ctx.largest_cost))
+
+
+async def asked(run: ModeRun, pricing: Pricing, request: Request) -> Response:
     """Ask a model and tell observers of each try. The usage of the answer has its cost. Raises the last error."""
     deps, route = run.deps, Route()
     tries: list[Tried] = []
@@ -53,7 +68,7 @@ async def asked(run: ModeRun, llm: LLM, request: Request) -> Response:
     began = deps.clock.monotonic()
     try:
         response: Any = await deps.retry.call(
-            llm.complete, replace(request, route=route), on_attempt=tried, clock=deps.clock
+            pricing.llm.complete, replace(request, route=route), on_attempt=tried, clock=deps.clock
         )
     except asyncio.CancelledError:
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
@@ -67,13 +82,29 @@ async def asked(run: ModeRun, llm: LLM, request: Request) -> Response:
         run.ctx.fault = "llm_error"
         _tell(run, "malformed", seconds, route)
         raise LLMError(f"the model gave {fault}", kind="malformed")
-    whole: Any = run  # the bill asks for nothing that a run of the loop has and this one has not
-    answer: Response = replace(response.encodable(), usage=priced(whole, response))
-    if answer.usage.cost is None:
-        note_unpriced(whole, answer)
+    answer: Response = replace(response.encodable(), usage=with_cost(pricing, response))
     _tell(run, "ok", seconds, route, answer)
     run.ctx.fault = None
+    _note_largest(run, answer.usage)
     return answer
+
+
+def check_cost(run: ModeRun, response: Response) -> None:
+    """Look at an answer whose cost is counted. Raises LimitReached where it is unknown and a limit bounds the cost."""
+    if response.usage.cost_micros is None:
+        whole: Any = run  # the bill asks for nothing that a run of the loop has and this one has not
+        note_unpriced(whole, response)
+        run.deps.purse.refuse(cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]))
+
+
+_LONGEST = 120
+"""Characters of a name that may come from outside."""
+
+
+def _note_largest(run: ModeRun, usage: Usage) -> None:
+    ctx = run.ctx
+    ctx.largest_answer = max(ctx.largest_answer, usage.output_tokens)
+    ctx.largest_cost = max(ctx.largest_cost, usage.cost_micros or 0)
 
 
 def _failed(run: ModeRun, one: Tried, route: Route) -> None:
@@ -85,7 +116,6 @@ def _failed(run: ModeRun, one: Tried, route: Route) -> None:
 def _tell(run: ModeRun, outcome: str, seconds: float, route: Route, response: Response | None = None) -> None:
     usage = response.usage if response else NO_USAGE
     model, queued = route.take()
-    whole: Any = run
     run.emit(
         LLMCall(
             run.graph.name,
@@ -99,7 +129,7 @@ def _tell(run: ModeRun, outcome: str, seconds: float, route: Route, response: Re
             usage.output_tokens,
             usage.cached_input_tokens,
             usage.reasoning_tokens,
-            cost_of(whole, usage, response.model) if response else None,
+            usage.cost,
             response.finish_reason if response else None,
             len(response.tool_calls) if response else 0,
             at=run.deps.clock.time() - seconds,

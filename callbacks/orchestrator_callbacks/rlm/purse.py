@@ -3,8 +3,9 @@
 Each run of a tree has a purse. What is spent below counts in every purse above; a request goes out when it fits, by an
 estimate, into all of them once everything in flight has cost what was reserved for it. Where it does not fit it waits
 for some of that to be settled; with nothing in flight it goes out while anything is left. So a limit is exceeded by no
-more than one request, however many are asked at once. Before it goes out, what all will have used if everything in
-flight costs its upper bound is made known outside (`announce`): a crash takes the answers away, and the bill stays.
+more than one request, however many are asked at once; a limit on cost is not exceeded at all where the most that a
+request can cost is known: one that does not fit by itself is refused. Before a request goes out, the usage with an
+estimate for every answer in flight is recorded (`announce`), so that a crash does not lose it.
 (`llm_loop` lends the same way, in `allowance.py`, bound to its own runs and their journal.)
 """
 
@@ -21,17 +22,27 @@ from dataclasses import dataclass
 from orchestrator.errors import LimitReached
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.messages import NO_USAGE, Message, Usage
-from orchestrator_guards import Verdict, cost, first_refusal, input_tokens, output_tokens, sub_calls
+from orchestrator_callbacks.llm_loop.bill import requires_price
+from orchestrator_guards import (
+    Verdict,
+    cost,
+    first_refusal,
+    input_tokens,
+    output_tokens,
+    request_cost,
+    sub_calls,
+)
 
 _CHARS_A_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flight:
-    """A request in flight: what it is likely to use, and what at most."""
+    """A request in flight: what is reserved for it, and what is charged if its answer is lost."""
 
     need: Usage
-    most: Usage
+    """What it is likely to use; its cost is the most that it can cost, None where that is unknown."""
+    charge: Usage
 
 
 @dataclass(slots=True)
@@ -55,13 +66,15 @@ class Purse:
         """Of the run and all below it."""
         self.calls = calls
         """Questions that were asked below it."""
+        self.unpriced: Verdict | None = None
+        """Why the cost is not known any more: an answer, here or below, had no price."""
         self.announce: Callable[[], Awaitable[None]] | None = None
         """Of the outermost one: makes `committed` known, before each request here or below goes out."""
 
     @property
     def committed(self) -> Usage:
-        """What will have been used if everything in flight costs its bound."""
-        return sum((flight.most for flight in self._flying), self.usage)
+        """What will have been used if the answers to everything in flight are lost."""
+        return sum((flight.charge for flight in self._flying), self.usage)
 
     def add(self, usage: Usage) -> None:
         """Count what was used here, here and in every purse above."""
@@ -69,9 +82,20 @@ class Purse:
             purse.usage = purse.usage + usage
         self._wake()
 
-    def refusal(self) -> Verdict | None:
-        """Return why no request may go out at all: the first limit, here or above, that is used up."""
-        return first_refusal(verdict for purse in self._all() for verdict in purse._verdicts())
+    def refuse(self, verdict: Verdict) -> None:
+        """Let no further request go out, here and above, where a limit bounds the cost: that of an answer is unknown.
+
+        Raises LimitReached where there is such a limit.
+        """
+        bound = [purse for purse in self._all() if requires_price(purse._limits)]
+        for purse in bound:
+            purse.unpriced = verdict
+        if bound:
+            raise LimitReached(verdict)
+
+    def refusal(self, need: Usage = NO_USAGE) -> Verdict | None:
+        """Return why a request may not go out: a limit, here or above, that is used up or cannot cover its cost."""
+        return first_refusal(verdict for purse in self._all() for verdict in purse._verdicts(need))
 
     def count_call(self) -> None:
         """Count one question. Raises LimitReached where none is left, here or above; then none is counted."""
@@ -83,13 +107,14 @@ class Purse:
             purse.calls += 1
 
     @contextlib.asynccontextmanager
-    async def request(self, need: Usage, most: Usage | None = None) -> AsyncIterator[Bill]:
+    async def request(self, need: Usage, charge: Usage | None = None) -> AsyncIterator[Bill]:
         """Wait until a request fits that uses about `need`, and count what its bill says afterwards.
 
-        One that is cut off counts as `most`, its upper bound: nobody hears what it cost. Raises LimitReached where a
-        limit is used up, and what `announce` raises.
+        The cost of `need` is the most that it can cost; without one it goes out alone. One that is cut off counts as
+        `charge`, an estimate. Raises LimitReached where a limit is used up or cannot cover
+        the request, and what `announce` raises.
         """
-        flight = _Flight(need, need if most is None else most)
+        flight = _Flight(need, need.as_estimate() if charge is None else charge)
         await self._reserve(flight)
         bill = Bill()
         try:
@@ -99,7 +124,7 @@ class Purse:
             try:
                 yield bill
             except asyncio.CancelledError:
-                bill.usage = flight.most
+                bill.usage = flight.charge
                 raise
         finally:
             for purse in self._all():
@@ -114,15 +139,19 @@ class Purse:
             yield purse
             purse = purse._lender
 
-    def _verdicts(self) -> Iterator[Verdict]:
+    def _verdicts(self, need: Usage) -> Iterator[Verdict]:
         used, limits = self.usage, self._limits
+        if self.unpriced is not None:
+            yield self.unpriced
         yield input_tokens(used.input_tokens, limits.max_input_tokens)
         yield output_tokens(used.output_tokens, limits.max_output_tokens)
-        yield cost(used.cost or 0.0, limits.max_cost)
+        spent, most = used.cost_micros or 0, limits.max_cost_micros
+        yield cost(spent, most)
+        yield request_cost(spent, need.cost_micros or 0, most)
 
     async def _reserve(self, flight: _Flight) -> None:
         while True:
-            refusal = self.refusal()
+            refusal = self.refusal(flight.need)
             if refusal is not None:
                 raise LimitReached(refusal)
             if all(not purse._flying or purse._fits(flight.need) for purse in self._all()):
@@ -133,16 +162,16 @@ class Purse:
             await self._settled.wait()
 
     def _fits(self, need: Usage) -> bool:
-        """Tell whether a request fits beside those in flight. Where no price is known, one goes at a time."""
+        """Tell whether a request fits beside those in flight. Where its most cost is unknown, one goes at a time."""
         flying = [flight.need for flight in self._flying]
         used = sum(flying, self.usage + need)
         limits = self._limits
-        unpriced = limits.max_cost and any(one.cost is None for one in (need, *flying))
-        spent = math.inf if unpriced else used.cost or 0.0
+        unknown = any(one.cost_micros is None for one in (need, *flying))
+        spent = math.inf if unknown else used.cost_micros or 0
         pairs = (
             (used.input_tokens, limits.max_input_tokens),
             (used.output_tokens, limits.max_output_tokens),
-            (spent, limits.max_cost),
+            (spent, limits.max_cost_micros),
         )
         return all(not limit or value <= limit for value, limit in pairs)
 

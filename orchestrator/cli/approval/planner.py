@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.cli.launch import Instead, Launch, limited, rebuilt
 from orchestrator.cli.model import model_of
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.ports import Planner
-from orchestrator.settings import Settings
 
 Need: TypeAlias = Literal["needed", "wanted", "none"]
 """What a command needs a planner for: to make a plan; to ask whether it can be reached; not at all."""
@@ -81,7 +81,7 @@ def _from_file(file: Path) -> Made:
 async def _from_model(
     named: Named, root: Path, kept: Mapping[str, Any], caps: PlanCaps, *, needed: bool
 ) -> AsyncIterator[Made]:
-    settings = Settings.load()
+    settings = project_settings()
     if not named.said and kept.get("model"):
         launch, parts = rebuilt(Launch.of({"launch": kept}), root.name, Instead(base_url=named.base_url))
         model = parts.model

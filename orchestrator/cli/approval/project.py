@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -14,10 +13,12 @@ from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import coloured, complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import words
-from orchestrator.cli.seal import refuse_strange, sealed
 from orchestrator.cli.stop import on_signal
+from orchestrator.cli.trust.refusal import refuse_untrusted_run
+from orchestrator.cli.trust.signature import signed
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, Held, StoreDown
 from orchestrator.machines.approval.fault import Faulted
@@ -36,8 +37,6 @@ class Asked:
     """What the commands of the group take."""
 
     project: Path | None = None
-    trust: bool = False
-    """The request may be one that somebody else began."""
     json: bool = False
     by: str | None = None
     named: Named = field(default_factory=Named)
@@ -83,18 +82,18 @@ class Command:
     judge: Callable[[Status], int] = standing.code
 
 
-def _refuse_strange(found: Status, root: Path, *, trust: bool) -> None:
-    """Raise ConfigError for a request that somebody else began: to open its store alone may put files back."""
+def _refuse_untrusted(found: Status, root: Path) -> None:
+    """Raise ConfigError for a request that another person started: to open its store alone may put files back."""
     what = f"request {shown(found.run_id, 80)} of {shown(str(root), 300)}"
-    journal = str(folder_of(root) / "journal.db")
-    look = words("runs", "events", found.run_id, "--content", "--journal", journal)
+    journal = folder_of(root) / "journal.db"
+    look = words("runs", "events", found.run_id, "--content", "--journal", str(journal))
     does = f"carry out, or take back, the plan that `{look}` shows"
-    refuse_strange(found.launch, what, trust=trust, does=does)
+    refuse_untrusted_run(found.launch, what, journal, does=does)
 
 
 def carry_out(asked: Asked, command: Command) -> int:
     """Do one thing with a project and return the exit code. A refusal is told, with what to do next."""
-    return asyncio.run(_Carried(asked, command).out())
+    return run_async(_Carried(asked, command).out())
 
 
 class _Carried:
@@ -116,7 +115,7 @@ class _Carried:
             if not self._command.anew and not found.run_id and found.error is None:
                 return self._never_begun(found)
             if found.run_id:
-                _refuse_strange(found, root, trust=asked.trust)
+                _refuse_untrusted(found, root)
             waits = self._command.anew and await self._plan_waits(root, found)
             kept = found.launch if waits or not self._command.anew else {}
             limits = {**(kept.get("limits") or {}), **({} if waits else asked.limits)}
@@ -155,7 +154,7 @@ class _Carried:
             made.planner,
             limits=limits_of(limits),
             by=who(asked.by),
-            launch=sealed({**made.launch, **({"limits": dict(limits)} if limits else {})}),
+            launch=signed({**made.launch, **({"limits": dict(limits)} if limits else {})}),
             on_step=self._steps,
         )
         try:

@@ -14,7 +14,7 @@ from orchestrator.cli.pipeline.run import View, conducted
 from orchestrator.cli.pipeline.spec import Spec
 from orchestrator.cli.resumed import found
 from orchestrator.cli.runs.store import at_journal, journal_file
-from orchestrator.cli.seal import refuse_strange
+from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
 from orchestrator.machines.pipeline.graph import PIPELINE
@@ -37,7 +37,7 @@ def resume_run(wanted: Wanted) -> int:
     if head.owner is not None:
         return wanted.left_to_owner(head, changed=wanted.spec is not None)
     launch = created.get("launch") or {}
-    refuse_strange(launch, f"run {head.run_id}", trust=wanted.trust)
+    refuse_untrusted_run(launch, f"run {head.run_id}", journal_file(wanted.journal))
     spec = _spec(head.run_id, launch, wanted.spec)
     most = build(PipelineLimits, {**limits, **changes}, "limits")
     options: dict[str, Any] = {

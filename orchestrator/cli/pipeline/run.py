@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +13,7 @@ from orchestrator.address import Address
 from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, say, say_json, shown
 from orchestrator.cli.pipeline.command import evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import Spec
@@ -21,7 +21,8 @@ from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.seal import sealed
+from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError
 from orchestrator.examples.pipeline import SPEC
 from orchestrator.journal.opening import journal_at
@@ -32,7 +33,6 @@ from orchestrator.runtime.orchestration.metrics import RunMetrics
 from orchestrator.runtime.pipeline import Pipeline
 from orchestrator.runtime.pipeline_result import PipelineResult
 from orchestrator.runtime.result import ended_as
-from orchestrator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def run_spec(asked: Asked) -> int:
         json=asked.json,
         output=asked.output,
     )
-    launch = sealed({"pipeline": asdict(spec), "cwd": str(Path.cwd())})
+    launch = signed({"pipeline": asdict(spec), "cwd": str(Path.cwd())})
     return conducted(view, spec, launch, limits, lambda pipeline: pipeline.run(spec.spec, run_id=run_id))
 
 
@@ -103,7 +103,7 @@ def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: Pipelin
     journal = journal_at(view.place)
     screen = None if view.json else functools.partial(Screen, PIPELINE)
     watched: Carried[Pipeline, PipelineResult] = Carried(PIPELINE, view.run_id, view.place, screen)
-    with logging_to(view.log, Settings.load().log_level) as logs:
+    with logging_to(view.log, project_settings().log_level) as logs:
         pipeline = Pipeline(
             **ports,
             limits=limits,
@@ -112,7 +112,7 @@ def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: Pipelin
             observers=[*watched.observers, *logs],
             launch=dict(launch),
         )
-        result = asyncio.run(watched.carry(pipeline, journal, go))
+        result = run_async(watched.carry(pipeline, journal, go))
     if watched.lost:
         return Exit.PIPE
     return told(result, view, RunMetrics.of(result.transitions, limits.max_iterations))

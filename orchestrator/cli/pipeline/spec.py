@@ -30,14 +30,15 @@ from typing import Any
 from orchestrator.cli.load import imported, schema_from
 from orchestrator.cli.model import Form, model_of
 from orchestrator.cli.pipeline.command import CommandStage
-from orchestrator.cli.servers import bare
+from orchestrator.cli.redaction import bare
+from orchestrator.cli.trust.configuration import configuration, project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import State
 from orchestrator.machines.pipeline.ports import EFFECTS
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.retry import RetryPolicy
-from orchestrator.settings import Settings, build
+from orchestrator.settings import build
 
 STAGES: Mapping[str, State] = {
     "planner": State.PLANNING,
@@ -80,8 +81,11 @@ class Spec:
 
     @classmethod
     def read(cls, file: Path, requirements: Path | None = None) -> Spec:
-        """Read a spec; `requirements` is a file in place of those it names. Raises ConfigError or OSError."""
-        members = _toml(file)
+        """Read a spec that the user trusts; `requirements` is a file in place of those it names.
+
+        Raises ConfigError or OSError.
+        """
+        members = dict(configuration(file))
         folder = file.absolute().parent
         named = members.pop("requirements", None)
         if named is not None and "spec" in members:
@@ -158,7 +162,7 @@ class Spec:
     def _prompt(self, stage: Stage, prompt: str) -> Any:
         from orchestrator.runtime.prompt_stage import PromptStage
 
-        settings = Settings.load()
+        settings = project_settings()
         form = Form(stage.base_url or settings.base_url, settings.structured)
         model = model_of(stage.model or settings.model, form)
         schema = None if stage.output_schema is None else schema_from(Path(self.folder) / stage.output_schema)

@@ -22,7 +22,6 @@ What the file says is kept with the run, so that `resume` does not need it.
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,13 +29,14 @@ from typing import Any
 
 from orchestrator.cli.load import imported
 from orchestrator.cli.model import Form, model_of
-from orchestrator.cli.servers import bare
+from orchestrator.cli.redaction import bare
+from orchestrator.cli.trust.configuration import configuration, project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.retry import RetryPolicy
 from orchestrator.runtime.ralph_command import CommandAgent
-from orchestrator.settings import Settings, build
+from orchestrator.settings import build
 
 OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))
 _WAYS = ("python", "command", "model")
@@ -67,13 +67,8 @@ class Agents:
 
     @classmethod
     def read(cls, file: Path) -> Agents:
-        """Read a file of agents. Raises ConfigError or OSError."""
-        with file.open("rb") as text:
-            try:
-                members = tomllib.load(text)
-            except ValueError as error:  # also what is no UTF-8
-                raise ConfigError(f"{file} is not TOML ({error})") from error
-        return cls.of({**members, "folder": str(file.absolute().parent)}, str(file))
+        """Read a file of agents that the user trusts. Raises ConfigError or OSError."""
+        return cls.of({**configuration(file), "folder": str(file.absolute().parent)}, str(file))
 
     @classmethod
     def of(cls, members: Mapping[str, Any], where: str) -> Agents:
@@ -127,7 +122,7 @@ def _agent(given: Mapping[str, Any], where: str) -> Agent:
 def _prompted(agent: Agent, model: str) -> Any:
     from orchestrator.runtime.ralph_agent import PromptAgent
 
-    settings = Settings.load()
+    settings = project_settings()
     form = Form(agent.base_url or settings.base_url, settings.structured)
     return PromptAgent(
         model_of(model, form).llm,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.ralph.find import Found, opened, run_named, send
+from orchestrator.cli.ralph.find import Found, opened, run_named
 from orchestrator.cli.ralph.people import ALL, read_answers
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.who import who
-from orchestrator.errors import ConfigError
+from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.machines.ralph.ports import Question
+from orchestrator.runtime.answer import post_replies, replies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +39,17 @@ def answer_questions(given: Given) -> int:
 
     async def work(store: Store) -> tuple[Found, tuple[Question, ...], Mapping[str, str]]:
         found = await run_named(store, given.run)
-        told = await _told(store, found)
+        by = who(given.by) or "somebody"
+        kept = await replies(store.journal, found.stored)
+        told = {name: str(posted.body["answers"][name]) for name, posted in kept.items()}
         questions = tuple(
             replace(one, answer=told[one.id]) if one.answer is None and one.id in told else one
             for one in opened(found.session).questions()
         )
-        answers = _answers(given, questions)
+        mine = {name: text for name, text in told.items() if kept[name].by == by}
+        answers = _answers(given, questions, mine)
         if answers:
-            await _give(store, found, answers, who(given.by))
+            await _give(store, found, answers, by)
         return found, questions, answers
 
     found, questions, answers = at_journal(given.journal, work)
@@ -62,8 +67,8 @@ def answer_questions(given: Given) -> int:
     return Exit.COMPLETED
 
 
-def _answers(given: Given, questions: tuple[Question, ...]) -> Mapping[str, str]:
-    """Return the answers to questions that wait. Raises ConfigError for others."""
+def _answers(given: Given, questions: tuple[Question, ...], mine: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the answers to questions that wait, and those that repeat `mine`. Raises ConfigError for others."""
     open_ones = [one.id for one in questions if one.answer is None]
     said: Mapping[str, str] = {}
     if given.file is not None:
@@ -71,23 +76,15 @@ def _answers(given: Given, questions: tuple[Question, ...]) -> Mapping[str, str]
     elif given.question is not None:
         said = {given.question: given.text or ""}
     for name, text in said.items():
-        if name not in {ALL, *open_ones}:
+        if name not in {ALL, *open_ones} and mine.get(name) != text:
             answered = any(one.id == name for one in questions)
             why = "is answered already" if answered else "is no question"
             raise ConfigError(f"{shown(name, 80)!r} {why}; waiting: {', '.join(open_ones) or 'none'}")
         if not text.strip():
             raise ConfigError(f"the answer to {shown(name, 80)} is empty")
     every = said.get(ALL, "")
-    return {name: text for name in open_ones if (text := said.get(name, every))}
-
-
-async def _told(store: Store, found: Found) -> Mapping[str, str]:
-    """Return the answers that were left for a run and that it has not read: the first to a question counts."""
-    told: dict[str, str] = {}
-    for posted in await store.journal.inbox(found.head.run_id):
-        if posted.kind == "answer" and posted.id not in found.stored.handled:
-            told = {**dict(posted.body.get("answers") or {}), **told}
-    return told
+    repeated = {name: text for name, text in said.items() if mine.get(name) == text}
+    return repeated | {name: text for name in open_ones if (text := said.get(name, every))}
 
 
 async def _give(store: Store, found: Found, answers: Mapping[str, str], by: str) -> None:
@@ -96,4 +93,7 @@ async def _give(store: Store, found: Found, answers: Mapping[str, str], by: str)
     if found.head.status == "ended":
         opened(found.session).answer(answers, by or "a person")
         return
-    await send(store, run_id, "answer", {"answers": dict(answers), "why": ""}, by)
+    try:
+        await post_replies(store.journal, run_id, answers, by, time.time())
+    except AnswerRefused as error:
+        raise ConfigError(shown(str(error), 400)) from None

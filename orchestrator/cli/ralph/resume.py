@@ -16,7 +16,7 @@ from orchestrator.cli.ralph.people import Desk, read_answers
 from orchestrator.cli.ralph.run import Staff, View, conducted
 from orchestrator.cli.runs.standing import held_elsewhere
 from orchestrator.cli.runs.store import at_journal, journal_file
-from orchestrator.cli.seal import refuse_strange
+from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.limits import RalphLimits
@@ -31,7 +31,6 @@ class Wanted:
     agents: Path | None = None
     answers: Path | None = None
     limits: tuple[str, ...] = ()
-    trust: bool = False
     by: str | None = None
     log: Path | None = None
     json: bool = False
@@ -44,7 +43,7 @@ def resume_run(wanted: Wanted) -> int:
     run_id, launch = found.head.run_id, found.launch
     if found.head.owner is not None:
         raise held_elsewhere(found.head)
-    refuse_strange(launch, f"run {run_id}", trust=wanted.trust)
+    refuse_untrusted_run(launch, f"run {run_id}", journal_file(wanted.journal))
     agents = _agents(run_id, launch, wanted.agents)
     answers = read_answers(wanted.answers) if wanted.answers else None
     changes = params_from(wanted.limits)

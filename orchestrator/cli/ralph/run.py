@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from orchestrator.address import Address
 from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.ralph.agents import Agents
 from orchestrator.cli.ralph.board import Look, TaskBoard, counted, rows, task_json
@@ -22,7 +22,8 @@ from orchestrator.cli.run import error_json, logging_to, transition_json
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.seal import sealed
+from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, RunError, RunExists, Suspended
 from orchestrator.examples.ralph import AGENTS, ANSWERS, REQUEST
 from orchestrator.journal.opening import journal_at
@@ -35,7 +36,6 @@ from orchestrator.machines.ralph.model import State
 from orchestrator.runtime.ralph import RalphOrchestrator
 from orchestrator.runtime.ralph_result import RalphResult
 from orchestrator.runtime.result import ended_as
-from orchestrator.settings import Settings
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ def run_request(asked: Asked) -> int:
     )
     launch = {"ralph": asdict(agents), "root": str(asked.root.absolute()), "cwd": str(Path.cwd())}
     launch["agents"] = list(view.agents)
-    staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=sealed(launch))
+    staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=signed(launch))
 
     def begin(ralph: RalphOrchestrator) -> Awaitable[RalphResult]:
         if taken is None:
@@ -179,7 +179,7 @@ def conducted(view: View, staff: Staff, go: Going) -> int:
     staff.desk.screen = watched.screen
     if view.session is not None:
         _one_at_a_time(view.session)
-    with logging_to(view.log, Settings.load().log_level) as logs:
+    with logging_to(view.log, project_settings().log_level) as logs:
         ralph = RalphOrchestrator(
             **ports,
             limits=staff.limits,
@@ -191,7 +191,7 @@ def conducted(view: View, staff: Staff, go: Going) -> int:
             launch=dict(staff.launch),
         )
         try:
-            result = asyncio.run(watched.carry(ralph, journal, functools.partial(_going, view, go)))
+            result = run_async(watched.carry(ralph, journal, functools.partial(_going, view, go)))
         except Suspended:
             return _left(view, watched.run_id or "", look)
     if watched.lost:

@@ -14,7 +14,8 @@ from orchestrator.cli.launch import Launch, Parts, price_of
 from orchestrator.cli.load import params_from
 from orchestrator.cli.model import model_of
 from orchestrator.cli.rlm.isolation import level_of
-from orchestrator.cli.seal import sealed
+from orchestrator.cli.trust.configuration import project_settings
+from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
@@ -23,7 +24,7 @@ from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS, RlmLimit
 from orchestrator.repl import ReplLimits, Sandbox, WorkerRepl
 from orchestrator.retry import RetryPolicy
 from orchestrator.runtime.rlm import Rlm
-from orchestrator.settings import Settings, build
+from orchestrator.settings import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Made:
 
     def rlm(self, limits: RlmLimits, journal: Journal, observers: Iterable[Observer]) -> Rlm:
         """Put it together. Raises ConfigError, ReplayError or OSError."""
-        settings, launch = Settings.load(), self.launch
+        settings, launch = project_settings(), self.launch
         parts = Parts.of(launch)
         return Rlm(
             parts.model.llm,
@@ -90,7 +91,7 @@ class Made:
             price=price_of(settings.prices),
             journal=journal,
             observers=observers,
-            launch=sealed(self.plain()),
+            launch=signed(self.plain()),
         )
 
 

@@ -10,8 +10,8 @@ from orchestrator.cli import resumed
 from orchestrator.cli.resumed import found
 from orchestrator.cli.rlm.made import Made
 from orchestrator.cli.rlm.run import View, conducted
-from orchestrator.cli.runs.store import at_journal
-from orchestrator.cli.seal import refuse_strange
+from orchestrator.cli.runs.store import at_journal, journal_file
+from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
 from orchestrator.machines.code_mode.graph import CODE_MODE
@@ -33,7 +33,7 @@ def resume_run(wanted: Wanted) -> int:
     view = View(run_id=head.run_id, **wanted.shown())
     if head.owner is not None:
         return wanted.left_to_owner(head, changed=bool(wanted.model))
-    refuse_strange(created.get("launch"), f"run {head.run_id}", trust=wanted.trust)
+    refuse_untrusted_run(created.get("launch"), f"run {head.run_id}", journal_file(wanted.journal))
     made = _made(head.run_id, created, wanted.model)
     limits = made.limits(wanted.limits, stored)
     options: dict[str, Any] = {

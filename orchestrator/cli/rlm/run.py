@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,23 +13,22 @@ from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch
 from orchestrator.cli.load import params_from
+from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.made import Made, context_from
-from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
+from orchestrator.cli.run import error_json, logging_to, new_id, remark, transition_json
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.journal.opening import journal_at
-from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
-from orchestrator.runtime.result import ended_as
 from orchestrator.runtime.rlm import Rlm
 from orchestrator.runtime.rlm_result import RlmResult
-from orchestrator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,7 @@ def run_file(asked: Asked) -> int:
         raise ConfigError("the prompt is empty: say with --prompt what is asked about the file")
     check_output(asked.output)
     launch = Launch.here(
-        Settings.load(),
+        project_settings(),
         model=asked.model,
         base_url=asked.base_url,
         structured=None,
@@ -109,9 +107,9 @@ def conducted(view: View, made: Made, limits: RlmLimits, go: Going) -> int:
     graph = CODE_MODE if made.mode == "code" else TOOLS_MODE
     screen = None if view.json else functools.partial(Screen, graph)
     watched: Carried[Rlm, RlmResult] = Carried(graph, view.run_id, place, screen)
-    with logging_to(view.log, Settings.load().log_level) as logs:
+    with logging_to(view.log, project_settings().log_level) as logs:
         rlm = made.rlm(limits, journal, [*watched.observers, *logs])
-        result = asyncio.run(watched.carry(rlm, journal, go))
+        result = run_async(watched.carry(rlm, journal, go))
     if watched.lost:
         return Exit.PIPE
     return told(result, view)
@@ -131,8 +129,8 @@ def told(result: RlmResult, view: View) -> int:
             say(f"\n{shown(result.output, 100_000)}")
         reason = "" if result.reason == "none" else f" ({result.reason})"
         say(f"\noutcome: {result.outcome}{reason}; {totals(result)}")
-    if result.outcome is not Outcome.COMPLETED:
-        complain(sentence(result))
+    if (fault := remark(result)) is not None:
+        complain(fault)
     return EXIT_CODES[result.outcome]
 
 
@@ -144,11 +142,6 @@ def totals(result: RlmResult) -> str:
         f"{many(result.iterations, 'turn')}, {many(result.sub_calls, 'sub-call')}, "
         f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out{cost}"
     )
-
-
-def sentence(result: RlmResult) -> str:
-    """Say in one sentence how a run ended that did not complete."""
-    return shown(f"the run {ended_as(result)}", 4_000)
 
 
 def as_json(result: RlmResult) -> dict[str, Any]:
@@ -163,7 +156,7 @@ def as_json(result: RlmResult) -> dict[str, Any]:
         "output": result.output,
         "iterations": result.iterations,
         "sub_calls": result.sub_calls,
-        "usage": asdict(result.usage),
+        "usage": result.usage.as_json(),
         "verdict": None if verdict is None else verdict._asdict(),
         "error": error_json(result.error),
         "messages": [message.to_openai() for message in result.messages],

@@ -18,6 +18,7 @@ from orchestrator.cli.runs.story import Story
 from orchestrator.cli.runs.transcript import Spoken
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Record, RunHead
+from orchestrator.messages import Usage
 
 FORMAT = "orchestrator-run/1"
 """Of an export without content."""
@@ -89,17 +90,17 @@ def conversation(head: RunHead, story: Story) -> dict[str, Any]:
 def _turn(index: int, spoken: Spoken) -> dict[str, Any]:
     """Return what was recorded of one reply besides its message."""
     answer: Mapping[str, Any] = spoken.answer or {}
-    usage = answer.get("usage") or {}
+    usage = Usage.of(answer.get("usage") or {})
     return {
         "message": index,
         "finish_reason": answer.get("finish_reason"),
         "latency_s": float(answer.get("seconds") or 0.0),
         "usage": {
-            "input_tokens": usage.get("input_tokens") or 0,
-            "output_tokens": usage.get("output_tokens") or 0,
-            "input_tokens_details": {"cached_tokens": usage.get("cached_input_tokens") or 0},
-            "reasoning_tokens": usage.get("reasoning_tokens") or 0,
-            **({} if usage.get("cost") is None else {"cost": usage["cost"]}),
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+            "reasoning_tokens": usage.reasoning_tokens,
+            **({} if usage.cost is None else {"cost": usage.cost}),
         },
     }
 

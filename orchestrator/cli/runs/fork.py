@@ -12,8 +12,8 @@ from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import shown
 from orchestrator.cli.run import View, conducted, new_id
 from orchestrator.cli.runs.phrase import many
-from orchestrator.cli.runs.store import Store, at_journal
-from orchestrator.cli.seal import refuse_strange
+from orchestrator.cli.runs.store import Store, at_journal, journal_file
+from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Record
@@ -31,8 +31,6 @@ class Wanted:
     turn: int | None = None
     prompt: str | None = None
     limits: tuple[str, ...] = ()
-    trust: bool = False
-    """It may be a run that somebody else began."""
     run_id: str | None = None
     log: Path | None = None
     json: bool = False
@@ -69,7 +67,7 @@ def fork_run(wanted: Wanted) -> int:
             "or fork from an earlier --turn"
         )
     created, name = origin.stored.created, f"run {origin.stored.run_id}"
-    refuse_strange(created.get("launch"), name, trust=wanted.trust)
+    refuse_untrusted_run(created.get("launch"), name, journal_file(wanted.journal))
     launch = replace(
         Launch.of(created),
         forked_from={"run_id": origin.stored.run_id, "turn": origin.turn},

@@ -2,7 +2,7 @@
 
 Whoever holds the run carries it out, at once; if nobody does, an engine that takes it up, or the next `runs resume`.
 A request that the records already contradict is refused here, where a person reads why; the run checks again when it
-takes it.
+takes it. Of several answers to one question the journal keeps the first (`orchestrator.runtime.answer`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.carrier import carrier, lets_go_on, named, refuse_approval, resumption
-from orchestrator.cli.runs.phrase import many, moment, roughly, span
+from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.question import answer_fault
 from orchestrator.cli.runs.standing import holder, standing
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.runs.story import Story
 from orchestrator.cli.who import known_who
 from orchestrator.engines.roster import Seen
-from orchestrator.errors import ConfigError
+from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime.answer import OpenQuestions, post_answer
 from orchestrator.runtime.control import edit_fault
-from orchestrator_guards import Refusal, judge_answer
+from orchestrator_guards import Refusal
 
 ANSWERS = ("approve", "reject", "respond")
 """Kinds of requests that answer a question."""
@@ -73,7 +73,7 @@ class Standing:
         """Read a run."""
         head = await store.journal.head(run_id)
         story = await store.story(head)
-        unread = await store.journal.inbox(run_id, story.inbox)
+        unread = await story.unread(store.journal)
         return cls(head, story, unread, await carrier(store, head, story))
 
     @property
@@ -97,115 +97,90 @@ def post(wanted: Wanted) -> int:
     async def work(store: Store) -> int:
         run_id = (await store.run(wanted.run)).run_id
         found = await Standing.of(store, run_id)
-        _refuse_ended(found)
         if found.head.owner is None:  # who works on one hears a pause and a cancel
             refuse_approval(store, found.head)
-        body = _body(store, wanted, found)
-        before = _same(wanted.kind, body, found)
-        request = before or Posted(uuid4().hex, wanted.kind, body, by, time.time())
-        if before is None:
-            await store.journal.post(run_id, request)
+        if wanted.kind in ANSWERS:
+            request, repeated = await _answered(store, wanted, found, by)
+        else:
+            request, repeated = await _posted(store, wanted, found, by)
         if wanted.kind == "cancel" and found.head.owner is not None:
             found = await _ending(store, run_id)
-        _tell(store, wanted, found, request, repeated=before is not None)
+        _tell(store, wanted, found, request, repeated=repeated)
         return Exit.COMPLETED
 
     return at_journal(wanted.journal, work)
 
 
-# ---- checks ----
+# ---- requests ----
 
 
-def _refuse_ended(found: Standing) -> None:
+async def _posted(store: Store, wanted: Wanted, found: Standing, by: str) -> tuple[Posted, bool]:
+    """Post a pause or a cancel, unless one waits unread; return it, and whether it did. Raises ConfigError."""
+    run_id, kind = found.head.run_id, wanted.kind
     if found.ended:
-        at = moment(found.head.updated_at)
-        over = standing(found.head, found.story)
-        raise ConfigError(f"run {found.head.run_id} is over ({over}, {at}): nothing was posted")
+        raise ConfigError(_ended(found))
+    if kind == "pause" and found.head.status == "parked" and found.head.reason == "paused":
+        raise ConfigError(f"run {run_id} is paused already: nothing was posted")
+    if (before := next((one for one in found.unread if one.kind == kind), None)) is not None:
+        return before, True
+    body = {"why": wanted.why} if wanted.why else {}
+    request = Posted(uuid4().hex, kind, body, by, time.time())
+    await store.journal.post(run_id, request)
+    return request, False
 
 
-def _body(store: Store, wanted: Wanted, found: Standing) -> dict[str, Any]:
-    """Return the body of the request. Raises ConfigError."""
-    body: dict[str, Any] = {}
-    if wanted.kind in ANSWERS:
-        body |= _answer(store, wanted, found)
-    elif wanted.kind == "pause" and found.head.status == "parked" and found.head.reason == "paused":
-        raise ConfigError(f"run {found.head.run_id} is paused already: nothing was posted")
-    return body | ({"why": wanted.why} if wanted.why else {})
-
-
-def _answer(store: Store, wanted: Wanted, found: Standing) -> dict[str, Any]:
-    question = _asked(wanted, found)
-    fault = answer_fault(store, found.head.run_id, question, wanted.kind, wanted.digest)
-    if fault is not None:
+async def _answered(store: Store, wanted: Wanted, found: Standing, by: str) -> tuple[Posted, bool]:
+    """Post an answer; return the one that the journal keeps, and whether it was there before. Raises ConfigError."""
+    if (fault := edit_fault(wanted.arguments)) is not None:
         raise ConfigError(fault)
-    body: dict[str, Any] = {"call": question.key, "digest": question.digest}
-    if wanted.arguments is not None:
-        if (fault := edit_fault(wanted.arguments)) is not None:
+    names = ("call", "digest", "arguments", "content", "why")
+    body = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+    answer = Posted("", wanted.kind, body | ({"end": True} if wanted.end else {}), by, time.time())
+    run_id = found.head.run_id
+    question = (await OpenQuestions.read(store.journal, run_id, time.time())).judge(answer.body)
+    if not isinstance(question, Refusal):  # else `post_answer` says why it does not count
+        fault = answer_fault(store, run_id, question, wanted.kind, wanted.digest)
+        if fault is not None:
             raise ConfigError(fault)
-        body["arguments"] = wanted.arguments
-    if wanted.content is not None:
-        body["content"] = wanted.content
-    return body | ({"end": True} if wanted.end else {})
+    try:
+        return await post_answer(store.journal, run_id, answer, time.time)
+    except AnswerRefused as error:
+        raise ConfigError(_refused(wanted, found, error)) from None
 
 
-def _asked(wanted: Wanted, found: Standing) -> Question:
-    """Return the question that is answered. Refuses what the run would refuse. Raises ConfigError."""
-    asked = found.story.questions
-    answer = {"call": wanted.call, "digest": wanted.digest, "end": wanted.end}
-    judged = judge_answer(asked.values(), found.story.decided, answer, now=time.time())
-    if isinstance(judged, Refusal):
-        raise ConfigError(_refused(wanted, found, judged))
-    return judged
+def _ended(found: Standing) -> str:
+    over = standing(found.head, found.story)
+    return f"run {found.head.run_id} is over ({over}, {moment(found.head.updated_at)}): nothing was posted"
 
 
-def _refused(wanted: Wanted, found: Standing, why: Refusal) -> str:
+def _refused(wanted: Wanted, found: Standing, error: AnswerRefused) -> str:
     """Say why an answer does not count, and which would."""
     asked, run_id = found.story.questions, found.head.run_id
     known = ", ".join(f"{one.key} ({shown(one.tool, 80)})" for one in asked.values())
-    if why.kind == "several":
+    if error.earlier is not None:
+        return f"{_decided(error.earlier)}; nothing was posted"
+    if error.kind == "over" and found.ended:
+        return _ended(found)
+    if error.kind == "several":
         return f"{many(len(asked), 'question')} are pending; choose one with --call: {known}"
-    if why.kind == "stale":
-        about = asked[wanted.call or next(iter(asked))]
-        call = f"call {about.key} ({shown(about.tool, 80)})"
-        return f"the answer about {call} does not count: {shown(why.why, 300)}; nothing was posted"
-    if wanted.call is None:
+    if error.kind == "unasked" and wanted.call is not None:
+        return f"nothing is asked about call {shown(wanted.call, 40)!r}; pending: {known or 'nothing'}"
+    if error.kind == "unasked":
         state = found.story.state or "its first state"
         return f"run {run_id} waits for no answer: it is {standing(found.head, found.story)} in {state}"
-    if why.kind == "answered":
-        said = _decided(found.story.decided[wanted.call])
-        return f"call {wanted.call} was answered already: {said}; nothing was posted"
-    return f"nothing is asked about call {shown(wanted.call, 40)!r}; pending: {known or 'nothing'}"
+    why = shown(str(error).removeprefix(f"run {run_id!r} takes no such answer: "), 300)
+    about = asked.get(wanted.call or next(iter(asked), ""))
+    call = "" if about is None else f" about call {about.key} ({shown(about.tool, 80)})"
+    return f"the answer{call} does not count: {why}; nothing was posted"
 
 
-def _decided(body: Mapping[str, Any]) -> str:
+def _decided(answer: Mapping[str, Any]) -> str:
     """Say how a call was answered."""
-    when = f" at {moment(float(body['at']))}" if body.get("at") else ""
-    return f"{body.get('decision')} by {body.get('by') or 'somebody'}{when}"
-
-
-def _same(kind: str, body: Mapping[str, Any], found: Standing) -> Posted | None:
-    """Return the request that says the same and was not taken yet. Raises ConfigError for one that contradicts."""
-    for one in found.unread:
-        if kind not in ANSWERS:
-            if one.kind == kind:
-                return one
-            continue
-        if one.kind not in ANSWERS or one.body.get("call") != body.get("call"):
-            continue
-        if one.body.get("digest") not in (None, body.get("digest")):
-            continue
-        if one.kind == kind and _says(one.body) == _says(body):
-            return one
-        ago = roughly(time.time() - one.at)
-        raise ConfigError(
-            f"{one.by or 'somebody'} answered before you ({one.kind}, {ago} ago), and the run has not taken it "
-            "yet: nothing was posted"
-        )
-    return None
-
-
-def _says(body: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(body.get(name) for name in ("arguments", "content", "end"))
+    when = f" at {moment(float(answer['at']))}" if answer.get("at") else ""
+    by = shown(str(answer.get("by") or "somebody"), 80)
+    edited = " with edited arguments" if answer.get("arguments") is not None else ""
+    call = shown(str(answer.get("key")), 40)
+    return f"call {call} was answered already: {answer.get('decision')}{edited} by {by}{when}"
 
 
 # ---- afterwards ----

@@ -18,8 +18,8 @@ from orchestrator.cli.runs.phrase import moment
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.standing import held_elsewhere, standing
-from orchestrator.cli.runs.store import Store, at_journal
-from orchestrator.cli.seal import refuse_strange
+from orchestrator.cli.runs.store import Store, at_journal, journal_file
+from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.stored import StoredRun
@@ -41,8 +41,6 @@ class Wanted:
     run: str | None
     instead: Instead
     limits: tuple[str, ...] = ()
-    trust: bool = False
-    """It may be a run that somebody else began."""
     by: str | None = None
     log: Path | None = None
     json: bool = False
@@ -81,7 +79,7 @@ def resume_run(wanted: Wanted) -> int:
 
 def _go_on(wanted: Wanted, found: Found) -> int:
     run_id = found.head.run_id
-    refuse_strange(found.stored.created.get("launch"), f"run {run_id}", trust=wanted.trust)
+    refuse_untrusted_run(found.stored.created.get("launch"), f"run {run_id}", journal_file(wanted.journal))
     launch, parts = rebuilt(Launch.of(found.stored.created), run_id, wanted.instead)
     limits = _limits(wanted, found)
     by = who(wanted.by)

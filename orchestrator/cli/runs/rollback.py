@@ -13,8 +13,8 @@ from orchestrator.cli.launch import Launch
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.carrier import refuse_approval
 from orchestrator.cli.runs.phrase import many
-from orchestrator.cli.runs.store import Store, at_journal
-from orchestrator.cli.seal import is_own
+from orchestrator.cli.runs.store import Store, at_journal, existing
+from orchestrator.cli.trust.refusal import is_trusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.journal.change import Change, Conflict, Undone, plan_undo
 from orchestrator.journal.rollback import RollbackStack
@@ -99,10 +99,10 @@ def _root(wanted: Wanted, head: RunHead, records: Sequence[Record]) -> Path:
         raise ConfigError(
             f"run {head.run_id} does not say which folder its files are in: give it with --root DIR"
         )
-    if wanted.root is None and not is_own(records[0].body.get("launch")):
+    if wanted.root is None and not is_trusted_run(records[0].body.get("launch"), existing(wanted.journal)):
         raise ConfigError(
-            f"run {head.run_id} was not begun by you on this machine, and says that its files are in {shown(started)}: "
-            "give the folder with --root DIR"
+            f"run {head.run_id} was not started by you on this machine, and says that its files are in "
+            f"{shown(started)}: give the folder with --root DIR"
         )
     root = wanted.root or Path(started)
     if not root.is_dir():

@@ -19,6 +19,7 @@ from orchestrator.cli.runs.store import Store, at_journal, head_json
 from orchestrator.cli.runs.story import RUNNING, Body, Story
 from orchestrator.engines.roster import Seen
 from orchestrator.kernel.journal import Posted, RunHead
+from orchestrator.messages import NO_USAGE
 from orchestrator.runtime.outlook import paused
 from orchestrator.telemetry.redaction import scrub
 
@@ -46,7 +47,7 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
     async def work(store: Store) -> int:
         head = await store.run(name)
         story = await store.story(head)
-        unread = await store.journal.inbox(head.run_id, story.inbox)
+        unread = await story.unread(store.journal)
         below = await tree.grown(store.journal, head)
         engine = await carrier(store, head, story)
         now = time.time()
@@ -147,6 +148,12 @@ def _usage(story: Story) -> Iterator[str]:
         tokens = f"{usage.input_tokens:,} tokens in ({usage.cached_input_tokens:,} cached), {usage.output_tokens:,} out"
         cost = "" if usage.cost is None else f", cost {usage.cost:g}"
         yield f"  {many(story.requests, 'answer')}, {tokens}{cost}, {story.retries:,} retried"
+    lost = story.estimated
+    if lost != NO_USAGE:
+        tokens = f"{lost.input_tokens:,} tokens in, {lost.output_tokens:,} out"
+        cost = "" if lost.cost is None else f", cost {lost.cost:g}"
+        yield f"  estimate charged for lost answers: {tokens}{cost}"
+    if story.requests:
         yield f"  models: {', '.join(f'{shown(name, 80)} ×{count:,}' for name, count in story.models.most_common())}"
 
 
@@ -267,7 +274,8 @@ def _plain(found: Shown) -> dict[str, Any]:
             }
             for name, stats in story.states().items()
         },
-        "usage": asdict(story.usage) | {"answers": story.requests, "retries": story.retries},
+        "usage": (story.usage + story.estimated).as_json()
+        | {"answers": story.requests, "retries": story.retries},
         "models": dict(story.models),
         "tools": calls_json(story, held=found.head.owner is not None),
         "people": [

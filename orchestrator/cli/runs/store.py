@@ -13,12 +13,12 @@ from orchestrator.address import Address
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.story import Story
+from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.heads import heads
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite.place import refuse_orphaned_log
 from orchestrator.kernel.journal import RunHead
-from orchestrator.settings import Settings
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Store:
 
 def journal_file(given: Address | None) -> Address:
     """Return where the journal is to be. Raises ConfigError when the settings cannot be read."""
-    place = given or Settings.load().journal
+    place = given or project_settings().journal
     return place.absolute() if isinstance(place, Path) else place
 
 

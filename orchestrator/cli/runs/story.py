@@ -115,6 +115,17 @@ class Story(StoredRun):
         said = self.spoken
         return [*said[:first], *said[last:]] if last > first else said
 
+    @property
+    def estimated(self) -> Usage:
+        """What was charged for answers of the run that were lost: an estimate."""
+        used = Usage.of((self.context.get("spent") or self.context).get("usage") or {})
+        lost = Usage(
+            used.estimated_input_tokens,
+            used.estimated_output_tokens,
+            cost_micros=used.estimated_cost_micros or None,
+        )
+        return lost.as_estimate()
+
     def states(self) -> dict[str, StateStats]:
         """Return visits and times of each state, in the order of first visits."""
         return self.history.states
@@ -158,7 +169,7 @@ class Story(StoredRun):
         self._unsaid = body
         self.requests += 1
         self.retries = max(self.retries, int(body.get("retries") or 0))  # of the whole run, so far
-        self.usage += _usage(body.get("usage") or {})
+        self.usage += Usage.of(body.get("usage") or {})
         self.models[str(body.get("model") or "(not named)")] += 1
 
     def close(self) -> None:
@@ -185,14 +196,3 @@ class Story(StoredRun):
 
 
 _DECISIONS = frozenset(("approval", "control", "resumed", "migrated", "recovered"))
-
-
-def _usage(raw: Body) -> Usage:
-    cost = raw.get("cost")
-    return Usage(
-        int(raw.get("input_tokens") or 0),
-        int(raw.get("output_tokens") or 0),
-        int(raw.get("cached_input_tokens") or 0),
-        int(raw.get("reasoning_tokens") or 0),
-        None if cost is None else float(cost),
-    )

@@ -13,7 +13,7 @@ from orchestrator.errors import (
 )
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
-from orchestrator.machines.failing import reason_of
+from orchestrator.machines.failing import completed, reason_of
 from orchestrator.machines.llm_loop.model import LoopContext, State
 from orchestrator_guards import Verdict
 
@@ -22,6 +22,7 @@ BUDGET_OF = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
     "cost": "cost",
+    "cost_unknown": "cost_unknown",
     "elapsed": "time",
     "tool_calls": "tool_calls",
     "tool_cap": "tool_calls",
@@ -41,7 +42,7 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
         if ctx.wrapping_up and ctx.verdict is not None:
             end = _of_verdict(ctx.verdict)
             return end if end.outcome is Outcome.FAILED else Ending(Outcome.PARTIAL, end.reason)
-        return Ending(Outcome.COMPLETED, "memory_degraded" if ctx.degraded else "none")
+        return completed(ctx.output, "memory_degraded" if ctx.degraded else "none")
     if isinstance(error, RejectRequested):
         return Ending(Outcome.REJECTED, "operator")
     if isinstance(error, CancelRequested):

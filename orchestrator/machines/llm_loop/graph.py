@@ -37,7 +37,7 @@ def verdicts(ctx: LoopContext) -> list[Verdict]:
     if limits.max_output_tokens:
         asked.append(output_tokens(spent.total.output_tokens, reserve(limits.max_output_tokens, share)))
     if limits.max_cost:
-        asked.append(cost(spent.total.cost or 0.0, reserve(limits.max_cost, share)))
+        asked.append(cost(spent.total.cost_micros or 0, reserve(limits.max_cost_micros, share)))
     if limits.max_seconds:
         asked.append(elapsed(spent.seconds, reserve(limits.max_seconds, share)))
     asked.append(iterations(ctx.iteration, turns - limits.wrap_up_turns if turns > 1 else turns))
@@ -69,7 +69,7 @@ def _whole(ctx: LoopContext) -> list[Verdict]:
     if limits.max_output_tokens:
         asked.append(output_tokens(spent.total.output_tokens, limits.max_output_tokens))
     if limits.max_cost:
-        asked.append(cost(spent.total.cost or 0.0, limits.max_cost))
+        asked.append(cost(spent.total.cost_micros or 0, limits.max_cost_micros))
     if limits.max_seconds:
         asked.append(elapsed(spent.seconds, limits.max_seconds))
     asked.append(iterations(ctx.iteration, limits.max_iterations))

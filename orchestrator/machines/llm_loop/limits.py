@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
+from typing import Literal
 
 from orchestrator.errors import ConfigError
-from orchestrator.machines.bound import by_name, out_of_range
+from orchestrator.kernel.clock import GRACE
+from orchestrator.machines.bound import ON_UNKNOWN_COST, by_name, out_of_range, unknown_word
 from orchestrator_guards import tool_key
+from orchestrator_guards.money import limit_micros
 
 
 @by_name
@@ -31,7 +34,16 @@ class Limits:
     max_input_tokens: int = 0
     max_output_tokens: int = 0
     max_cost: float = 0.0
-    """In the currency of the price table. An answer that has no price counts as 0; the log names its model once."""
+    """In the currency of the price table, counted in millionths of it.
+
+    A request that can cost more than what is left is not made, where the most that it can cost is known: with
+    `max_tokens` among the parameters. Else the cost may exceed the limit by that of one answer.
+    """
+    on_unknown_cost: Literal["stop", "ignore"] = field(default="stop", metadata={"fingerprint": None})
+    """What `max_cost` does where the cost of an answer is unknown.
+
+    `stop`: an agent is refused where no price can be known, and such an answer ends the run. `ignore`: it counts as 0.
+    """
     max_seconds: float = 0.0
     """Wall time of the run; a request or tool in flight is interrupted."""
     max_tool_calls: int = 0
@@ -65,6 +77,14 @@ class Limits:
     """How long a person may take to decide on a call; after that it is answered as rejected. Default: a week."""
     memory_seconds: float = 30.0
     """How long each call of the memory port may take."""
+    cancel_seconds: float = field(default=GRACE, metadata={"fingerprint": None})
+    """How long a tool, model, memory or hook may take to end once it is cancelled; after that it is abandoned, and the
+    run continues or ends without it. 0 waits for it."""
+
+    @property
+    def max_cost_micros(self) -> int:
+        """`max_cost` in millionths of the currency."""
+        return limit_micros(self.max_cost)
 
     def __post_init__(self) -> None:
         if fault := next(chain(_misfits(self), _faults(self)), None):
@@ -80,6 +100,8 @@ def _misfits(limits: Limits) -> Iterator[str]:
         yield f"tool_caps is {caps!r}; it must be {{tool: calls}}"
     if not _is_shares(limits.context_warnings):
         yield f"context_warnings is {limits.context_warnings!r}; it must be shares, as (0.7, 0.85)"
+    if fault := unknown_word("on_unknown_cost", limits.on_unknown_cost, ON_UNKNOWN_COST):
+        yield fault
 
 
 def _faults(limits: Limits) -> Iterator[str]:

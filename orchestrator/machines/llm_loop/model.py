@@ -66,6 +66,10 @@ class Spent:
     compactions: int = 0
     by_tool: dict[str, int] = field(default_factory=dict)
     """Folded tool name -> calls that ran."""
+    largest_answer: int = field(default=0, metadata={"fingerprint": None})
+    """Output tokens of the longest answer so far: those of an answer that is lost are estimated by it."""
+    largest_cost: int = field(default=0, metadata={"fingerprint": None})
+    """Cost of the dearest answer so far, in millionths of the currency."""
 
     @property
     def total(self) -> Usage:
@@ -134,13 +138,13 @@ class Question:
     """One of WHY."""
     expires_at: float = 0.0
     """Epoch seconds after which nobody can say yes any more; 0 is never."""
-    verdict: Verdict | None = None
+    verdict: Verdict | None = field(default=None, metadata={"fingerprint": None})
     """Why the tool's approval rule asks, where it returned a Verdict: guard, observed, limit, detail."""
-    notice: str = ""
+    notice: str = field(default="", metadata={"fingerprint": None})
     """A sentence that the person must read: the approval rule failed, so the question is asked to be safe."""
-    version: int = DIGEST_VERSION
+    version: int = field(default=DIGEST_VERSION, metadata={"fingerprint": None})
     """Of the digest. A question with an older one is asked again when the run is resumed."""
-    epoch: int = 0
+    epoch: int = field(default=0, metadata={"fingerprint": None})
     """Of the lease under which it was asked; part of the digest of a question about an interrupted call."""
 
     @classmethod
@@ -189,8 +193,12 @@ class Ledger:
 
     asked: dict[int, Question] = field(default_factory=dict)
     """Calls that wait for a person; their results are provisional."""
-    edited: dict[int, ToolCall] = field(default_factory=dict)
-    """Calls that a person changed before approving."""
+    canonical: dict[int, ToolCall] = field(
+        default_factory=dict, metadata={"fingerprint": ("edited", "dict[int, ToolCall]")}
+    )
+    """Calls in the form in which they run, where that is not the model's own text."""
+    approved: dict[int, str] = field(default_factory=dict, metadata={"fingerprint": None})
+    """Calls that a person let run, with the digest under which they were announced."""
     started: dict[int, str] = field(default_factory=dict)
     """Calls that may have begun, with the effect of their tools: without a result, nobody knows what came of them."""
     noted: set[int] = field(default_factory=set)

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.errors import CancelRequested, DeadlineExceeded, LimitReached
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
-from orchestrator.machines.failing import reason_of
+from orchestrator.machines.failing import completed, reason_of
 from orchestrator.machines.llm_loop.ending import BUDGET_OF
 from orchestrator.machines.rlm.model import ModeContext
 from orchestrator_guards import Verdict
@@ -38,7 +38,7 @@ def _of_context(ctx: ModeContext) -> Ending:
     if ctx.max_iterations_reached:
         outcome = Outcome.PARTIAL if ctx.final_answer is not None else Outcome.BUDGET_EXCEEDED
         return Ending(outcome, "max_iterations")
-    return Ending(Outcome.COMPLETED, "none")
+    return completed(ctx.final_answer, "none")
 
 
 def output_of(ctx: ModeContext) -> str | None:

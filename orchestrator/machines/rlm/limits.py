@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Literal
 
 from orchestrator.errors import ConfigError
-from orchestrator.machines.bound import by_name, out_of_range
+from orchestrator.machines.bound import ON_UNKNOWN_COST, by_name, out_of_range, unknown_word
+from orchestrator_guards.money import limit_micros
 
 
 @by_name
@@ -34,6 +36,8 @@ class RlmLimits:
     """Of the run and all that it asked below it; output tokens and cost likewise."""
     max_output_tokens: int = 0
     max_cost: float = 0.0
+    on_unknown_cost: Literal["stop", "ignore"] = field(default="stop", metadata={"fingerprint": None})
+    """What `max_cost` does where the cost of an answer is unknown: `stop` or `ignore`, as in `Limits`."""
     max_seconds: float = 0.0
     """Wall time of the run; what is in flight is interrupted."""
     code_seconds: float = 300.0
@@ -44,8 +48,17 @@ class RlmLimits:
     """How much the model may be shown before the compressor is asked, by an estimate of four characters a token; 0: it
     is never asked."""
 
+    @property
+    def max_cost_micros(self) -> int:
+        """`max_cost` in millionths of the currency."""
+        return limit_micros(self.max_cost)
+
     def __post_init__(self) -> None:
+        if fault := unknown_word("on_unknown_cost", self.on_unknown_cost, ON_UNKNOWN_COST):
+            raise ConfigError(f"limit {fault}")
         for item in fields(self):
+            if isinstance(item.default, str):
+                continue
             whole = isinstance(item.default, int)
             if fault := out_of_range(item.name, getattr(self, item.name), whole=whole):
                 raise ConfigError(f"limit {fault}")

@@ -91,6 +91,10 @@ class ModeContext:
     deadline: float = 0.0
     """Seconds after its start by which the caller wants the run to have ended; 0 is none."""
     conversation_id: str | None = None
+    largest_answer: int = field(default=0, metadata={"fingerprint": None})
+    """Output tokens of the longest answer so far: those of an answer that is lost are estimated by it."""
+    largest_cost: int = field(default=0, metadata={"fingerprint": None})
+    """Cost of the dearest answer so far, in millionths of the currency."""
 
     def say(self, message: Message) -> None:
         """Append to the history."""

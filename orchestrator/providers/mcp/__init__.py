@@ -7,8 +7,14 @@
     McpServer.http("https://tools.example/mcp", headers={"Authorization": token})
 
 What a server says is untrusted. Its tools are fixed when it is connected, names and descriptions are bounded and
-cleaned; later announcements are logged and change nothing. Arguments are checked against the tool's schema before they
-are sent.
+cleaned, and no later one is offered. Arguments are checked against the tool's schema before they are sent.
+
+A tool is disabled if it is not as it was when the host allowed it: in name, title, description, schemas or annotations.
+The host keeps `server.digests` and gives them as `pins=` to the next connection; without `pins` the first list of a
+connection is what is allowed. The tools are compared whenever the server lists them: at each new session, and before
+the next call after it announced a change (`tools/list_changed`). A call of a disabled tool is not sent.
+
+    McpServer.stdio("uvx", "mcp-server-git", pins=json.loads(file.read_text()))
 
 What running a tool twice would do is read from its annotations: `destructiveHint` is irreversible, else `readOnlyHint`
 is pure, else `idempotentHint` is idempotent, and whatever says nothing is irreversible. They are claims of the server:
@@ -25,7 +31,7 @@ from __future__ import annotations
 import logging
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
@@ -35,8 +41,8 @@ from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.json_schema import UnusablePattern
-from orchestrator.providers.mcp.answer import SessionLost, text_of
-from orchestrator.providers.mcp.offer import Offer, declared
+from orchestrator.providers.mcp.answer import SessionLost, ToolDisabled, text_of
+from orchestrator.providers.mcp.offer import Offer, clean, declared, digest_of
 from orchestrator.providers.mcp.session import Keeper, Session, Unreachable
 from orchestrator.providers.mcp.transport import Http, Stdio
 from orchestrator.providers.size_limit import DEFAULT_BYTES, check_limit
@@ -49,6 +55,7 @@ __all__ = ["McpOptions", "McpServer"]
 
 _log = logging.getLogger("orchestrator.mcp")
 
+_NAME_CHARS = 64
 _GRACE = 1.0
 """Seconds by which the SDK's own read timeout is later than the tool's, so that only one of them speaks."""
 
@@ -74,6 +81,10 @@ class McpOptions(TypedDict, total=False):
     """How long a server may take until its tools are known; 30."""
     max_result_chars: int
     """Longer results are cut and marked; 20,000, and 0 is no limit."""
+    pins: Mapping[str, str]
+    """Digests of the tools that the host allowed, as `digests` returned them; the first list, if not given."""
+    on_disabled: Callable[[str], None]
+    """Called with a sentence for each tool that is disabled; a warning is logged, if not given."""
     max_message_bytes: int
     """How much is read of one message, after decompression; 32 MiB, and 0 is no limit. A longer one fails its call."""
 
@@ -92,6 +103,9 @@ class McpServer:
         connect = _seconds("connect_timeout", options.get("connect_timeout", 30.0))
         self._keeper = Keeper(self.name, transport, connect)
         self._offers: tuple[Offer, ...] = ()
+        self._pins: Mapping[str, str] = {}
+        self._digests: Mapping[str, str] = {}
+        self._disabled: frozenset[str] = frozenset()
         self._tools: tuple[ToolSpec, ...] | None = None
 
     @classmethod
@@ -140,10 +154,15 @@ class McpServer:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The server's tools, as they were when it was connected. Raises ConfigError before that."""
+        """The tools that are allowed, as they were when the server was connected. Raises ConfigError before that."""
         if self._tools is None:
             raise ConfigError(f"MCP server {self.name!r} is not connected; use `async with` before its tools")
         return self._tools
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """The digest of each tool that the server lists now, by its own names: what a host stores as `pins`."""
+        return dict(self._digests)
 
     async def __aenter__(self) -> Self:
         try:
@@ -151,7 +170,7 @@ class McpServer:
         except ImportError as error:
             raise MissingExtra("mcp", "mcp") from error
         try:
-            session = await self._keeper.start(self._look_again)
+            session = await self._keeper.start(self._compare)
         except Unreachable as error:
             raise ConfigError(str(error)) from error
         try:
@@ -167,18 +186,41 @@ class McpServer:
         await self._keeper.stop()
 
     def _declare(self, tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
+        listed = tuple(tools)
         chosen = {key: self._options.get(key) for key in ("prefix", "include", "exclude", "effects")}
-        self._offers = declared(self.name, tools, **chosen)  # type: ignore[arg-type]  # absent is None
-        return tuple(spec for offer in self._offers if (spec := self._spec(offer)) is not None)
+        self._offers = declared(self.name, listed, **chosen)  # type: ignore[arg-type]  # absent is None
+        pins = self._options.get("pins")
+        self._pins = {tool.name: digest_of(tool) for tool in listed} if pins is None else pins
+        self._disabled = frozenset()
+        self._compare(listed)
+        allowed = (offer for offer in self._offers if offer.theirs not in self._disabled)
+        return tuple(spec for offer in allowed if (spec := self._spec(offer)) is not None)
 
-    def _look_again(self, tools: Iterable[Tool]) -> None:
-        """Compare what a server lists in a later session: a difference is logged and ignored."""
-        now = {tool.name: tool.input_schema for tool in tools}
-        if any(now.get(offer.theirs) != offer.schema for offer in self._offers):
-            _log.warning(
-                "MCP server %r offers other tools now; the first ones stay until it is connected anew",
-                self.name,
+    def _compare(self, tools: Iterable[Tool]) -> None:
+        """Disable the tools of a list that are not as they were allowed; report each that was not disabled before."""
+        self._digests = {tool.name: digest_of(tool) for tool in tools}
+        offered = {offer.theirs for offer in self._offers}
+        disabled = {
+            name
+            for name, digest in self._digests.items()
+            if name in offered and self._pins.get(name) != digest
+        }
+        for name in sorted(disabled - self._disabled):
+            change = (
+                "has changed since it was allowed"
+                if name in self._pins
+                else "is new since its tools were allowed"
             )
+            self._report(
+                f"tool {clean(name, _NAME_CHARS)!r} of MCP server {self.name!r} {change}, so it is disabled"
+            )
+        self._disabled = frozenset(disabled)
+
+    def _report(self, sentence: str) -> None:
+        if (on_disabled := self._options.get("on_disabled")) is not None:
+            on_disabled(sentence)
+        else:
+            _log.warning("%s", sentence)
 
     def _spec(self, offer: Offer) -> ToolSpec | None:
         """Return the tool, or None, with a warning, for one whose arguments cannot be checked in linear time."""
@@ -192,6 +234,7 @@ class McpServer:
                 offer.description,
                 offer.parameters,
                 call,
+                kind="mcp",
                 effect=offer.effect,
                 timeout=self._timeout,
                 max_result_chars=self._options.get("max_result_chars", 20_000),
@@ -207,22 +250,28 @@ class McpServer:
         """Call a tool on the open session, or on a new one; one new session at most."""
         left = context.remaining()
         seconds = self._timeout if left is None else left + _GRACE
-        session, is_new = await self._open()
+        session, is_new = await self._open(offer)
         try:
             return await session.call(offer.theirs, arguments, seconds)
         except SessionLost:
             if is_new or offer.effect not in {"pure", "idempotent"}:
                 raise
-        session, _ = await self._open()
+        session, _ = await self._open(offer)
         return await session.call(offer.theirs, arguments, seconds)
 
-    async def _open(self) -> tuple[Session, bool]:
+    async def _open(self, offer: Offer) -> tuple[Session, bool]:
+        """Return a session on which the tool is as it was allowed. Raises SessionLost and ToolDisabled."""
         try:
-            return await self._keeper.session()
+            found = await self._keeper.session()
         except Unreachable as error:
             # Why is for the person who runs the server: it names commands, and says what they wrote.
             _log.warning("%s", error)
             raise SessionLost(f"MCP server {self.name!r} cannot be reached; the call was not sent") from error
+        if offer.theirs in self._disabled:
+            raise ToolDisabled(
+                "the tool has changed at its server since it was allowed; the call was not sent"
+            )
+        return found
 
 
 def _plain(texts: Texts | None) -> dict[str, str]:

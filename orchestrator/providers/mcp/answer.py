@@ -21,6 +21,10 @@ class CallRefused(Exception):
     """The server did not take the call: an error of the protocol."""
 
 
+class ToolDisabled(Exception):
+    """The tool is not as it was when it was allowed, so the call was not sent."""
+
+
 class SessionLost(Exception):
     """There is no session any more, or none could be opened."""
 

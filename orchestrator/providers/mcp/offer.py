@@ -7,6 +7,8 @@ dropped in silence: a run would then go another way than the host thinks.
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -43,6 +45,21 @@ class Offer:
     parameters: Mapping[str, Any]
     schema: Mapping[str, Any]
     effect: Effect
+
+
+def digest_of(tool: Tool) -> str:
+    """Return the SHA-256 of all that a server says of a tool which the model reads or which decides how it is called.
+
+    That is its name, title, description, schemas and annotations.
+    """
+    told = tool.model_dump(
+        mode="json",
+        by_alias=True,
+        exclude_none=True,
+        include={"name", "title", "description", "input_schema", "output_schema", "annotations"},
+    )
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def clean(text: str, limit: int) -> str:

@@ -40,7 +40,10 @@ class Unreachable(Exception):
 
 
 class Session:
-    """One session. `over` ends it; `retired` gives it to no new call, and ends it with its last one."""
+    """One session. `over` ends it; `retired` gives it to no new call, and ends it with its last one.
+
+    `listed` receives the tools whenever the server lists them again.
+    """
 
     def __init__(self, transport: Stdio | Http, seconds: float, listed: Listed | None) -> None:
         import anyio
@@ -51,10 +54,11 @@ class Session:
         self.tools: tuple[Tool, ...] = ()
         self._transport = transport
         self._seconds = seconds
-        self._listed = listed
+        self.listed = listed
         self._client: Client | None = None
         self._in_flight = 0
         self._doubted = False
+        self._announced = self._compared = 0
         self._scope = anyio.CancelScope()
 
     @property
@@ -68,15 +72,22 @@ class Session:
         self.over.set()
 
     async def answers(self) -> bool:
-        """Say whether the server still answers; it is asked only after a call that got no answer."""
-        if self._doubted and (client := self._client) is not None:
+        """Return whether the server still answers.
+
+        It is asked for its tools only after a call that got no answer, and after it announced a change of them.
+        """
+        announced = self._announced
+        if (self._doubted or self._compared < announced) and (client := self._client) is not None:
             try:
                 async with asyncio.timeout(_ALIVE):
-                    await client.list_tools()
+                    tools = await _all_tools(client)
             except Exception:  # noqa: BLE001  whatever it is, another session is better
                 self._retire()
             else:
                 self._doubted = False
+                self._compared = max(self._compared, announced)
+                if self.listed is not None:
+                    self.listed(tools)
         return self.usable
 
     def _retire(self) -> None:
@@ -111,7 +122,8 @@ class Session:
 
         async def on_message(message: object) -> None:
             if getattr(message, "method", "") == "notifications/tools/list_changed":
-                _log.warning("MCP server %r announces other tools; they are ignored", name)
+                self._announced += 1
+                _log.info("MCP server %r announces other tools; the next call compares them", name)
 
         async with Client(
             self._transport.opened(name, self.over.set),
@@ -120,8 +132,8 @@ class Session:
             cache=None,
         ) as client:
             self.tools = await _all_tools(client)
-            if self._listed is not None:
-                self._listed(self.tools)
+            if self.listed is not None:
+                self.listed(self.tools)
             self._client = client
             self._scope.deadline = math.inf
             self.ready.set_result(None)
@@ -187,7 +199,7 @@ class Keeper:
         self._live: dict[asyncio.Task[None], Session] = {}
 
     async def start(self, listed: Listed) -> Session:
-        """Open the first session. `listed` hears what later ones list. Raises Unreachable."""
+        """Open the first session. `listed` receives what it and later ones list afterwards. Raises Unreachable."""
         if self._loop is not None:
             raise Unreachable(f"MCP server {self._name!r} is in use already; make another one")
         self._loop = asyncio.get_running_loop()
@@ -199,7 +211,7 @@ class Keeper:
         except BaseException:
             await self.stop()
             raise
-        self._listed = listed
+        self._listed = session.listed = listed
         return session
 
     async def session(self) -> tuple[Session, bool]:

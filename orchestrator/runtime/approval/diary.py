@@ -24,6 +24,7 @@ from orchestrator.kernel.record import (
     RunRecovered,
     RunStarted,
     Transition,
+    WorkAbandoned,
 )
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.ports import Clock
@@ -38,6 +39,7 @@ _FIELDS: Mapping[type, tuple[str, ...]] = {
     RunCompleted: ("outcome", "reason", "transitions", "seconds"),
     RunRecovered: ("outcome",),
     RolledBack: ("outcome",),
+    WorkAbandoned: ("state", "kind", "name"),
 }
 """Fact -> what of it is written: names and numbers from closed sets only."""
 

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+from orchestrator.kernel.abandonment import abandoned_work
+from orchestrator.kernel.record import WorkAbandoned
 from orchestrator.telemetry.live import LiveRun
 from orchestrator.telemetry.stack import stacks
 
@@ -22,15 +24,30 @@ LiveSource: TypeAlias = Callable[[], Iterable[LiveRun]]
 
 
 def runs(source: LiveSource | None, now: float) -> dict[str, Any]:
-    """Return the live runs as plain data, those longest in their state first."""
+    """Return the live runs as plain data, those longest in their state first, and the abandoned work."""
+    left = [_left(fact, now) for fact in abandoned_work()]
+    abandoned: dict[str, Any] = {"count": len(left), "work": left[:MOST_RUNS]}
     if source is None:
-        return {"known": False, "count": 0, "parked": {}, "runs": []}
+        return {"known": False, "count": 0, "parked": {}, "runs": [], "abandoned": abandoned}
     found = sorted(source(), key=lambda run: run.entered_at)
     return {
         "known": True,
         "count": len(found),
         "parked": Counter(run.parked for run in found if run.parked is not None),
         "runs": [_plain(run, now) for run in found[:MOST_RUNS]],
+        "abandoned": abandoned,
+    }
+
+
+def _left(fact: WorkAbandoned, now: float) -> dict[str, Any]:
+    return {
+        "run_id": fact.run_id,
+        "machine": fact.graph,
+        "state": fact.state,
+        "kind": fact.kind,
+        "name": fact.name,
+        "since": fact.at,
+        "age_seconds": round(max(now - fact.at, 0.0), 3),
     }
 
 

@@ -1,9 +1,9 @@
-"""One step of a run: resolve the edge, run its hooks, make the move durable, let `transitions` commit it."""
+"""What a driver does for one transition of a run: guards, hooks, journal, state, observers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -12,72 +12,45 @@ from orchestrator.kernel.clock import Clock, micros
 from orchestrator.kernel.failure import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import Draft
-from orchestrator.kernel.machine import Machine, Step
 from orchestrator.kernel.record import EventFailed, Remark, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
+from orchestrator.kernel.table import Step
 from orchestrator.kernel.writer import Writer
 
 
-class Stepper:
-    """Carries out single events for a driver. At each await the run can be gone on from where it stands.
+class TransitionExecutor:
+    """The services of a driver that a transition needs: guards counted, hooks, journal, observers.
 
-    Where `run.halted` is set, no further hook is started.
+    `Transition.execute` calls them in order. At each await the run can be continued from where it is. Where
+    `run.halted` is set, no further hook is started.
     """
 
-    def __init__(self, machine: Machine, report: Reporter, writer: Writer | None, clock: Clock) -> None:
+    def __init__(self, report: Reporter, writer: Writer | None, clock: Clock) -> None:
         self._report = report
         self._writer = writer
-        self._clock = clock
+        self.now = clock.monotonic
+        self.journals = writer is not None
+        """Transitions become records."""
         self._mute = writer is None and not report.heard
-        """Nobody keeps or hears of a step."""
+        """There is neither a journal nor an observer."""
+        self.publish = report.send
+
+    def trigger(self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True) -> Coroutine[Any, Any, bool]:
+        """Trigger an event in the library's table; the caller awaits its transition. Raises as `Event.trigger`."""
+        run.hook, run.committed = "", False
+        machine = run.machine
         graph = machine.graph
-        self._failures = {state.value: graph.failure_event(state) for state in graph.states}
-        """State -> its failure event, or None."""
-        self._limits = {state.value: limit[0] for state in graph.states if (limit := graph.dwell_of(state))}
-        """State -> the seconds a run may stay in it."""
-
-    async def fire(
-        self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True, steps: Sequence[Step] = ()
-    ) -> None:
-        """Carry out one event. Raises EventError with the state unchanged, or whatever a hook raises.
-
-        With `fold` the record of a pure state may stay with the run, to be written with the next one. `steps` are the
-        candidates where somebody has looked them up already. What the kernel has done for the step, its hooks and the
-        journal left out, is the overhead told.
-        """
-        began = self._clock.monotonic()
-        run.hook = ""
-        run.committed = False
-        steps = steps or run.machine.steps(run.cursor, event)
-        step = run.step = steps[0] if steps[0].guard is None else self._allowed(run, steps)
-        if step.ahead:
-            asked = self._clock.monotonic()
-            if not await self._ahead(run, step):
-                return
-            began += self._clock.monotonic() - asked
-        fold = fold and step.folded and self._writer is not None
-        now = self._clock.monotonic()
-        fact = self._draft(run, step, now, fold=fold)
-        late, written = (None, 0.0) if fold or fact is None else await self._journalled(run, step)
-        self._commit(run, step, now)
-        if fact is not None:  # nobody has it yet, so it may still be completed
-            fact.overhead = self._clock.monotonic() - began - written  # type: ignore[misc]
-        if not fold:
-            self._report.send(run)
-        if late is not None:
-            raise late
-        if run.halted or not (step.internal or await self.enter(run)):
-            return
-        if step.after:
-            await self._after(run, step)
+        if run.graph is not graph:  # the table was changed
+            run.graph = graph
+        return machine.event(run.cursor, event).trigger(run, fold=fold)
 
     async def go_on(self, run: Run[Any, Any]) -> None:
         """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
         if await self.enter(run) and run.step is not None and run.step.dest.value == run.cursor:
-            await self._after(run, run.step)
+            await self.after_hooks(run, run.step)
 
-    async def enter(self, run: Run[Any, Any]) -> bool:
+    async def enter(self, run: Run[Any, Any], hooks: tuple[tuple[str, Hook], ...] | None = None) -> bool:
         """Run the enter hooks of the present state; the last event that one returns is the pending one then.
 
         An event that was pending before, because the caller gave one, stays. Returns False when halted, and where a
@@ -87,7 +60,7 @@ class Stepper:
             return False
         chosen: StrEnum | None = None
         by: tuple[str, Hook] | None = None
-        for named in run.machine.enter[run.cursor]:
+        for named in run.machine.enter_hooks(run.cursor) if hooks is None else hooks:
             run.hook = named[0]
             answer = await named[1](run)
             if run.halted:
@@ -97,13 +70,13 @@ class Stepper:
         run.fresh = False
         if run.pending is None:
             run.pending = chosen
-            if by is not None and chosen == self._failures[run.cursor] and run.error is None:
+            if by is not None and run.error is None and chosen == run.graph.failure_events[run.cursor]:
                 self._gave_up(run, *by)
         return True
 
     def due(self, run: Run[Any, Any]) -> float | None:
         """Return the monotonic time at which the next limit of the run passes, or None."""
-        limit = self._limits.get(run.cursor) if run.overdue is None else None
+        limit = run.graph.time_limits.get(run.cursor) if run.overdue is None else None
         due = None if limit is None else run.entered_at + limit
         if run.expires_at is not None and (due is None or run.expires_at < due):
             return run.expires_at
@@ -114,45 +87,75 @@ class Stepper:
         if run.alarm is not None:
             run.alarm.set(self.due(run))
 
-    # ---- the parts of a step, in their order ----
+    # ---- the parts of a transition, in their order ----
 
-    def _allowed(self, run: Run[Any, Any], steps: Sequence[Step]) -> Step:
-        """Choose the edge: the first whose guard allows it. Guards are asked once and counted."""
+    def choose(self, run: Run[Any, Any], steps: Sequence[Step]) -> Step:
+        """Return the first transition whose conditions hold; each guard is evaluated once and counted.
+
+        Raises Refused where none does, and what a guard raises.
+        """
+        run.step = steps[0]
         denial: Any = None
         for step in steps:
-            if step.guard is None:
-                return step
-            run.hook = step.guard_label
-            try:
-                verdict = step.ask(run)
-            except Exception as error:
-                self._report.guard(run, step, "error")
-                if not step.failing:
-                    raise
-                self._report.failed(run, step.event, error)
-                continue
-            self._report.guard(run, step, "allow" if verdict else "deny", verdict)
-            if verdict:
+            verdict = self._allowed(run, step) if step.conditions else True
+            if verdict is True:
+                run.step = step
                 return step
             denial = verdict
         explain = getattr(denial, "explain", None)
         reason = f"guard {run.hook.removeprefix('when:')} said no" if explain is None else explain()
         raise Refused(reason, graph=run.graph.name, state=run.cursor, event=steps[0].event, verdict=denial)
 
-    async def _ahead(self, run: Run[Any, Any], step: Step) -> bool:
-        """Run the hooks that may veto; on a failure edge their errors are only told. False when halted."""
+    async def prepare_and_execute(
+        self, run: Run[Any, Any], steps: Sequence[Step], began: float, *, fold: bool
+    ) -> bool:
+        """Choose as `choose` does, and run the prepare callbacks of a transition before its conditions."""
+        refusal: Refused | None = None
+        for step in steps:
+            run.step = step
+            if not await self._callbacks(run, step.prepare):
+                return False
+            try:
+                self.choose(run, (step,))
+            except Refused as error:
+                refusal = error
+            else:
+                return await step.transition.execute(run, step, began, fold=fold)
+        assert refusal is not None  # noqa: S101 - there is at least one step
+        raise refusal
+
+    async def veto_hooks(self, run: Run[Any, Any], step: Step) -> bool:
+        """Run the hooks that may veto; on a failure edge their errors are only published. False when halted."""
         if step.settle_first and self._writer is not None:
             await self._settle(self._writer, run, step)
         for name, hook in step.ahead:
             run.hook = name
             try:
-                await hook(run)
-            except Exception as error:  # noqa: BLE001 - raised again, or told where nothing may keep the run
+                _check_none((name, hook), await hook(run))
+            except Exception as error:  # noqa: BLE001 - raised again, or published where nothing may keep the run
                 if not step.failing:
                     self._veto(run, step, error)
                 self._report.failed(run, step.event, error)
             if run.halted:
                 return False
+        return True
+
+    def _allowed(self, run: Run[Any, Any], step: Step) -> Any:
+        """Return True where every condition of a transition holds, else the answer of the first that does not."""
+        for condition in step.conditions:
+            run.hook = condition.label
+            try:
+                answer = condition.evaluate(run)
+            except Exception as error:
+                self._report.guard(run, step, condition, "error")
+                if not step.failing:
+                    raise
+                self._report.failed(run, step.event, error)
+                return None
+            allowed = condition.allows(answer)
+            self._report.guard(run, step, condition, "allow" if allowed else "deny", answer)
+            if not allowed:
+                return answer if answer is not True else None
         return True
 
     async def _settle(self, writer: Writer, run: Run[Any, Any], step: Step) -> None:
@@ -170,7 +173,7 @@ class Stepper:
         place = {"graph": run.graph.name, "state": run.cursor, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
-    def _draft(self, run: Run[Any, Any], step: Step, now: float, *, fold: bool) -> Transition | None:
+    def draft(self, run: Run[Any, Any], step: Step, now: float, *, fold: bool) -> Transition | None:
         """Hold back the fact about a step until its record is written, and draft that.
 
         None where no journal is left, or there is nobody to tell.
@@ -194,16 +197,14 @@ class Stepper:
             run.folded = run.folded or fold
         return fact
 
-    async def _journalled(
-        self, run: Run[Any, Any], step: Step
-    ) -> tuple[asyncio.CancelledError | None, float]:
+    async def journal(self, run: Run[Any, Any], step: Step) -> tuple[asyncio.CancelledError | None, float]:
         """Make a step durable, with what changed of the context; return a cancellation for later, and the seconds."""
         if self._writer is None:
             return None, 0.0
-        asked = self._clock.monotonic()
+        asked = self.now()
         self._writer.context(run)
         late = await self._write(self._writer, run, step)
-        return late, self._clock.monotonic() - asked
+        return late, self.now() - asked
 
     async def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
         """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
@@ -215,9 +216,8 @@ class Stepper:
             self._report.failed(run, step.event, error)
             return None
 
-    def _commit(self, run: Run[Any, Any], step: Step, now: float) -> None:
-        """Move the cursor: the record is durable, or folded."""
-        step.commit(run)
+    def state_set(self, run: Run[Any, Any], step: Step, now: float) -> None:
+        """Update the times of a run whose state was set: the record is durable, or folded."""
         run.committed = True
         run.pending = run.remark = None
         if not step.internal:
@@ -241,12 +241,26 @@ class Stepper:
         run.error = RunError(f"{asked} and no error; raise one that says why")
         run.failure = self._report.failed(run, None, run.error)
 
-    async def _after(self, run: Run[Any, Any], step: Step) -> None:
-        for name, hook in step.after:
-            run.hook = name
-            await hook(run)
+    async def after_hooks(self, run: Run[Any, Any], step: Step) -> None:
+        """Run the after hooks of a transition."""
+        await self._callbacks(run, step.after)
+
+    async def _callbacks(self, run: Run[Any, Any], hooks: Sequence[tuple[str, Hook]]) -> bool:
+        """Run hooks that return nothing. Returns False when halted."""
+        for named in hooks:
+            run.hook = named[0]
+            _check_none(named, await named[1](run))
             if run.halted:
-                return
+                return False
+        return True
+
+
+def _check_none(named: tuple[str, Hook], answer: object) -> None:
+    """Raise RunError where a hook that is no enter hook returned an event, which nothing would fire."""
+    if answer is not None:
+        name, hook = named
+        text = f"{where(hook, name)} returned {str(answer)!r}; only an enter_ hook chooses the next event"
+        raise RunError(f"{text}: return None, or return the event from the enter_ hook of the state")
 
 
 def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import json
 import shlex
 import shutil
@@ -16,7 +18,8 @@ from typing import Any
 import pytest
 
 from orchestrator import FunctionLLM, Orchestrator, Rlm, SqliteJournal
-from orchestrator.cli.seal import KEY, is_own, refuse_strange, sealed
+from orchestrator.cli.trust.refusal import refuse_untrusted_run
+from orchestrator.cli.trust.signature import KEY, is_own, signed
 from orchestrator.errors import ConfigError
 from orchestrator.examples.ralph import REQUEST
 from orchestrator.machines.rlm.limits import TOOLS_LIMITS
@@ -34,7 +37,7 @@ __all__ = ["shop"]
 OURS = "sk-the-users-own"
 AT = ("--journal", JOURNAL)
 
-pytestmark = pytest.mark.usefixtures("cli")  # modules of the folder can be imported
+pytestmark = pytest.mark.usefixtures("cli", "untrusted")  # modules of the folder can be imported
 
 
 @pytest.fixture
@@ -109,7 +112,7 @@ def test_the_key_goes_to_the_address_of_a_stranger_only_after_a_yes(
 ) -> None:
     begin({"model": "openai:talker-1", "base_url": f"{server.url}/v1"})
     said = one_sentence(cli(*command, *AT))
-    assert f"r1 was not begun by you on this machine; it would use base_url '{server.url}/v1'" in said
+    assert f"r1 was not started by you on this machine; it would use base_url '{server.url}/v1'" in said
     assert "use model 'openai:talker-1'" in said
     assert "--trust" in said
     assert keys(server) == []
@@ -160,7 +163,7 @@ def test_agents_of_a_strangers_session_do_nothing_before_a_yes(
 ) -> None:
     ralph_agents(folder)
     with as_somebody_else(folder):
-        assert cli("ralph", "run", REQUEST).code == 1  # it asks something
+        assert cli("ralph", "run", REQUEST, "--trust").code == 1  # it asks something
     (session,) = (folder / ".ralph-sessions").iterdir()
     before = {file: file.read_bytes() for file in session.iterdir()}
     assert "use command " in one_sentence(cli("ralph", "resume", session.name))
@@ -178,11 +181,12 @@ def test_a_plan_that_a_stranger_approved_is_not_carried_out(
     for name in ("execute", "resume", "cancel", "rollback", "retry", "status"):
         said = one_sentence(cli("approval", name, *shop.here))
         assert (
-            "was not begun by you on this machine; it would carry out, or take back, the plan that `" in said
+            "was not started by you on this machine; it would carry out, or take back, the plan that `"
+            in said
         )
     look = shlex.split(said.partition("`")[2].partition("`")[0])[1:]
     assert "green tea,4" in cli(*look).out
-    assert "not begun by you" in cli(*shop.submit).err
+    assert "not started by you" in cli(*shop.submit).err
     assert shop.tree() == shop.before
     assert cli("approval", "execute", "--trust", *shop.here).code == 0
     assert shop.tree() != shop.before
@@ -204,8 +208,8 @@ def test_files_are_put_back_only_where_the_user_says_when_a_stranger_says_where(
 
 
 def test_a_changed_launch_is_a_strangers(cli: Cli, server: Loopback) -> None:
-    loop_run({**sealed({"model": "openai:talker-1"}), "base_url": f"{server.url}/v1"})
-    assert "not begun by you" in cli("runs", "resume", "r1", *AT).err
+    loop_run({**signed({"model": "openai:talker-1"}), "base_url": f"{server.url}/v1"})
+    assert "not started by you" in cli("runs", "resume", "r1", *AT).err
     assert keys(server) == []
 
 
@@ -221,24 +225,53 @@ def test_what_would_flood_the_sentence_is_counted_and_addresses_come_first(
     assert len(said) < 4_000
 
 
+def test_a_run_that_an_earlier_version_signed_is_still_the_users_own(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    place = folder / "state" / "orchestrator"
+    place.mkdir(parents=True, mode=0o700)
+    (place / "seal.key").write_bytes(b"k" * 32)
+    (place / "seal.key").chmod(0o600)
+    plain = {"model": "openai:m", "cwd": "/home/me"}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    earlier = {**plain, "seal": hmac.new(b"k" * 32, text.encode(), hashlib.sha256).hexdigest()}
+    assert is_own(earlier)
+    assert not is_own({**earlier, "model": "openai:other"})
+    again = signed(earlier)
+    assert (again.keys() - plain.keys(), is_own(again)) == ({"signature"}, True)
+
+
+@pytest.mark.parametrize("value", ["{folder}", "{folder}/{journal}", "all"])
+def test_a_container_resumes_the_runs_of_a_journal_that_it_trusts(
+    cli: Cli, server: Loopback, folder: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    loop_run({"model": "openai:talker-1", "base_url": f"{server.url}/v1"})
+    monkeypatch.setenv("ORCHESTRATOR_TRUST", f"{folder}/other.db")
+    assert "not started by you" in cli("runs", "resume", "r1", *AT).err
+    monkeypatch.setenv("ORCHESTRATOR_TRUST", value.format(folder=folder, journal=JOURNAL))
+    cli("runs", "resume", "r1", *AT)
+    assert keys(server)[0] == f"Bearer {OURS}"
+
+
 def nested(depth: int) -> dict[str, Any]:
     """A launch in a launch in a launch."""
     found: dict[str, Any] = {}
     for _ in range(depth):
-        found = {"seal": "0" * 64, "x": found}
+        found = {"signature": "0" * 64, "x": found}
     return found
 
 
 @pytest.mark.parametrize(
     "launch",
-    ["text", {"seal": "é"}, {"seal": 7}, {"seal": "0" * 64}, ["seal"], nested(100_000)],
+    ["text", {"signature": "é"}, {"signature": 7}, {"signature": "0" * 64}, ["signature"], nested(100_000)],
     ids=["text", "letter", "number", "wrong", "list", "deep"],
 )
-def test_a_launch_of_any_other_shape_is_a_strangers(launch: Any) -> None:
-    sealed({})  # there is a key
+def test_a_launch_of_any_other_shape_is_not_the_users_own(launch: Any, folder: Path) -> None:
+    signed({})  # there is a key
     assert not is_own(launch)
-    with pytest.raises(ConfigError, match="not begun by you"):
-        refuse_strange(launch, "run r1", trust=False)
+    with pytest.raises(ConfigError, match="not started by you"):
+        refuse_untrusted_run(launch, "run r1", folder / JOURNAL)
 
 
 # ---- of one's own ----
@@ -300,7 +333,7 @@ def test_a_key_that_a_checkout_may_have_left_is_not_believed(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     monkeypatch.setenv("TMPDIR", str(folder))
-    launch = sealed({"model": "openai:m"})
+    launch = signed({"model": "openai:m"})
     (folder / "state" / "orchestrator" / KEY).chmod(mode)
     assert is_own(launch) == believed
 
@@ -308,6 +341,6 @@ def test_a_key_that_a_checkout_may_have_left_is_not_believed(
 def test_processes_that_begin_at_once_have_one_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     with ThreadPoolExecutor(8) as pool:
-        seals = list(pool.map(lambda _: sealed({"model": "openai:m"})["seal"], range(8)))
+        seals = list(pool.map(lambda _: signed({"model": "openai:m"})["signature"], range(8)))
     assert len(set(seals)) == 1
     assert [file.name for file in (folder / "state" / "orchestrator").iterdir()] == [KEY]

@@ -1,0 +1,86 @@
+"""Whether a person is asked about a call, and the digest of what that person approves.
+
+The approval flag in the digest is `always`, `rule` or `never`: which of them the tool declares. What a rule says about
+the arguments follows from these, and a function has no name that two processes share.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple
+
+from orchestrator.messages import ToolCall, encodable
+from orchestrator.toolresult import told_of
+from orchestrator.toolspec import ToolSpec
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import Verdict, approval_digest
+
+_LONGEST = 300
+
+
+class Judgement(NamedTuple):
+    """What an approval rule says about a call."""
+
+    asks: bool
+    """A person has to approve the call."""
+    verdict: Verdict | None = None
+    notice: str = ""
+    """Why the person is asked although the rule did not say so."""
+
+
+def judge_call(spec: ToolSpec | None, call: ToolCall) -> Judgement:
+    """Return whether a person has to approve a call in canonical form. If the rule fails, a person has to."""
+    if spec is None or isinstance(spec.approval, bool):
+        return Judgement(spec is not None and spec.approval is True)
+    try:
+        found: object = spec.approval(json.loads(call.arguments))
+    except Exception as error:  # noqa: BLE001 - whatever a host's rule raises: the safe answer is to ask
+        return Judgement(asks=True, notice=_because(f"failed ({told_of(error)})"))
+    if isinstance(found, bool):
+        return Judgement(found)
+    if isinstance(found, Verdict) and _is_sound(found):
+        return Judgement(not found.ok, found)
+    return Judgement(
+        asks=True, notice=_because(f"returned {type(found).__name__}, not a bool or a valid Verdict")
+    )
+
+
+def _because(what: str) -> str:
+    text: str = encodable(what if len(what) <= _LONGEST else f"{what[: _LONGEST - 1]}…")
+    return f"the approval rule of this tool {text}, so a person is asked"
+
+
+def _is_sound(verdict: Verdict) -> bool:
+    """Whether a Verdict can be stored and shown."""
+    ok: object = verdict.ok
+    texts: tuple[object, ...] = (verdict.guard, verdict.detail)
+    numbers: tuple[object, ...] = (verdict.observed, verdict.limit)
+    return (
+        isinstance(ok, bool)
+        and all(isinstance(one, str) and one == encodable(one) for one in texts)
+        and all(isinstance(one, int | float) and math.isfinite(one) for one in numbers)
+    )
+
+
+def approval_flag(spec: ToolSpec | None) -> str:
+    """Return how a tool declares its approval."""
+    if spec is not None and not isinstance(spec.approval, bool):
+        return "rule"
+    return "always" if spec is not None and spec.approval else "never"
+
+
+def digest_of(run: LoopRun, call: ToolCall, about: str) -> str:
+    """Return the digest of a call in canonical form; `about` names the call, and the question if it is another one."""
+    spec = run.deps.tools.find(call.name)
+    schema: dict[str, Any] | None = None if spec is None else dict(spec.parameters)
+    return approval_digest(
+        call.name if spec is None else spec.name,
+        call.arguments,
+        run=run.run_id,
+        call=about,
+        fingerprint=run.graph.fingerprint,
+        schema=schema,
+        effect="" if spec is None else spec.effect,
+        approval=approval_flag(spec),
+    )

@@ -1,0 +1,140 @@
+"""`orchestrator trust`: record, list and revoke consents to configuration files and to the tools of MCP servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.phrase import many, moment
+from orchestrator.cli.servers import named, server_at
+from orchestrator.cli.trust.consent import Consent, consents
+from orchestrator.cli.trust.decision import location
+from orchestrator.cli.trust.project_file import ProjectFile
+from orchestrator.cli.trust.refusal import uses_of_file
+from orchestrator.cli.trust.tool_pin import ToolPins, all_pins
+from orchestrator.errors import ConfigError
+from orchestrator.settings import DEFAULT_FILE
+
+DEFAULTS = (Path(DEFAULT_FILE), Path("ralph.toml"))
+"""Files that commands read although the command line does not name them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustOptions:
+    """The command line of `trust`."""
+
+    files: tuple[Path, ...] = ()
+    mcp: tuple[str, ...] = ()
+    """MCP servers, as for `run --mcp`; a name before `=` does not count."""
+    mcp_env: tuple[str, ...] = ()
+    listed: bool = False
+    revoked: bool = False
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that was trusted, or is."""
+
+    state: str
+    """`trusted`, `revoked` or `not trusted`."""
+    file: str | None = None
+    server: str | None = None
+    folder: str | None = None
+    digest: str | None = None
+    at: float | None = None
+    """Seconds since the epoch."""
+    details: tuple[str, ...] = ()
+    """What a file would use; which tools of a server there are, or how they have changed."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it without what it does not have."""
+        members = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in members.items() if value is not None}
+
+    def lines(self) -> Iterator[str]:
+        """Yield it as a person reads it."""
+        what = (
+            f"MCP server {shown(self.server, 300)}" if self.server is not None else shown(str(self.file), 300)
+        )
+        where = "" if self.folder is None else f", in {shown(self.folder, 300)}"
+        digest = "" if self.digest is None else f", sha256 {self.digest[:12]}"
+        at = "" if self.at is None else f", {moment(self.at)}"
+        yield f"{self.state}: {what}{where}{digest}{at}"
+        yield from (f"    {shown(detail, 300)}" for detail in self.details)
+
+
+def change_trust(options: TrustOptions) -> int:
+    """Do what the command line says, print it, and return the exit code. Raises ConfigError or OSError."""
+    if options.listed and (options.revoked or options.files or options.mcp):
+        raise ConfigError("--list takes no file, no --mcp and no --revoke")
+    entries = _listed() if options.listed else _revoked(options) if options.revoked else _recorded(options)
+    empty = True
+    for entry in entries:
+        empty = False
+        if options.json:
+            say_json(entry.plain())
+        else:
+            say("\n".join(entry.lines()))
+    if empty and not options.json:
+        say("nothing is trusted yet: `orchestrator trust FILE` trusts the present content of a file")
+    return Exit.COMPLETED
+
+
+def _recorded(options: TrustOptions) -> Iterator[Entry]:
+    files = options.files or tuple(file for file in DEFAULTS if file.is_file() and not options.mcp)
+    if not files and not options.mcp:
+        known = " nor ".join(map(str, DEFAULTS))
+        raise ConfigError(f"there is neither {known} here: name a file, or an MCP server with --mcp")
+    for file in files:
+        found = ProjectFile.read(file)
+        consent = Consent.to(found)
+        consent.record()
+        yield Entry(
+            "trusted", consent.file, None, consent.folder, consent.digest, details=tuple(uses_of_file(found))
+        )
+    for where in options.mcp:
+        pins = ToolPins.of(named(where)[1])
+        digests = asyncio.run(_digests(where, options.mcp_env))
+        pins.record(digests)
+        yield Entry("trusted", None, pins.server, pins.folder, details=tuple(_changes(pins.tools, digests)))
+
+
+async def _digests(where: str, variables: tuple[str, ...]) -> Mapping[str, str]:
+    async with server_at(where, variables) as server:
+        return server.digests
+
+
+def _changes(before: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
+    """Yield how the tools differ from those that were recorded; without these, which there are."""
+    if before is None:
+        yield f"{many(len(now), 'tool')}: {', '.join(sorted(now))}"
+        return
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            yield f"{'removed' if name not in now else 'new' if name not in before else 'changed'}: {name}"
+
+
+def _revoked(options: TrustOptions) -> Iterator[Entry]:
+    files = options.files or (() if options.mcp else DEFAULTS)
+    for place in [str(location(file)) for file in files]:
+        found = [one for one in consents() if one.file == place]
+        for one in found:
+            one.revoke()
+        yield Entry("revoked" if found else "not trusted", place)
+    for where in options.mcp:
+        pins = ToolPins.of(named(where)[1])
+        yield Entry("revoked" if pins.revoke() else "not trusted", None, pins.server, pins.folder)
+
+
+def _listed() -> Iterator[Entry]:
+    for one in consents():
+        yield Entry("trusted", one.file, None, one.folder, one.digest, one.at)
+    for pins in all_pins():
+        tools = f"{many(len(pins.tools or {}), 'tool')}: {', '.join(sorted(pins.tools or {}))}"
+        yield Entry("trusted", None, pins.server, pins.folder, None, pins.at, (tools,))

@@ -1,0 +1,394 @@
+"""Host code that ignores a cancellation is abandoned, so that it holds up neither its run nor the process.
+
+A tool, a model, an MCP call or a hook can swallow `CancelledError`, and Python cannot stop it. The code around it must
+continue all the same, with its own handling of the cancellation. So the task is split: the host's code stays in the
+task that it has begun in, which its timeouts, task groups and cancel scopes belong to, and the frames of ours above it
+continue in a new task, where the host call raises `CancelledError`. What the host's code does later reaches nobody.
+
+Until then nothing is paid for it: no task and no timer is made for a call, only a generator that passes on what the
+host's code waits for. A task for each call would cost 2 % of a turn with one tool.
+
+Code in the new task sees the context variables of the old one. `asyncio.current_task()` differs, so no frame of ours
+above a host call may hold a task group or a cancel scope; `asyncio.timeout` works, it cancels the old task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import inspect
+import os
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from types import CoroutineType, FrameType
+from typing import Any, Generic, TypeVar
+
+from orchestrator.kernel.clock import Cancellable, Clock
+from orchestrator.kernel.record import WorkAbandoned
+
+T = TypeVar("T")
+
+_OWNERS: dict[asyncio.Task[Any], AbandonableTask[Any]] = {}
+_ABANDONED: dict[asyncio.Task[Any], WorkAbandoned] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonPolicy:
+    """When host code is abandoned, and who is told."""
+
+    clock: Clock
+    seconds: float
+    """How long cancelled host code may take to end; 0 waits for it without a limit."""
+    report: Callable[[str, str], WorkAbandoned]
+    """Makes the fact about a call, by its kind and name, and publishes it."""
+
+
+class HostCall:
+    """Host code that a task waits for."""
+
+    __slots__ = ("is_abandoned", "kind", "name", "work")
+
+    def __init__(self, work: Coroutine[Any, Any, Any], kind: str, name: str) -> None:
+        self.work = work
+        self.kind = kind
+        """One of record.ABANDONED_KINDS."""
+        self.name = name
+        self.is_abandoned = False
+        """What is thrown next is raised and not passed on to the host's code."""
+
+
+@types.coroutine
+def host_call(work: Awaitable[T], kind: str, name: str) -> Generator[Any, Any, T]:
+    """Await code that is not ours, so that it can be abandoned in an AbandonableTask; `kind`, `name`: of the fact.
+
+    Elsewhere, and inside another host call, it changes nothing: only frames of ours are moved to another task. Code
+    that waits for nothing costs a generator.
+    """
+    host: Coroutine[Any, Any, T] = work if type(work) is CoroutineType else _awaited(work)
+    owner = _OWNERS.get(asyncio.current_task())  # type: ignore[arg-type]
+    if owner is None or owner.call is not None:
+        return (yield from host.__await__())
+    try:
+        waits = host.send(None)
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+    # A host call inside the host's code may have taken this place meanwhile.
+    call = owner.call = HostCall(host, kind, name)
+    error: BaseException | None = None
+    try:
+        while True:
+            try:
+                yield waits
+            except BaseException as raised:
+                if call.is_abandoned:
+                    raise
+                error = raised
+            try:
+                waits = host.send(None) if error is None else host.throw(error)
+            except StopIteration as ended:
+                value = ended.value
+                return value
+            error = None
+    finally:
+        if owner.call is call:
+            owner.call = None
+
+
+class AbandonableTask(Generic[T]):
+    """A task that ends within the grace period once it is cancelled, whatever host code in it does.
+
+    Without a `policy` it waits as long as it takes. `requests` counts how often its work was asked to stop, where the
+    owner knows better than `cancel`.
+    """
+
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, T],
+        policy: AbandonPolicy | None,
+        *,
+        name: str | None = None,
+        requests: Callable[[], int] | None = None,
+    ) -> None:
+        self.policy = policy
+        self.call: HostCall | None = None
+        """The host call that it waits for."""
+        self.left = 0
+        """Host calls that it has abandoned."""
+        self.below = 0
+        """Tasks that its host code waits for, which end by a grace period of their own."""
+        self._requests = requests
+        self.ended: Callable[[], None] = _ignore
+        """Called when it has ended."""
+        self._name = name
+        self._context = contextvars.copy_context()
+        self._carried = 0
+        self._timer: Cancellable | None = None
+        self._begin(work)
+
+    @property
+    def done(self) -> bool:
+        """It has ended, or nothing but abandoned code is left of it."""
+        return self.task.done()
+
+    def result(self) -> T:
+        """Return what the work returned, or raise what it raised."""
+        value: T = self.task.result()
+        return value
+
+    def requests(self) -> int:
+        """Return how often the work was asked to stop."""
+        return self.cancelling() if self._requests is None else self._requests()
+
+    def cancelling(self) -> int:
+        """Return how often the task was cancelled and nobody took that back, in all the tasks that it has been."""
+        return self._carried + self.task.cancelling()
+
+    def cancel(self) -> None:
+        """Cancel the work. Host code that does not end within the grace period is abandoned."""
+        if not self._frames.is_to_raise:
+            self.task.cancel()
+        if self._timer is None:
+            self._watch()
+
+    def abandon_late(self) -> Cancellable | None:
+        """Abandon the present host call unless it ends within the grace period, or the timer is cancelled."""
+        if self.policy is None or not self.policy.seconds:
+            return None
+        return self.policy.clock.call_later(self.policy.seconds, self._abandon)
+
+    def _begin(self, work: Coroutine[Any, Any, T], error: BaseException | None = None) -> None:
+        self._frames: _Frames[T] = _Frames(work, error)
+        loop = asyncio.get_running_loop()
+        self.task: asyncio.Task[T] = loop.create_task(
+            self._run(self._frames), name=self._name, context=self._context
+        )
+        self.task.add_done_callback(self._finished)
+
+    async def _run(self, frames: _Frames[T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker
+        _OWNERS[task] = self
+        try:
+            return await frames
+        finally:
+            _OWNERS.pop(task, None)
+
+    def _finished(self, _: asyncio.Task[T]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._frames.work.close()  # if it was cancelled before its first step, it was never started
+        ended, self.ended = self.ended, _ignore
+        ended()
+
+    def _watch(self) -> None:
+        if self.policy is not None and self.policy.seconds and not self.done:
+            self._timer = self.policy.clock.call_later(self.policy.seconds, self._expire)
+
+    def _expire(self) -> None:
+        self._abandon()
+        self._watch()  # what ends now may call host code again
+
+    def _abandon(self) -> None:
+        """Leave the host call in the present task and continue without it in another one."""
+        call, left = self.call, self.task
+        if call is None or self.below or left.done() or self.policy is None:
+            return
+        if asyncio.current_task() is left:  # a clock of a test was moved by the host's code itself
+            asyncio.get_running_loop().call_soon(self._abandon)
+            return
+        self.call = None
+        self.left += 1
+        self._carried += left.cancelling()
+        call.is_abandoned = True
+        _OWNERS.pop(left, None)
+        left.remove_done_callback(self._finished)
+        left.add_done_callback(_discard)
+        left.set_name(f"abandoned {call.kind} {call.name} of {left.get_name()}")
+        work = self._frames.hand_over(call.work, left.cancelling())
+        _ABANDONED[left] = self.policy.report(call.kind, call.name)
+        self._begin(work, asyncio.CancelledError())
+
+
+class _Frames(Generic[T]):
+    """The coroutine that a task runs. It can be exchanged for the host code that it waits for."""
+
+    __slots__ = ("_cancels", "_error", "_is_abandoned", "work")
+
+    def __init__(self, work: Coroutine[Any, Any, T], error: BaseException | None) -> None:
+        self.work = work
+        self._error = error
+        self._is_abandoned = False
+        self._cancels = 0
+
+    @property
+    def is_to_raise(self) -> bool:
+        """It is not started, and its first step raises a cancellation."""
+        return self._error is not None
+
+    def hand_over(self, host: Coroutine[Any, Any, Any], cancels: int) -> Coroutine[Any, Any, T]:
+        """Run host code that is abandoned from now on, after so many cancellations; return what was run."""
+        work, self.work, self._is_abandoned = self.work, host, True
+        self._cancels = cancels
+        return work
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        error, self._error = self._error, None
+        while True:
+            try:
+                waits = self.work.send(None) if error is None else self.work.throw(error)
+            except StopIteration as ended:
+                value: T = ended.value
+                return value
+            if self._is_abandoned and error is not None and _cancels() > self._cancels:
+                # Cancelled again, and not by a time limit of its own: the event loop ends, and must not wait for it.
+                with contextlib.suppress(RuntimeError):  # it ignores its own end, too
+                    self.work.close()
+                raise error
+            error = None
+            try:
+                yield waits
+            except BaseException as raised:  # noqa: BLE001 - thrown into the work
+                error = raised
+
+
+class TimeLimitPassed(Exception):
+    """A time limit of ours passed, so that a TimeoutError of the host's code is not taken for it."""
+
+    def __init__(self, seconds: float, *, abandoned: bool) -> None:
+        super().__init__(f"no answer within {seconds:g} s")
+        self.abandoned = abandoned
+        """The host's code did not end when it was cancelled, and may still run."""
+
+
+async def limited(work: Callable[[], Awaitable[T]], seconds: float, clock: Clock) -> T:
+    """Return what `work` returns within `seconds`, else cancel it and raise TimeLimitPassed.
+
+    In an AbandonableTask a host call that does not end within the grace period is abandoned.
+    """
+    # asyncio.timeout does the cancelling, the clock the timing: tests own the time.
+    limit = asyncio.timeout(None)
+    owner = here()
+    left = 0 if owner is None else owner.left
+    late: Cancellable | None = None
+
+    def expire() -> None:
+        nonlocal late
+        if owner is not None and owner.left > left:
+            return  # it is abandoned already
+        limit.reschedule(0.0)
+        late = None if owner is None else owner.abandon_late()
+
+    try:
+        async with limit:
+            timer = clock.call_later(seconds, expire)
+            try:
+                return await work()
+            finally:
+                timer.cancel()
+                if late is not None:
+                    late.cancel()
+    except Exception as error:
+        if limit.expired():
+            raise TimeLimitPassed(seconds, abandoned=owner is not None and owner.left > left) from error
+        raise
+
+
+async def until_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.CancelledError | None:
+    """Wait until all tasks have ended. A cancellation meanwhile is passed on to them, and returned."""
+    late: asyncio.CancelledError | None = None
+    with grace_below():
+        while open_ones := [task for task in tasks if not task.done]:
+            try:
+                await _all_ended(open_ones)
+            except asyncio.CancelledError as error:
+                late = error
+                for task in open_ones:
+                    task.cancel()
+    return late
+
+
+@contextlib.contextmanager
+def grace_below() -> Iterator[None]:
+    """Within the block this code is not abandoned: it waits for work that ends by a grace period of its own."""
+    owner = here()
+    if owner is None:
+        yield
+        return
+    owner.below += 1
+    try:
+        yield
+    finally:
+        owner.below -= 1
+
+
+def _all_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Future[None]:
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    left = len(tasks)
+
+    def one() -> None:
+        nonlocal left
+        left -= 1
+        if not left and not waiter.done():
+            waiter.set_result(None)
+
+    for task in tasks:
+        task.ended = one
+    return waiter
+
+
+def here() -> AbandonableTask[Any] | None:
+    """Return the AbandonableTask that this code is part of, None in abandoned host code and in other tasks."""
+    task = asyncio.current_task()
+    return None if task is None else _OWNERS.get(task)
+
+
+def host_function(function: Callable[..., Awaitable[T]], kind: str, name: str) -> Callable[..., Awaitable[T]]:
+    """Return a function whose calls are host calls."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any) -> Awaitable[T]:
+        return host_call(function(*arguments), kind, name)
+
+    return called
+
+
+def abandoned_work() -> list[WorkAbandoned]:
+    """Return what was abandoned in this process and has not ended, oldest first. From any thread."""
+    return sorted(_ABANDONED.copy().values(), key=lambda fact: fact.at)
+
+
+def driven_by(frame: FrameType) -> object:
+    """Return the coroutine that a suspended frame of this module drives, None for other frames. For stack dumps."""
+    if frame.f_code is _Frames.__await__.__code__:
+        return frame.f_locals["self"].work
+    return frame.f_locals.get("host") if frame.f_code is _HOST_CALL else None
+
+
+_HOST_CALL = inspect.unwrap(host_call).__code__
+
+
+def _cancels() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _discard(task: asyncio.Task[Any]) -> None:
+    """Drop what abandoned code came to in the end."""
+    _ABANDONED.pop(task, None)
+    if not task.cancelled():
+        task.exception()
+
+
+def _ignore() -> None:
+    pass
+
+
+os.register_at_fork(after_in_child=_ABANDONED.clear)

@@ -1,0 +1,264 @@
+"""States, conditions, transitions and events of a machine: the classes of `transitions`, extended.
+
+`transitions` lets a machine name its `state_cls`, `transition_cls`, `condition_cls` and `event_cls`; its own
+`extensions/asyncio.py` builds the asynchronous machine that way, and so does this module. The objects keep the
+library's attributes (`on_enter`, `on_exit`, `conditions`, `prepare`, `before`, `after`, `source`, `dest`) and its
+methods (`add_callback`, `trigger`, `execute`). What differs from AsyncMachine is listed in this folder's README.
+
+A `Step` is a cache: the lists of one transition, resolved and flattened. The machine drops it when a list changes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from transitions import core
+from transitions.core import listify
+
+from orchestrator.errors import GraphError, RunError
+from orchestrator.kernel.callbacks import resolve
+from orchestrator.kernel.graph import guard_name
+from orchestrator.kernel.hooks import Hook
+from orchestrator.kernel.purity import pure_guard
+
+if TYPE_CHECKING:
+    from orchestrator.kernel.machine import Machine
+    from orchestrator.kernel.run import Run
+
+
+class CallbackList(list[Any]):
+    """A list of callbacks or conditions that reports each change of itself."""
+
+    def __init__(self, items: Iterable[Any], changed: Callable[[], None], replaced: object = None) -> None:
+        super().__init__(items)
+        self._changed = changed
+        self.bound: tuple[Any, ...] = getattr(replaced, "bound", ())
+        """What the list held when hooks were bound to the table."""
+
+    @property
+    def differs(self) -> bool:
+        """The list was changed after the hooks were bound."""
+        return tuple(self) != self.bound
+
+
+def _reporting(name: str) -> Callable[..., Any]:
+    plain = getattr(list, name)
+
+    @functools.wraps(plain)
+    def method(self: CallbackList, *args: Any, **options: Any) -> Any:
+        result = plain(self, *args, **options)
+        self._changed()
+        return result
+
+    return method
+
+
+_CHANGING = "append extend insert remove pop clear reverse sort __setitem__ __delitem__ __iadd__ __imul__"
+for _name in _CHANGING.split():
+    setattr(CallbackList, _name, _reporting(_name))
+
+
+class Watched:
+    """A part of a machine's table. Every change of an attribute or list of callbacks reaches the machine."""
+
+    lists: frozenset[str] = frozenset()
+    """Attributes that hold callbacks or conditions."""
+    machine: Machine | None = None
+    """The machine that this part was added to."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in self.lists:
+            value = CallbackList(listify(value), self.changed, vars(self).get(name))
+        super().__setattr__(name, value)
+        self.changed()
+
+    def changed(self) -> None:
+        """Drop what the machine has compiled from its table."""
+        if self.machine is not None:
+            self.machine.table_changed()
+
+    def attach(self, machine: Machine, **others: object) -> None:
+        """Make this a part of a machine's table; `others` are further attributes to set."""
+        vars(self).update(others, machine=machine)
+
+
+class State(Watched, core.State):
+    """A state. `name` is its value in the graph's enum, as in logs, labels and the journal."""
+
+    lists = frozenset({"on_enter", "on_exit"})
+    machine: Machine
+    on_enter: CallbackList
+    on_exit: CallbackList
+
+
+class Condition(core.Condition):
+    """A guard of a transition. Its answer is a `Verdict`, or anything else that is true or false.
+
+    The library compares an answer with True; a Verdict is an object, so its truth is compared here.
+    """
+
+    name: str
+    """What logs, metrics and tables show."""
+    label: str
+    """What `run.hook` is while the guard runs."""
+    function: Callable[..., Any]
+    """The guard; `func` may be its name."""
+
+    def __init__(self, func: Any, target: bool = True) -> None:  # noqa: FBT001, FBT002 - the library's signature
+        name = func if isinstance(func, str) else guard_name(func) or ""
+        name = name if target else f"not {name}"
+        vars(self).update(func=func, target=target, name=name, label=f"when:{name}", function=func)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a condition does not change; replace it in the list `conditions` ({name})")
+
+    def resolve(self, modules: Iterable[object], pure_in: str | None = None) -> None:
+        """Find the function that `func` names. Raises LookupError.
+
+        With `pure_in`, the name of a graph, it raises GraphError where it changes the context.
+        """
+        function = resolve(self.func, modules)
+        vars(self)["function"] = function if pure_in is None else pure_guard(function, pure_in)
+
+    def evaluate(self, run: Run[Any, Any]) -> Any:
+        """Return what the guard answers about the run: its context, and the event where that is an object."""
+        return self.function(run.ctx) if run.given is None else self.function(run.given, run.ctx)
+
+    def allows(self, answer: object) -> bool:
+        """Return whether this answer of the guard allows the transition: `unless` turns the answer round."""
+        return bool(answer) == self.target
+
+    def check(self, run: Run[Any, Any]) -> bool:  # type: ignore[override]  # the run is our event data
+        """Evaluate the guard and return whether it allows the transition. Nothing is counted."""
+        return self.allows(self.evaluate(run))
+
+
+def conditions_name(conditions: Iterable[Condition]) -> str | None:
+    """Return the name of the conditions of a transition in tables, logs and metrics; None without any."""
+    return ", ".join(condition.name for condition in conditions) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one transition does, flattened from the lists of its machine, state and itself."""
+
+    transition: Transition
+    event: StrEnum
+    source: StrEnum
+    dest: StrEnum
+    names: tuple[str, str, str]
+    """The values of these three; reading `value` of a member is a call."""
+    conditions: tuple[Condition, ...]
+    guard_name: str | None
+    prepare: tuple[tuple[str, Hook], ...]
+    """prepare_event, prepare: before the conditions are evaluated."""
+    ahead: tuple[tuple[str, Hook], ...]
+    """before_<event>, before_event, leave_<source>, leave_state: may veto."""
+    enter: tuple[tuple[str, Hook], ...]
+    """enter_<dest>, enter_state; on a terminal state also on_final."""
+    after: tuple[tuple[str, Hook], ...]
+    internal: bool
+    ends: bool
+    """It leads to a terminal state."""
+    failing: bool
+    """It is the failure edge of its source. No hook may prevent it."""
+    folded: bool
+    """The record may be written together with the next one: nothing outside `run.ctx` depends on it."""
+    settle_first: bool
+    """A host's hook runs before the state changes, so everything folded so far must be durable by then."""
+
+
+class Transition(Watched, core.Transition):
+    """A transition: source, destination (None is internal), conditions and callbacks."""
+
+    condition_cls = Condition
+    lists = frozenset({"conditions", "prepare", "before", "after"})
+    machine: Machine
+    prepare: CallbackList
+    before: CallbackList
+    after: CallbackList
+    conditions: Any
+    event: Event
+    number: int
+    """Position in the table."""
+
+    async def execute(  # type: ignore[override]  # the run is our event data
+        self, run: Run[Any, Any], step: Step, began: float, *, fold: bool = True
+    ) -> bool:
+        """Carry out the transition: veto hooks, journal, state, observers, enter and after hooks, in this order.
+
+        The conditions have been evaluated. Returns False where the run was stopped before the state changed. Raises
+        what a hook or the journal raises. `began` is when the event was triggered, in monotonic seconds.
+        """
+        executor = run.executor
+        assert executor is not None  # noqa: S101 - Event.trigger looked
+        if step.ahead:
+            asked = executor.now()
+            if not await executor.veto_hooks(run, step):
+                return False
+            began += executor.now() - asked
+        fold = fold and step.folded and executor.journals
+        now = executor.now()
+        fact = executor.draft(run, step, now, fold=fold)
+        late, written = (None, 0.0) if fold or fact is None else await executor.journal(run, step)
+        self._change_state(run)
+        executor.state_set(run, step, now)
+        if fact is not None:  # no observer has it yet, so it may still be completed
+            fact.overhead = executor.now() - began - written  # type: ignore[misc]
+        if not fold:
+            executor.publish(run)
+        if late is not None:
+            raise late
+        if run.halted or not (step.internal or await executor.enter(run, step.enter)):
+            return True
+        if step.after:
+            await executor.after_hooks(run, step)
+        return True
+
+    def _change_state(self, run: Run[Any, Any]) -> None:  # type: ignore[override]  # the run is our event data
+        """Set the run's cursor to the destination. Raises MachineError where a hook has set it to something else."""
+        if run.cursor != self.source:
+            raise core.MachineError(f"a hook moved the run from state {self.source!r} to {run.cursor!r}")
+        if self.dest is not None:
+            run.cursor = self.machine.states[self.dest].value  # type: ignore[assignment]  # a str
+
+
+class Event(core.Event):
+    """An event: for each source its transitions, in the order of the table."""
+
+    machine: Machine
+
+    def add_transition(self, transition: core.Transition) -> None:
+        """Add a transition to the table."""
+        super().add_transition(transition)
+        if not isinstance(transition, Transition):
+            raise GraphError(
+                self.machine.name, [f"{transition!r} is no transition of ours; use add_transition"]
+            )
+        transition.attach(self.machine, event=self, number=self.machine.next_number())
+        for kind in ("before", "after"):
+            callbacks: CallbackList = getattr(transition, kind)
+            callbacks.bound = tuple(self.machine.named_hooks(kind, self.name))
+            callbacks[:0] = callbacks.bound
+
+    def trigger(  # type: ignore[override]  # the caller awaits it
+        self, run: Run[Any, Any], *, fold: bool = True
+    ) -> Coroutine[Any, Any, bool]:
+        """Choose the first transition whose conditions hold, and return its execution, which the caller awaits.
+
+        Raises InvalidEvent where no transition leaves the present state, Refused where no condition holds, RunError
+        where no driver has the run. With `fold` the record of a pure state may be written with the next one.
+        """
+        executor = run.executor
+        if executor is None:
+            raise RunError(f"run {run.run_id!r} has no driver; fire events with Driver.fire or Driver.drive")
+        began = executor.now()
+        steps = self.machine.steps(run.cursor, self.name)
+        if steps[0].prepare or (len(steps) > 1 and any(step.prepare for step in steps)):
+            return executor.prepare_and_execute(run, steps, began, fold=fold)
+        step = executor.choose(run, steps)
+        return step.transition.execute(run, step, began, fold=fold)

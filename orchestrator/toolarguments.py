@@ -1,0 +1,363 @@
+"""The text of a call as arguments: what is refused, and the one canonical form of what is not.
+
+The canonical form is JSON text: the arguments after checking and coercion, with defaults, in the order of the schema.
+A person reads it, a digest covers it, the journal keeps it and the tool receives it, read once more. So a text is
+refused if it has no such form: two values under one name, or a value that becomes another one each time it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NotRequired, TypeAlias
+
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
+from pydantic.errors import PydanticUndefinedAnnotation
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import to_jsonable_python
+from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
+
+from orchestrator.errors import ConfigError
+
+Read: TypeAlias = Callable[[str], dict[str, Any]]
+"""Turns the text of an object into checked keyword arguments."""
+Dump: TypeAlias = Callable[[dict[str, Any]], Any]
+"""Turns checked arguments back into JSON data, in the order of the schema and with defaults."""
+
+_SHOWN_FAULTS = 8
+_SHOWN_NAME = 60
+_FENCED = re.compile(r"```\w*+(.*)```", re.DOTALL)
+
+
+class BadArguments(ValueError):
+    """The text of a call is not arguments its tool takes. The message is a sentence the model can act on."""
+
+
+class DuplicateKeys(BadArguments):
+    """The text gives one name twice in one object, so it does not say which value is meant."""
+
+
+class UnstableArguments(BadArguments):
+    """The arguments change when they are written as JSON and read again, so a person cannot approve what would run."""
+
+
+encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
+"""Returns the canonical text of JSON data. Raises ValueError for a number that JSON does not have."""
+
+
+def canonical_text(text: str, read: Read, dump: Dump | None) -> str:
+    """Return the canonical form of the text of a call.
+
+    Empty text and `null` are no arguments; a Markdown fence round the object is dropped. With `dump` None the text is
+    its own canonical form. Raises BadArguments, and what a validator raises that is no ValueError.
+    """
+    if dump is None:
+        _refuse_duplicates(text)
+        return text
+    try:
+        return _canonical(text if text[:1] == "{" else _object_text(text), read, dump)
+    except ValidationError as error:
+        raise BadArguments(_sentence(error)) from error
+    except RecursionError as error:
+        raise BadArguments("the arguments are nested too deeply; send a flatter object") from error
+
+
+def _canonical(text: str, read: Read, dump: Dump) -> str:
+    given, fault = _scanned(text)
+    value = read(text)  # says best what is wrong with text that is no JSON
+    if fault is not None:
+        raise BadArguments(f"the arguments are not one complete JSON object ({fault})") from fault
+    data = dump(value)
+    written = _written(data)
+    if written == text:
+        return text
+    if faults := listed(_numbers_from_bools(given, data, ())):
+        raise BadArguments(faults)
+    _refuse_change(value, written, read, dump)
+    return written
+
+
+def _refuse_change(value: dict[str, Any], written: str, read: Read, dump: Dump) -> None:
+    """Raise UnstableArguments if arguments are not the same after they were written and read."""
+    try:
+        again = read(written)
+        same = _written(dump(again)) == written
+        # Types without an equality of their own differ each time; what they are written as has to do.
+        if same and not _equal(value, {name: again[name] for name in value}):
+            same = not _equal(again, read(written))
+    except Exception as error:
+        raise UnstableArguments(_UNSTABLE) from error
+    if not same:
+        raise UnstableArguments(_UNSTABLE)
+
+
+_UNSTABLE = (
+    "not run: the arguments change when they are read a second time, so what was checked would not be what runs; "
+    "give the values in another form, or report that a type of this tool does not survive being written as JSON"
+)
+
+
+def refuse_other_form(text: str, canonical: str) -> None:
+    """Raise UnstableArguments if a text that was canonical is not so any more."""
+    if text != canonical:
+        raise UnstableArguments(_UNSTABLE)
+
+
+def _equal(one: object, other: object) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - a type whose comparison fails has none
+        return False
+
+
+def _written(data: object) -> str:
+    try:
+        return encode(data)
+    except ValueError as error:
+        raise BadArguments(f"a number has no JSON form ({error}); give a finite number") from error
+    except TypeError as error:
+        raise UnstableArguments(_UNSTABLE) from error
+
+
+# ---- duplicates ----
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        shown = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…"
+        raise DuplicateKeys(f"not run: {shown!r} is given twice in one object; give each name once")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise BadArguments(f"{name} is not JSON; give a finite number")
+
+
+def _finite(digits: str) -> str:
+    if math.isinf(float(digits)):
+        raise BadArguments(f"the number {digits[:_SHOWN_NAME]} is too large; give a finite number")
+    return digits
+
+
+# Numbers stay text: they are not looked at here, and may have more digits than Python converts.
+json_data = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_int=str, parse_float=_finite, parse_constant=_no_constant
+).decode
+"""Returns JSON text as data, numbers as text. Raises DuplicateKeys, BadArguments for NaN, and what `json` raises."""
+
+
+def _scanned(text: str) -> tuple[Any, ValueError | None]:
+    """Return JSON text as data, or what is wrong with it. Raises DuplicateKeys, and BadArguments for NaN."""
+    try:
+        return json_data(text), None
+    except BadArguments:
+        raise
+    except ValueError as error:
+        return None, error
+
+
+def _refuse_duplicates(text: str) -> None:
+    """Raise DuplicateKeys; other text passes, whether or not it is JSON."""
+    try:
+        json_data(text)
+    except DuplicateKeys:
+        raise
+    except (ValueError, RecursionError):
+        pass
+
+
+# ---- numbers ----
+
+
+def _numbers_from_bools(
+    given: Any, data: Any, path: tuple[object, ...]
+) -> Iterator[tuple[tuple[object, ...], str]]:
+    """Yield each place where `true` or `false` was taken for a number."""
+    if isinstance(given, bool):
+        if isinstance(data, int | float) and not isinstance(data, bool):
+            yield path, f"{encode(given)} is not a number"
+    elif isinstance(given, dict) and isinstance(data, dict):
+        for name in given.keys() & data.keys():
+            yield from _numbers_from_bools(given[name], data[name], (*path, name))
+    elif isinstance(given, list) and isinstance(data, list):
+        for place, (one, other) in enumerate(zip(given, data, strict=False)):
+            yield from _numbers_from_bools(one, other, (*path, place))
+
+
+# ---- words ----
+
+
+def _object_text(text: str) -> str:
+    """Return the part of `text` that should be an object."""
+    body = text.strip()
+    if fenced := _FENCED.fullmatch(body):
+        body = fenced[1].strip()
+    return "{}" if body in {"", "null"} else body
+
+
+def _sentence(error: ValidationError) -> str:
+    """Say what is wrong with the arguments, fault by fault, without showing their values."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    if not faults[0]["loc"]:
+        return f"the arguments are not one complete JSON object ({faults[0]['msg']})"
+    return listed((fault["loc"], fault["msg"]) for fault in faults)
+
+
+def listed(faults: Iterable[tuple[Iterable[object], str]]) -> str:
+    """Join the first faults, each as `path: message`."""
+    shown = itertools.islice(faults, _SHOWN_FAULTS)
+    return "; ".join(": ".join(filter(None, (".".join(map(str, path)), message))) for path, message in shown)
+
+
+# ---- order and sets ----
+
+
+def ordered(value: Any, schema: object) -> Any:
+    """Return JSON data with the members of objects in the order of a JSON schema; others follow as they are."""
+    if not isinstance(schema, Mapping):
+        return value
+    if isinstance(value, list):
+        return [ordered(one, schema.get("items")) for one in value]
+    named = schema.get("properties")
+    if not isinstance(value, dict) or not isinstance(named, Mapping):
+        return value
+    names = [name for name in named if name in value]
+    names += [name for name in value if name not in named]
+    return {name: ordered(value[name], named.get(name)) for name in names}
+
+
+def with_sorted_sets(value: object, data: Any) -> Any:
+    """Return the JSON data of a value with each set in one order: Python's differs from process to process."""
+    if isinstance(data, list) and isinstance(value, Iterable):
+        if isinstance(value, set | frozenset):
+            return sorted(data, key=encode)
+        return [with_sorted_sets(one, plain) for one, plain in zip(value, data, strict=False)]
+    if not isinstance(data, dict):
+        return data
+    if isinstance(value, Mapping):
+        inner = dict(zip(data, value.values(), strict=False))
+    else:
+        inner = {name: getattr(value, name, None) for name in data}
+    return {name: with_sorted_sets(inner.get(name), plain) for name, plain in data.items()}
+
+
+# ---- tools made of functions ----
+
+
+class _Untitled(GenerateJsonSchema):
+    """Leaves out the titles that pydantic derives from names: every request pays tokens for them."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002  pydantic's signature
+        return False
+
+
+def typed_reader(
+    name: str, parameters: Sequence[inspect.Parameter], described: Mapping[str, str]
+) -> tuple[dict[str, Any], Read, Dump]:
+    """Build schema, check and dump of typed parameters. A TypedDict, so names are free and absent stays absent."""
+    fields = {p.name: _field(p, described.get(p.name)) for p in parameters}
+    given = {p.name: p.default for p in parameters if p.default is not p.empty}
+    try:
+        adapter = _adapter(fields)
+        schema = adapter.json_schema(schema_generator=_Untitled)
+    except (PydanticUserError, PydanticUndefinedAnnotation, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"tool {name!r}: its parameters have no JSON schema: {reason}") from error
+    schema.pop("title", None)
+    read = functools.partial(adapter.validator.validate_json, by_alias=True, by_name=True)
+
+    @functools.cache
+    def defaults() -> dict[str, Any]:
+        return _json_defaults(_adapter({name: fields[name] for name in given}), given) if given else {}
+
+    return schema, read, _typed_dump(adapter, tuple(fields), defaults)
+
+
+def _adapter(fields: Mapping[str, object]) -> TypeAdapter[Any]:
+    make: Any = TypedDict
+    config = with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
+    return TypeAdapter(config(make("Arguments", dict(fields))))
+
+
+def _field(parameter: inspect.Parameter, text: str | None) -> object:
+    """Return the TypedDict field of one parameter: its hint, description and default."""
+    annotated: Any = Annotated
+    hint = parameter.annotation
+    metadata: list[FieldInfo] = [Field(description=text)] if text else []
+    optional = parameter.default is not parameter.empty
+    if optional:
+        # A default that is no JSON stays out of the schema; the function still has it.
+        with contextlib.suppress(Exception):
+            metadata.append(Field(json_schema_extra={"default": to_jsonable_python(parameter.default)}))
+    inner = getattr(hint, "__metadata__", ())
+    # What the annotation says itself comes last, so it wins over the docstring.
+    typed = annotated[(hint.__origin__ if inner else hint, *metadata, *inner)] if metadata else hint
+    return NotRequired[typed] if optional else typed
+
+
+def _typed_dump(
+    adapter: TypeAdapter[Any], names: Sequence[str], defaults: Callable[[], dict[str, Any]]
+) -> Dump:
+    """Return the dump of typed parameters. `names` are in the order of the schema; `defaults` gives JSON data."""
+    plain = _plain(adapter)
+
+    def dump(value: dict[str, Any]) -> dict[str, Any]:
+        data, filled = plain(value), defaults()
+        if not filled:
+            return data
+        known = filled | data
+        return {name: known[name] for name in names if name in known}
+
+    return dump
+
+
+def _json_defaults(adapter: TypeAdapter[Any], defaults: Mapping[str, object]) -> dict[str, Any]:
+    """Return the defaults that survive being written as JSON and read, as JSON data.
+
+    The others stay absent from a call, and the function uses its own.
+    """
+    plain = _plain(adapter)
+    found: dict[str, Any] = {}
+    for name, default in defaults.items():
+        with contextlib.suppress(Exception):  # what cannot be written, read or compared is no JSON
+            data = plain({name: default})
+            again = adapter.validator.validate_json(encode(data))[name]
+            if type(again) is type(default) and again == default:
+                found |= data
+    return found
+
+
+def _plain(adapter: TypeAdapter[Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    write = functools.partial(adapter.serializer.to_python, mode="json", by_alias=True, warnings=False)
+    if "set'" not in str(adapter.core_schema):
+        return write
+    return lambda value: with_sorted_sets(value, write(value))
+
+
+# ---- tools made of a JSON schema ----
+
+
+def schema_dump(schema: Mapping[str, Any], read: Read) -> Dump:
+    """Return the dump of arguments that a raw JSON schema describes: with its defaults, as far as it allows them."""
+    named = schema.get("properties")
+    fields = named.items() if isinstance(named, Mapping) else ()
+    defaults = {name: one["default"] for name, one in fields if isinstance(one, Mapping) and "default" in one}
+
+    def dump(value: dict[str, Any]) -> Any:
+        filled = defaults | value
+        if len(filled) > len(value):
+            with contextlib.suppress(ValueError):
+                value = read(encode(filled))
+        return ordered(value, schema)
+
+    return dump

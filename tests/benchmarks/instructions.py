@@ -1,0 +1,92 @@
+"""Machine instructions of a turn, counted by callgrind: a figure that a busy machine does not change.
+
+The command runs one agent with one tool, all telemetry on, under valgrind. Counting starts with request 61 and stops
+with request 261, so that imports, construction and caches do not count. `python -m tests.benchmarks.instructions`
+prints the figures; `LIMITS` is the gate that `test_instructions.py` and CI hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.messages import Request, Response
+from tests.benchmarks.measure import Contestant, by_hand, machine
+from tests.benchmarks.workload import PacedLLM
+
+FIRST, LAST = 60, 260
+"""Turns between which instructions are counted."""
+
+LIMITS = {"full": 1_260_000, "bare": 1_060_000}
+"""The most instructions that a turn may take, by contestant. Lower them with each improvement; never raise them."""
+
+
+@dataclass(slots=True)
+class CountedLLM(PacedLLM):
+    """A scripted model that switches callgrind on and off."""
+
+    async def complete(self, request: Request) -> Response:
+        """Answer, and count from turn FIRST to turn LAST."""
+        if len(self.asked_at) in {FIRST, LAST}:
+            _switch("on" if len(self.asked_at) == FIRST else "off")
+        return await PacedLLM.complete(self, request)
+
+
+def _switch(state: str) -> None:
+    subprocess.run(["callgrind_control", "-i", state, str(os.getpid())], check=True, capture_output=True)
+
+
+def run(contestant: str) -> None:
+    """Run one contestant once: `hand`, `bare` (no observers) or `full`."""
+    with tempfile.TemporaryFile(buffering=0) as log:
+        contestants: dict[str, Contestant] = {
+            "hand": by_hand,
+            "bare": machine(None),
+            "full": machine(log),
+        }
+        asyncio.run(measured(contestants[contestant]))
+
+
+async def measured(contestant: Contestant) -> None:
+    """Run the workload once."""
+    await contestant(CountedLLM(LAST + 10, 1, 0.0))
+
+
+def count(contestant: str, dump: Path | None = None) -> int:
+    """Return the instructions of one turn; `dump` gets callgrind's profile. Raises RuntimeError without a figure."""
+    out = os.devnull if dump is None else str(dump)
+    command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
+    # With one seed of the hashes, sets and dicts are the same in every process.
+    done = subprocess.run(
+        [*command, sys.executable, "-m", "tests.benchmarks.instructions", contestant],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode or found is None:
+        raise RuntimeError(f"valgrind counted nothing: {done.stderr[-500:]}")
+    return int(found[1]) // (LAST - FIRST)
+
+
+def main() -> None:
+    """Print the figures of every contestant."""
+    hand = count("hand")
+    print(f"{'hand':6}{hand:>12,} instructions a turn")
+    for name, limit in LIMITS.items():
+        figure = count(name)
+        print(f"{name:6}{figure:>12,} instructions a turn, {figure / hand:.1f} x hand, limit {limit:,}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        run(sys.argv[1])
+    else:
+        main()

@@ -1,0 +1,17 @@
+"""A turn takes at most so many machine instructions."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.benchmarks.instructions import LIMITS, count
+
+
+@pytest.mark.system("valgrind")
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the limits are those of CPython 3.11")
+@pytest.mark.parametrize("contestant", LIMITS)
+def test_a_turn_takes_no_more_instructions_than_the_limit(contestant: str) -> None:
+    assert count(contestant) <= LIMITS[contestant]

@@ -1,0 +1,172 @@
+"""Tools of an MCP server that are not as they were allowed are disabled: neither offered nor called."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_types import Tool, ToolAnnotations
+
+from orchestrator.messages import Request
+from orchestrator.providers.mcp import McpServer
+from orchestrator.providers.mcp.offer import digest_of
+from orchestrator.providers.scripted import Item
+from tests.engines.stage import until
+from tests.providers.mcp_place import address, answers, by_http, by_stdio, call, noted, ran, results
+
+REFUSED = (
+    '{"error":"the tool has changed at its server since it was allowed; the call was not sent","type":"ToolDisabled"}',
+    True,
+)
+NOTE = call("note", '{"text": "x"}')
+
+
+def names(server: McpServer) -> set[str]:
+    return {tool.name for tool in server.tools}
+
+
+def tool(**members: Any) -> Tool:
+    return Tool(**{"name": "a", "description": "Read.", "input_schema": {"type": "object"}, **members})
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"description": "Read all."},
+        {"description": None},
+        {"title": "A"},
+        {"input_schema": {"type": "object", "properties": {"key": {"type": "string"}}}},
+        {"output_schema": {"type": "object"}},
+        {"annotations": ToolAnnotations(read_only_hint=True)},
+        {"name": "b"},
+    ],
+)
+def test_the_digest_covers_what_the_model_reads_and_what_decides_how_a_tool_is_called(members: Any) -> None:
+    assert digest_of(tool(**members)) != digest_of(tool())
+    assert len(bytes.fromhex(digest_of(tool()))) == 32
+
+
+def test_the_order_of_members_is_no_change() -> None:
+    one, other = {"type": "object", "title": "x"}, {"title": "x", "type": "object"}
+    assert digest_of(tool(input_schema=one)) == digest_of(tool(input_schema=other))
+
+
+async def test_a_tool_that_has_changed_since_its_digest_was_stored_is_not_offered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with by_stdio(tmp_path) as server:
+        stored = json.dumps(server.digests)
+        everything = names(server)
+    (tmp_path / "other").touch()
+    said: list[str] = []
+    async with by_stdio(
+        tmp_path, pins=json.loads(stored), on_disabled=said.append, include=["note", "add"]
+    ) as server:
+        assert names(server) == {"add"}
+        assert answers(await ran(server.tools, [call("add", '{"a": 1}'), "Done."])) == ["2"]
+    assert said == [
+        "tool 'note' of MCP server 'python' has changed since it was allowed, so it is disabled".replace(
+            "'python'", repr(server.name)
+        )
+    ]
+    assert caplog.records == []
+    async with by_stdio(tmp_path, pins=json.loads(stored)) as server:
+        assert names(server) == everything - {"note"}
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == said
+    async with by_stdio(tmp_path) as server:
+        assert names(server) == everything  # without pins the host allows what there is
+
+
+async def test_a_tool_that_is_new_is_not_offered(tmp_path: Path) -> None:
+    async with by_stdio(tmp_path) as server:
+        pins = {name: digest for name, digest in server.digests.items() if name != "erase"}
+    said: list[str] = []
+    async with by_stdio(tmp_path, pins=pins, on_disabled=said.append) as server:
+        assert "erase" not in names(server)
+        assert "erase" in server.digests
+    (sentence,) = said
+    assert sentence.startswith("tool 'erase' of MCP server ")
+    assert sentence.endswith(" is new since its tools were allowed, so it is disabled")
+
+
+def announced(caplog: pytest.LogCaptureFixture, times: int, say: Item) -> Callable[[Request], Any]:
+    """Return an answer of the model that waits until the server announced a change: it may come after a result."""
+
+    async def answer(_: Request) -> Item:
+        await until(lambda: sum("announces other tools" in text for text in caplog.messages) >= times)
+        return say
+
+    return answer
+
+
+@pytest.mark.parametrize("what", ["description", "annotations"])
+async def test_a_tool_that_changes_in_the_middle_of_a_run_is_not_called_any_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    caplog.set_level(logging.INFO, "orchestrator.mcp")
+    said: list[str] = []
+    async with (
+        by_http(tmp_path, "legacy"),
+        McpServer.http(address(tmp_path), on_disabled=said.append) as server,
+    ):
+        script: list[Item] = [
+            NOTE,
+            call("alter", json.dumps({"what": what})),
+            announced(caplog, 1, [NOTE, NOTE]),
+            call("add", '{"a": 1}'),
+            call("alter", '{"what": "nothing"}'),
+            announced(caplog, 2, NOTE),
+            "Done.",
+        ]
+        assert results(await ran(server.tools, script)) == [
+            ("kept", False),
+            ("altered", False),
+            REFUSED,
+            REFUSED,
+            ("2", False),
+            ("altered", False),
+            ("kept", False),  # it is again as it was allowed
+        ]
+    assert noted(tmp_path, "note") == ["x", "x"]
+    assert said == [
+        "tool 'note' of MCP server '127.0.0.1' has changed since it was allowed, so it is disabled"
+    ]
+
+
+async def test_a_server_that_comes_back_with_another_tool_is_not_called(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with (
+        by_http(tmp_path, "legacy") as first,
+        McpServer.http(address(tmp_path), on_disabled=said.append) as server,
+    ):
+        assert answers(await ran(server.tools, [NOTE, "Done."])) == ["kept"]
+        first.kill()
+        await first.wait()
+        (tmp_path / "other").touch()
+        async with by_http(tmp_path, "legacy", port=int(noted(tmp_path, "port")[0])):
+            script: list[Item] = [call("pay", '{"amount": 1}'), NOTE, call("add", '{"a": 1}'), "Done."]
+            (_, refused, added) = results(await ran(server.tools, script))
+            assert (refused, added) == (REFUSED, ("2", False))
+    assert noted(tmp_path, "note") == ["x"]
+    assert len(said) == 1
+
+
+async def test_calls_at_once_all_wait_for_the_comparison_after_an_announcement(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "orchestrator.mcp")
+    async with (
+        by_http(tmp_path, "legacy"),
+        McpServer.http(address(tmp_path), on_disabled=lambda _: None) as server,
+    ):
+        script: list[Item] = [call("alter", '{"what": "description"}'), announced(caplog, 1, "Done.")]
+        await ran(server.tools, script)
+        runs = (ran(server.tools, [[NOTE] * 5, "Done."]) for _ in range(4))
+        found = [one for result in await asyncio.gather(*runs) for one in results(result)]
+        assert found == [REFUSED] * 20
+    assert noted(tmp_path, "note") == []

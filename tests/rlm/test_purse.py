@@ -1,0 +1,118 @@
+"""The purse of a run and of those below it: in micro-units, reserved before each request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import LimitReached
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.messages import Request, Response, Usage
+from orchestrator.providers import price_table
+from orchestrator.providers.scripted import FunctionLLM
+from orchestrator_callbacks.rlm.purse import Purse
+from orchestrator_guards import cost_unknown
+from tests.rlm.test_rlm import rlm
+
+
+@given(
+    limits=st.tuples(st.integers(1, 400), st.integers(1, 400)),
+    requests=st.lists(st.tuples(st.integers(0, 90), st.booleans(), st.booleans()), max_size=25),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=150)
+def test_requests_at_once_exceed_no_limit_where_their_most_cost_is_known_and_else_by_one_answer(
+    limits: tuple[int, int], requests: list[tuple[int, bool, bool]], seed: int
+) -> None:
+    rng = random.Random(seed)
+    root = Purse(RlmLimits(max_cost=limits[0] / 1_000_000))
+    below = Purse(RlmLimits(max_cost=limits[1] / 1_000_000), lender=root)
+    unbounded = [0]
+
+    async def one(most: int, inner: bool, bounded: bool) -> None:
+        purse = below if inner else root
+        try:
+            async with purse.request(Usage(1, 1, cost_micros=most if bounded else None)) as bill:
+                for _ in range(rng.randrange(4)):
+                    await asyncio.sleep(0)
+                bill.usage = Usage(1, 1, cost_micros=rng.choice([most, rng.randint(0, most)]))
+                if not bounded:
+                    unbounded.append(most)
+        except LimitReached:
+            return
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one(*request) for request in requests))
+
+    asyncio.run(all_of_them())
+    for purse, limit in ((root, limits[0]), (below, limits[1])):
+        assert (purse.usage.cost_micros or 0) <= limit + max(unbounded)
+
+
+async def test_a_request_that_can_cost_more_than_is_left_above_is_refused_and_reserves_nothing() -> None:
+    root = Purse(RlmLimits(max_cost=0.000_1))
+    below = Purse(RlmLimits(), lender=root)
+    root.add(Usage(cost_micros=60))
+    with pytest.raises(LimitReached, match=r"the next request can cost up to 0\.000041"):
+        async with below.request(Usage(cost_micros=41)):
+            raise AssertionError("unreachable")
+    async with below.request(Usage(cost_micros=40)) as bill:
+        bill.usage = Usage(cost_micros=40)
+    assert root.usage.cost_micros == 100
+
+
+async def test_a_request_that_is_cut_off_is_charged_as_an_estimate() -> None:
+    purse = Purse(RlmLimits())
+    with pytest.raises(asyncio.CancelledError):
+        async with purse.request(Usage(1, 1), Usage(10, 20, cost_micros=5).as_estimate()):
+            raise asyncio.CancelledError
+    assert (purse.usage.output_tokens, purse.usage.estimated_output_tokens) == (20, 20)
+
+
+async def test_after_an_answer_of_unknown_cost_nothing_is_asked_here_and_above() -> None:
+    root = Purse(RlmLimits(max_cost=1.0))
+    below = Purse(RlmLimits(), lender=root)
+    with pytest.raises(LimitReached):
+        below.refuse(cost_unknown(1, model="m"))
+    for purse in (root, below):
+        refusal = purse.refusal()
+        assert refusal is not None
+        assert refusal.explain() == "cost_unknown: the price of model 'm' is unknown"
+    free = Purse(RlmLimits(max_cost=1.0, on_unknown_cost="ignore"))
+    free.refuse(cost_unknown(1, model="m"))
+    assert free.refusal() is None
+
+
+def endless(cost: float | None) -> FunctionLLM:
+    def model(_request: Request) -> Response:
+        return Response("```repl\na = 1\n```", usage=Usage(0, 1_000, cost=cost))
+
+    return FunctionLLM(model, usage=Usage(cost=0.0) if cost is None else Usage(), model="m")
+
+
+@pytest.mark.parametrize(
+    ("options", "spent"),
+    [({"params": {"max_tokens": 1_000}}, 0.08), ({}, 0.12)],
+)
+async def test_an_rlm_run_reserves_the_most_that_a_request_can_cost(options: Any, spent: float) -> None:
+    one = rlm(endless(0.04), price=price_table({"m": (0, 40)}), limits=RlmLimits(max_cost=0.10), **options)
+    done = await one.completion("p")
+    assert (done.outcome, done.reason, done.usage.cost) == (Outcome.BUDGET_EXCEEDED, "cost", spent)
+
+
+async def test_an_rlm_run_ends_by_an_answer_whose_cost_is_unknown() -> None:
+    llm = endless(None)
+    done = await rlm(llm, limits=RlmLimits(max_cost=0.10)).completion("p")
+    assert (done.outcome, done.reason, len(llm.requests)) == (Outcome.BUDGET_EXCEEDED, "cost_unknown", 1)
+
+
+async def test_a_blank_answer_completes_with_a_reason_of_its_own() -> None:
+    done = await rlm([Response('FINAL("  ")')]).completion("p")
+    assert done.outcome is Outcome.COMPLETED
+    assert (done.reason == "empty_answer") == (not (done.output or "").strip())
