@@ -321,13 +321,14 @@ class JournalError(RunError):
 
 
 class Held(JournalError):
-    """Another living owner holds the run."""
+    """Another living owner holds the run; `warning` says so where it has missed heartbeats."""
 
-    def __init__(self, run_id: str, owner: str) -> None:
+    def __init__(self, run_id: str, owner: str, warning: str = "") -> None:
         then = f"wait until it is let go, cancel the run, or look: `orchestrator runs show {run_id}`"
-        super().__init__(f"run {run_id!r} is held by {owner}; {then}")
+        super().__init__(f"run {run_id!r} is held by {owner}; {warning or then}")
         self.run_id = run_id
         self.owner = owner
+        self.warning = warning
 
 
 class Fenced(JournalError):

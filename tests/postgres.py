@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
@@ -134,6 +134,12 @@ class Cluster:
         self.stop(mode)
         self.start()
 
+    def tell(self, statement: str) -> list[tuple[Any, ...]]:
+        """Carry out a statement as the superuser, and return its rows."""
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            found = connection.execute(statement.encode())
+            return found.fetchall() if found.description else []
+
     # ---- inside ----
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
@@ -152,6 +158,56 @@ class Cluster:
         command = [*_privileges(), str(self._bin / "initdb"), "-D", str(self.data), *who, *how]
         subprocess.run(command, cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
         secret.unlink()
+
+
+class Standby(Cluster):
+    """A streaming standby of a cluster that runs, copied from it by pg_basebackup."""
+
+    def __init__(self, folder: Path, primary: Cluster) -> None:
+        self._primary = primary
+        super().__init__(folder, primary._bin, {})
+        self.password = primary.password
+
+    def promote(self) -> None:
+        """Make it the primary, and wait until it is."""
+        self.tell("SELECT pg_promote()")
+
+    def receiver(self) -> int:
+        """Return the id of the process that receives from the primary, as soon as there is one."""
+        for _ in _turns(PATIENCE):
+            if found := self.tell("SELECT pid FROM pg_stat_wal_receiver WHERE status = 'streaming'"):
+                return int(found[0][0])
+        raise AssertionError(f"the standby receives nothing: {self.log.read_text()}")
+
+    def _init(self) -> None:
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, USER)
+        how = ("--checkpoint=fast", "--no-sync", "--write-recovery-conf", "-D", str(self.data))
+        command = [*_privileges(), str(self._bin / "pg_basebackup"), *how, "-d", self._primary.dsn()]
+        subprocess.run(command, cwd=self.folder, check=True)
+
+
+@contextlib.contextmanager
+def standby(primary: Cluster) -> Iterator[Standby]:
+    """Run a standby of a cluster as long as the block; it replicates asynchronously until `synchronous`."""
+    with tempfile.TemporaryDirectory(prefix="fsm-pg-", dir=_memory()) as own:
+        made = Standby(Path(own), primary)
+        try:
+            made.start()
+            made.receiver()
+            yield made
+        finally:
+            made.stop("immediate")
+
+
+def synchronous(primary: Cluster) -> None:
+    """Acknowledge commits of a cluster when a standby has them, too, and wait until one does."""
+    primary.tell("ALTER SYSTEM SET synchronous_standby_names = '*'")
+    primary.tell("SELECT pg_reload_conf()")
+    for _ in _turns(PATIENCE):
+        if primary.tell("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"):
+            return
+    raise AssertionError("no standby is synchronous")
 
 
 @contextlib.contextmanager

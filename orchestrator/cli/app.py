@@ -247,6 +247,7 @@ def doctor(
             "--salvage", metavar="NEW.db", help="Write what is left of a damaged journal to a new one."
         ),
     ] = None,
+    restore: given.BackupToTest = None,
 ) -> None:
     """Prove the journal: file, store, every chain, open runs, disk. Exit code 1 when there are problems.
 
@@ -254,6 +255,14 @@ def doctor(
     """
     from orchestrator.cli.doctor import examine_journal, salvage_journal
 
+    if salvage is not None and restore is not None:
+        from orchestrator.errors import ConfigError
+
+        raise ConfigError("--salvage and --restore are two commands: give one of them")
+    if restore is not None:
+        from orchestrator.cli.drill import restore_drill
+
+        raise typer.Exit(restore_drill(restore, **vars(at)))
     if salvage is not None:
         raise typer.Exit(salvage_journal(salvage, **vars(at)))
     raise typer.Exit(examine_journal(**vars(at)))

@@ -15,7 +15,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
-from orchestrator.cli.runs.standing import head_reason
+from orchestrator.cli.runs.standing import head_reason, holder
 from orchestrator.cli.runs.store import Store, existing, head_json
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError, RunError
@@ -89,7 +89,7 @@ def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int
     say(
         "What was recorded after them is lost, and it may have had effects: a run that is resumed repeats them."
     )
-    for line in _open(health, Store(SqliteJournal(target), target)):
+    for line in open_runs(health, Store(SqliteJournal(target), target)):
         say(line)
     return Exit.COMPLETED
 
@@ -129,16 +129,17 @@ def _lines(found: Findings, journal: SqliteJournal, given: Address | None) -> It
         yield f"  pragmas   {', '.join(f'{name}={value}' for name, value in health.pragmas.items())}"
         state = "every chain proved" if health.ok else "not everything could be proved"
         yield f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}"
-        yield from _open(health, Store(journal, given))
+        yield from open_runs(health, Store(journal, given))
     yield ""
     yield from _code_of_models(found.isolation)
-    yield from _judged(found.problems)
+    yield from judged(found.problems)
 
 
-def _judged(problems: list[str]) -> Iterator[str]:
+def judged(problems: list[str], well: str = "healthy") -> Iterator[str]:
+    """Yield the problems; `well` where there is none."""
     yield ""
     if not problems:
-        yield "healthy"
+        yield well
         return
     yield heading(many(len(problems), "problem"))
     for problem in problems:
@@ -150,14 +151,14 @@ def _code_of_models(found: Isolation | str) -> Iterator[str]:
     yield from isolation.lines(found)
 
 
-def _not_ended(health: Health | ServerHealth) -> list[RunHead]:
+def not_ended(health: Health | ServerHealth) -> list[RunHead]:
     """Return the runs that did not end, without those that stand for engines: `operate status` tells of these."""
     return [head for head in health.open if head.graph != ENGINE]
 
 
-def _open(health: Health | ServerHealth, store: Store) -> Iterator[str]:
-    """List the runs that did not end."""
-    found = _not_ended(health)
+def open_runs(health: Health | ServerHealth, store: Store | None = None) -> Iterator[str]:
+    """List the runs that did not end; the `store` is where they can be looked at."""
+    found = not_ended(health)
     if not found:
         yield "  no run is open or parked"
         return
@@ -168,7 +169,7 @@ def _open(health: Health | ServerHealth, store: Store) -> Iterator[str]:
             head.graph,
             head.status,
             head_reason(head),
-            head.owner or "-",
+            holder(head) or "-",
             f"{roughly(now - head.updated_at)} ago",
         )
         for head in found
@@ -176,7 +177,8 @@ def _open(health: Health | ServerHealth, store: Store) -> Iterator[str]:
     yield ""
     yield heading(f"not ended ({len(rows):,})")
     yield from table(("run", "graph", "status", "why", "held by", "updated"), rows, right=("updated",))
-    yield f"  more: {store.command('show', 'RUN')}"
+    if store is not None:
+        yield f"  more: {store.command('show', 'RUN')}"
 
 
 def _plain(found: Findings) -> dict[str, Any]:
@@ -197,7 +199,7 @@ def _plain(found: Findings) -> dict[str, Any]:
     return (
         data
         | {name: plain[name] for name in names}
-        | {"open": [head_json(head) for head in _not_ended(health)]}
+        | {"open": [head_json(head) for head in not_ended(health)]}
     )
 
 
@@ -229,9 +231,9 @@ def examine_server(place: Dsn, *, json: bool, given: Address | None) -> int:
         say(f"  settings  {', '.join(f'{name}={value}' for name, value in health.settings.items())}")
         state = "every chain proved" if health.ok else "not everything could be proved"
         say(f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}")
-        for line in _open(health, Store(journal, given)):
+        for line in open_runs(health, Store(journal, given)):
             say(line)
-    for line in _judged(problems):
+    for line in judged(problems):
         say(line)
     return Exit.FAILED if problems else Exit.COMPLETED
 
@@ -244,5 +246,5 @@ def _plain_server(place: Dsn, health: ServerHealth | None, problems: list[str]) 
     return (
         data
         | {name: getattr(health, name) for name in names}
-        | {"open": [head_json(head) for head in _not_ended(health)]}
+        | {"open": [head_json(head) for head in not_ended(health)]}
     )

@@ -149,6 +149,16 @@ Journal = Annotated[
         ".orchestrator/journal.db.",
     ),
 ]
+BackupToTest = Annotated[
+    _Address | None,
+    typer.Option(
+        "--restore",
+        metavar="BACKUP",
+        parser=_address,
+        help="Test a backup: restore it into a scratch place, prove it, and say what it lacks of the live journal. "
+        "BACKUP is a file, or the address of a database into which a dump was restored.",
+    ),
+]
 NewRunId = Annotated[
     str | None, typer.Option("--run-id", metavar="ID", help="Of the new run. Default: a fresh one.")
 ]

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.address import Address
-from orchestrator.cli.output import shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.runs.carrier import carrier, refuse_other
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
+from orchestrator.cli.runs.standing import held_elsewhere
 from orchestrator.cli.runs.store import Store
-from orchestrator.errors import ConfigError
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime import program_recovery
@@ -45,8 +44,9 @@ class Wanted:
 
         Raises ConfigError otherwise, and where it is to be `changed`, or have other limits, which cannot be done there.
         """
-        if (head.status, head.reason) != ("parked", "paused") or self.limits or changed:
-            raise ConfigError(f"run {head.run_id} is held by {shown(str(head.owner))}: it goes on there")
+        paused = (head.status, head.reason) == ("parked", "paused")
+        if not paused or head.lease_expires_in is not None or self.limits or changed:
+            raise held_elsewhere(head)
         return self.posted(head)
 
     def posted(self, head: RunHead) -> int:

@@ -65,6 +65,8 @@ class Lease:
     """Number of the last durable record, -1 before the first."""
     head: str
     """Hash of that record."""
+    proved_at: float = field(default=0.0, compare=False)
+    """When the driver sent the last append that the store took (monotonic): the lease was valid after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,9 @@ class RunHead:
     conversation_id: str | None = None
     stuck_claims: int = 0
     """How often the run was claimed since it last appended anything but claims: N of them is poison."""
+    lease_expires_in: float | None = None
+    """Seconds until another process can claim the run, where its owner has missed heartbeats; None where it has not,
+    or the store does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,10 @@ class Parking:
         await self._closer.keep(run)
         _must_be_attached(run)
 
+    async def confirm_lease(self, run: Run[Any, Any]) -> None:
+        """Raise Fenced where the run has another owner by now, StoreDown where that cannot be known."""
+        await self._closer.confirm_lease(run)
+
     async def wait(
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
     ) -> None:

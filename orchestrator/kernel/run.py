@@ -41,6 +41,10 @@ class Keeper(Protocol):
         """Make the run's drafts durable, and its context as it is."""
         ...
 
+    async def confirm_lease(self, run: Run[Any, Any]) -> None:
+        """Raise Fenced where the run has another owner by now. For hooks, right before an effect."""
+        ...
+
     async def wait(
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
     ) -> None:

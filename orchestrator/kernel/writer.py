@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.errors import JournalError, RunExists
+from orchestrator.errors import Fenced, JournalError, RunExists, RunUnknown
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.failure import error_body
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease, RunHead
 from orchestrator.kernel.record import Fact, JournalWrite, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
+
+DOUBT = 0.5
+"""Seconds after which a lease is proved again before an effect: a process that was frozen for less lost no lease."""
 
 
 class Writer:
@@ -28,6 +31,10 @@ class Writer:
         self._report = report
         self._clock = clock
         self._codec = codec
+        self._head: Callable[[str], Awaitable[RunHead]] | None = (
+            None if getattr(journal, "at_once", False) else getattr(journal, "head", None)
+        )
+        """How to ask for the epoch; None where no other process can claim a run, or the journal can only be written."""
         self._at_once = bool(getattr(journal, "at_once", False))
 
     async def create(
@@ -92,10 +99,13 @@ class Writer:
 
     async def _append(self, run: Run[Any, Any], lease: Lease) -> asyncio.CancelledError | None:
         drafts, run.drafts, run.folded = run.drafts, [], False
-        began = self._clock.monotonic()
+        began = lease.proved_at = self._clock.monotonic()
         try:
             waiting = self._journal.append(lease, drafts)
-            late = None if waiting is None else await self._outcome(run, waiting)
+            late = None
+            if waiting is not None:
+                late = await self._outcome(run, waiting)
+                late = await self.confirm_lease(run) or late
         except BaseException as error:
             run.hook = "journal"
             run.detached = True
@@ -106,6 +116,24 @@ class Writer:
             self._report.send(run)
             raise
         self._note(run, len(drafts), began, "ok")
+        return late
+
+    async def confirm_lease(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
+        """Ask the store whether the lease is valid if the last proof is older than DOUBT. Raises Fenced, StoreDown.
+
+        A process that was frozen after an append does not know that another one took the run over.
+        """
+        lease, now = run.lease, self._clock.monotonic()
+        if lease is None or run.detached or now - lease.proved_at <= DOUBT or self._head is None:
+            return None
+        reading = asyncio.ensure_future(self._head(run.run_id))
+        try:
+            late = await _done(reading)
+        except RunUnknown:  # the other owner ended it, and it was removed
+            raise Fenced(run.run_id, lease.epoch) from None
+        if reading.result().epoch != lease.epoch:
+            raise Fenced(run.run_id, lease.epoch)
+        lease.proved_at = now
         return late
 
     async def _outcome(self, run: Run[Any, Any], waiting: Awaitable[None]) -> asyncio.CancelledError | None:

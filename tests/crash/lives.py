@@ -99,7 +99,12 @@ def assert_exact(lives: Lives) -> None:
     """Every call took effect exactly once, with pure ones at least once."""
     outside = Outside(lives.folder / "outside")
     outside.close()
+    assert_once(outside.lines)
+
+
+def assert_once(lines: list[Line]) -> None:
+    """Every call took effect exactly once, with pure ones at least once."""
     for turn, tools in CALLS.items():
         for position, tool in enumerate(tools):
-            count = happened(outside.lines, tool, f"{RUN}:{turn}:{position}")
+            count = happened(lines, tool, f"{RUN}:{turn}:{position}")
             assert count == 1 or (tool == "look" and count > 1), (turn, tool, count)

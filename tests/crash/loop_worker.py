@@ -6,7 +6,9 @@ its input. An order says what the child does with the run in `folder`, and where
     do       run, or resume
     times    how many such children there are, all at once
     kill     "", "before" or "after" the `at`-th write to the journal, "outside": at the `at`-th boundary of an effect,
-             "frozen": it stops there until it is told to go on, "later": after `at` seconds
+             "frozen": it stops there until it is told to go on, "frozen before" and "frozen after": it stops at that
+             write, "later": after `at` seconds
+    ttl      of the process' lease, in seconds
     person   "leave": when the run parks, the child leaves it; "die": it kills itself then; "wait": it waits in place
 
 `python -m tests.crash.loop_worker ORDER` lives once, without a nursery.
@@ -40,14 +42,21 @@ class Child:
     """One life of the run."""
 
     def __init__(
-        self, folder: Path, *, do: str, kill: str = "", at: float = 0, person: str = "leave"
+        self,
+        folder: Path,
+        *,
+        do: str,
+        kill: str = "",
+        at: float = 0,
+        person: str = "leave",
+        ttl: float = 10.0,
     ) -> None:
         self._do = do
         self._person = person
         fatal = signal.SIGSTOP if kill == "frozen" else signal.SIGKILL
         self._fate = Fate(int(at) if kill in {"outside", "frozen"} else 0, fatal)
         self._outside = Outside(folder / "outside", point=self._fate.point)
-        self._inner = journal_of(folder)
+        self._inner = journal_of(folder, ttl)
         self._journal = crashing(self._inner, kill, int(at))
         self._task: asyncio.Task[Result] | None = None
         if kill == "later":

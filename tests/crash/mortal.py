@@ -48,8 +48,18 @@ class World:
             os.write(self._file, (json.dumps({"what": what, **more}) + "\n").encode())
 
 
+class FreezingJournal(CrashingJournal):
+    """Stops the process at a write, and continues when the process does."""
+
+    def _die(self) -> None:  # type: ignore[override]
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def crashing(inner: Journal, when: str, at: int) -> CrashingJournal:
-    """Return the journal that kills us, or only counts."""
+    """Return the journal that kills or stops us, or only counts."""
+    if when.startswith("frozen "):
+        freezes = "before" if when == "frozen before" else "after"
+        return FreezingJournal(inner, at=at, when=freezes, on=WRITES)  # type: ignore[arg-type]
     if when == "before":
         return CrashingJournal(inner, at=at, when="before", on=WRITES, crash=kill)
     return CrashingJournal(inner, at=at if when == "after" else 0, when="after", on=WRITES, crash=kill)

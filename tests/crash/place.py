@@ -16,10 +16,11 @@ TTL = 0.4
 """Seconds after which a frozen process counts as dead; a killed one a quarter of a second after its last beat."""
 
 
-def journal_of(folder: Path) -> StoredJournal:
+def journal_of(folder: Path, ttl: float = 10.0) -> StoredJournal:
+    """Return the journal of a folder; `ttl` is that of a file, a server's is TTL."""
     server = folder.parent / SERVER
     if not server.exists():
-        return SqliteJournal(folder / "journal.db")
+        return SqliteJournal(folder / "journal.db", ttl=ttl)
     return PostgresJournal(server.read_text(), schema=f"{folder.parent.name} {folder.name}"[-60:], ttl=TTL)
 
 

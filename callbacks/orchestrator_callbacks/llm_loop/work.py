@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from orchestrator.kernel.record import RolledBack
@@ -72,10 +73,10 @@ async def _execute(run: LoopRun) -> None:
         return changed if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
-        changed: ToolCall | ToolResult = await through(run, "before_tool_execution", call)
-        if isinstance(changed, ToolResult) or changed == call:
-            return changed
-        return replacement(run, next(at for at, one in enumerate(calls) if one is call), changed)
+        chosen = await _chosen(run, calls, call)
+        if not isinstance(chosen, ToolResult) and run.keeper is not None:
+            await run.keeper.confirm_lease(run)  # the effect comes next
+        return chosen
 
     hooked = "after_tool_execution" in deps.points
     await deps.tools.execute_all(
@@ -83,10 +84,20 @@ async def _execute(run: LoopRun) -> None:
         lambda _, position: context(run, position),
         max_concurrent=ctx.limits.max_concurrent_tools,
         done=ctx.results,
-        before=before if "before_tool_execution" in deps.points else None,
+        before=before,
         after=finished,
         exact=True,
     )
+
+
+async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> ToolCall | ToolResult | None:
+    """Ask the host's hooks about a call; return what stands for it, None for itself."""
+    if "before_tool_execution" not in run.deps.points:
+        return None
+    changed: ToolCall | ToolResult = await through(run, "before_tool_execution", call)
+    if isinstance(changed, ToolResult) or changed == call:
+        return changed
+    return replacement(run, next(at for at, one in enumerate(calls) if one is call), changed)
 
 
 def _started(run: LoopRun) -> list[ToolCall]:

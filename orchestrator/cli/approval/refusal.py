@@ -39,7 +39,7 @@ def faulted(error: Faulted, *, json: bool) -> Exit:
 def busy(held: Held, project: str | None, *, json: bool) -> Exit:
     """Say that another process works on the project; return the exit code."""
     steps = [typed("status", project), typed("pause", project), typed("cancel", project)]
-    reason = f"{held.owner} works on this project"
+    reason = f"{held.owner} works on this project" + (f"; {held.warning}" if held.warning else "")
     data: dict[str, Any] = {
         "gate": "state",
         "code": None,

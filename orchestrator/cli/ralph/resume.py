@@ -10,11 +10,11 @@ from typing import Any
 from orchestrator.address import Address
 from orchestrator.cli.launch import at_home
 from orchestrator.cli.load import params_from
-from orchestrator.cli.output import shown
 from orchestrator.cli.ralph.agents import Agents
 from orchestrator.cli.ralph.find import run_named
 from orchestrator.cli.ralph.people import Desk, read_answers
 from orchestrator.cli.ralph.run import Staff, View, conducted
+from orchestrator.cli.runs.standing import held_elsewhere
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.who import who
@@ -43,7 +43,7 @@ def resume_run(wanted: Wanted) -> int:
     found = at_journal(wanted.journal, lambda store: run_named(store, wanted.run))
     run_id, launch = found.head.run_id, found.launch
     if found.head.owner is not None:
-        raise ConfigError(f"run {run_id} is held by {shown(str(found.head.owner))}: it goes on there")
+        raise held_elsewhere(found.head)
     refuse_untrusted_run(launch, f"run {run_id}", journal_file(wanted.journal))
     agents = _agents(run_id, launch, wanted.agents)
     answers = read_answers(wanted.answers) if wanted.answers else None

@@ -17,7 +17,8 @@ DIGITS = 12
 
 WHY = {
     "approval": "may this call run?",
-    "unknown_effect": "the process died, or the call was abandoned, while it ran: did it take effect?",
+    "unknown_effect": "the process died or froze, or the call was abandoned, while it ran (end a frozen process first, "
+    "for it would continue the call): did it take effect?",
     "undo_failed": "this call could not be undone: what is to be done about it?",
 }
 """Reason of a question -> the question."""

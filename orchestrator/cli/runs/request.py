@@ -20,7 +20,7 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.carrier import carrier, lets_go_on, named, refuse_approval, resumption
 from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.question import answer_fault
-from orchestrator.cli.runs.standing import standing
+from orchestrator.cli.runs.standing import holder, standing
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.runs.story import Story
 from orchestrator.cli.who import known_who
@@ -224,7 +224,7 @@ def _tell(store: Store, wanted: Wanted, found: Standing, request: Posted, *, rep
         say(f"  {resumption(store, found.story)}")
     else:
         after = f", after {found.operation(time.time())}" if request.kind in ("cancel", "pause") else ""
-        say(f"{shown(head.owner)} holds the run and carries it out{after}")
+        say(f"{shown(holder(head))} holds the run and carries it out{after}")
         say(f"  {store.command('events', run_id, '--follow', '--since', str(found.story.last + 1))}")
 
 

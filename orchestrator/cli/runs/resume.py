@@ -17,7 +17,7 @@ from orchestrator.cli.runs.carrier import refuse_other
 from orchestrator.cli.runs.phrase import moment
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
-from orchestrator.cli.runs.standing import standing
+from orchestrator.cli.runs.standing import held_elsewhere, standing
 from orchestrator.cli.runs.store import Store, at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.who import who
@@ -121,7 +121,7 @@ def _held(wanted: Wanted, found: Found) -> int:
     """Let a run that another process holds go on there, if somebody paused it. Raises ConfigError otherwise."""
     head = found.head
     changed = wanted.instead != Instead() or wanted.limits
-    if head.status == "parked" and head.reason == "paused" and not changed:
+    if head.status == "parked" and head.reason == "paused" and head.lease_expires_in is None and not changed:
         return post(
             Request(
                 kind="resume",
@@ -132,9 +132,7 @@ def _held(wanted: Wanted, found: Found) -> int:
                 journal=wanted.journal,
             )
         )
-    raise ConfigError(
-        f"run {head.run_id} is held by {shown(str(head.owner))}: it goes on there; `{found.show}`"
-    )
+    raise held_elsewhere(head, found.show)
 
 
 class _Nobody:

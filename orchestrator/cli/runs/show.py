@@ -14,7 +14,7 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs import path, question, tree
 from orchestrator.cli.runs.carrier import carrier, named, resumption
 from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table
-from orchestrator.cli.runs.standing import standing
+from orchestrator.cli.runs.standing import holder, standing
 from orchestrator.cli.runs.store import Store, at_journal, head_json
 from orchestrator.cli.runs.story import RUNNING, Body, Story
 from orchestrator.engines.roster import Seen
@@ -90,7 +90,7 @@ def _head(found: Shown) -> Iterator[str]:
     facts = {
         "graph": f"{head.graph}, fingerprint {head.fingerprint[:12] or '(none)'}",
         "status": standing(head, story),
-        "held by": head.owner or "nobody",
+        "held by": holder(head) or "nobody",
         "state": _where(found),
         "began": f"{moment(head.created_at)}, {roughly(found.now - head.created_at)} ago",
         "updated": f"{moment(head.updated_at)}, {roughly(found.now - head.updated_at)} ago",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+from orchestrator.cli.output import shown
 from orchestrator.cli.runs.story import Story
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
 
 
@@ -20,3 +24,20 @@ def head_reason(head: RunHead) -> str:
     if not head.reason and head.stuck_claims > 1:
         return f"claimed {head.stuck_claims} times without progress"
     return head.reason or "-"
+
+
+def holder(head: RunHead) -> str:
+    """Return who holds a run and, where its owner has missed heartbeats, when its lease expires; empty for no one."""
+    if head.lease_expires_in is None:
+        return head.owner or ""
+    return f"{head.owner} (no heartbeat; the lease expires in {math.ceil(head.lease_expires_in)} s)"
+
+
+def held_elsewhere(head: RunHead, look: str = "") -> ConfigError:
+    """Return the error for a resume of a run that another process holds; `look` is a command that shows it."""
+    then = "it goes on there"
+    if head.lease_expires_in is not None:
+        then = "its process is stopped or hangs; resume the run when the lease has expired"
+    return ConfigError(
+        f"run {head.run_id} is held by {shown(holder(head))}: {then}" + (f"; `{look}`" if look else "")
+    )

@@ -118,7 +118,7 @@ def at_journal(
 def head_json(head: RunHead) -> dict[str, Any]:
     """Return what a store knows of a run as plain data."""
     names = ("run_id", "graph", "fingerprint", "status", "reason", "owner", "seq", "epoch", "created_at")
-    more = ("updated_at", "parent_run_id", "conversation_id", "stuck_claims")
+    more = ("updated_at", "parent_run_id", "conversation_id", "stuck_claims", "lease_expires_in")
     return {name: getattr(head, name) for name in (*names, *more)}
 
 

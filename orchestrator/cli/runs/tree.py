@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.cli.output import shown
-from orchestrator.cli.runs.standing import head_reason
+from orchestrator.cli.runs.standing import head_reason, holder
 from orchestrator.kernel.journal import Journal, RunHead
 
 
@@ -48,7 +48,7 @@ def drawn(tree: Branch) -> Iterator[str]:
         head = branch.head
         reason = head_reason(head)
         why = f" ({reason})" if reason not in ("-", "none") else ""
-        held = f", held by {shown(head.owner)}" if head.owner else ""
+        held = f", held by {shown(holder(head))}" if head.owner else ""
         yield f"{lead}{shown(head.run_id)}  {shown(head.graph)}  {head.status}{shown(why)}{held}"
         ahead += _below(branch, rest)
 

@@ -8,7 +8,7 @@ leaves nothing half-created. `open()` does it early. Writes go through one threa
 waits together; reads go through another. A handle that met an I/O error, a full disk or damage refuses
 everything until `reopen()`; one that was opened before a fork refuses everything in the child.
 
-Beside `journal.db` lie `journal.db-owners/` (locks that say who lives), `journal.db-blobs/` (big blobs) and
+Beside `journal.db` lie `journal.db-owners/` (locks and heartbeats of owners), `journal.db-blobs/` (big blobs) and
 `journal.db-mark` (what was acknowledged last: a journal that holds less is Corrupt, see `high_water`).
 """
 
@@ -26,10 +26,11 @@ from typing import Any, Self, TypeVar
 
 import apsw
 
-from orchestrator.errors import Corrupt, StoreDown
+from orchestrator.errors import ConfigError, Corrupt, StoreDown
 from orchestrator.journal.sqlite import backup, read
 from orchestrator.journal.sqlite.backup import Health as Health
 from orchestrator.journal.sqlite.handle import Handle
+from orchestrator.journal.sqlite.owner import LEAST_TTL, TTL
 from orchestrator.journal.sqlite.trouble import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Release, Remove, nothing
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
@@ -42,8 +43,10 @@ class SqliteJournal:
 
     `queue` is how many jobs one commit takes at most, and beyond how many new runs, claims and requests wait
     for room; appends always enter, a run has one under way. `busy` is how many seconds another process may
-    hold the write lock. `now` only stamps rows: who owns a run never depends on it. With `only_reads` nothing is
-    written, made or tidied, and a full or a read-only disk is no obstacle; everything but reading raises StoreDown.
+    hold the write lock. `now` only stamps rows: who owns a run never depends on it. `ttl` is how many seconds after the
+    last heartbeat of a frozen process its lease expires (1 or more); that of a process that ended does so at once. With
+    `only_reads` nothing is written, made or tidied, and a full or a read-only disk is no obstacle; everything but
+    reading raises StoreDown. Raises ConfigError.
     """
 
     backend = "sqlite"
@@ -56,12 +59,16 @@ class SqliteJournal:
         queue: int = 1000,
         busy: float = 5.0,
         now: Callable[[], float] = time.time,
+        ttl: float = TTL,
         only_reads: bool = False,
     ) -> None:
+        if not ttl >= LEAST_TTL:
+            raise ConfigError(f"ttl is {ttl!r}; it must be a number of seconds, {LEAST_TTL:g} or more")
         self.path = self.address = Path(path).absolute()
         self._queue = queue
         self._busy = busy
         self._now = now
+        self._ttl = ttl
         self._only_reads = only_reads
         self._handle: Handle | None = None
         self._closed = False
@@ -158,7 +165,7 @@ class SqliteJournal:
 
     async def load(self, run_id: str, since: int = 0) -> list[Record]:
         """Return the records from `since` on, the whole chain proved. Raises RunUnknown, Corrupt, TooNew."""
-        return await self._read(lambda handle: read.load(handle.reader, run_id, since, handle.presence.alive))
+        return await self._read(lambda handle: read.load(handle.reader, run_id, since, handle.presence.state))
 
     async def blob(self, digest: str) -> bytes:
         """Return a blob. Raises Corrupt."""
@@ -166,7 +173,7 @@ class SqliteJournal:
 
     async def head(self, run_id: str) -> RunHead:
         """Return what is known of a run. Raises RunUnknown, Corrupt."""
-        return await self._read(lambda handle: read.head(handle.reader, run_id, handle.presence.alive))
+        return await self._read(lambda handle: read.head(handle.reader, run_id, handle.presence.state))
 
     async def runs(
         self,
@@ -199,7 +206,7 @@ class SqliteJournal:
     async def newest(self, conversation_id: str) -> RunHead | None:
         """Return the run of a conversation that was created last. Raises Corrupt."""
         return await self._read(
-            lambda handle: read.newest(handle.reader, conversation_id, handle.presence.alive)
+            lambda handle: read.newest(handle.reader, conversation_id, handle.presence.state)
         )
 
     async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
@@ -265,7 +272,9 @@ class SqliteJournal:
     def _open(self) -> Handle:
         """In the one thread of the pool, so that two who come first do not open twice."""
         if self._handle is None:
-            self._handle = Handle(self.path, queue=self._queue, busy=self._busy, only_reads=self._only_reads)
+            self._handle = Handle(
+                self.path, queue=self._queue, busy=self._busy, ttl=self._ttl, only_reads=self._only_reads
+            )
             weakref.finalize(self, self._handle.close)
         return self._handle
 
@@ -285,7 +294,7 @@ class SqliteJournal:
 def _page(
     number: int, among: Mapping[str, str], handle: Handle
 ) -> tuple[list[RunHead], list[Corrupt], int | None]:
-    return read.page(handle.reader, number, handle.presence.alive, among)
+    return read.page(handle.reader, number, handle.presence.state, among)
 
 
 def _guarded(handle: Handle, reading: Callable[[Handle], T]) -> T:

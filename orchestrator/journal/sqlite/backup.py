@@ -76,12 +76,12 @@ def _prove_runs(db: apsw.Connection, handle: Handle) -> tuple[list[RunHead], int
     records = 0
     number: int | None = 0
     while number is not None:
-        some, bad, number = read.page(db, number, handle.presence.alive, {})
+        some, bad, number = read.page(db, number, handle.presence.state, {})
         heads += some
         problems += map(str, bad)
     for head in heads:
         try:
-            records += len(read.load(db, head.run_id, 0, handle.presence.alive))
+            records += len(read.load(db, head.run_id, 0, handle.presence.state))
             read.inbox(db, head.run_id, 0)
         except (JournalError, apsw.Error) as error:
             problems.append(str(error))

@@ -12,7 +12,7 @@ from orchestrator.errors import JournalError
 from orchestrator.journal.sqlite import place, proof
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.high_water import HighWaterMark
-from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.journal.sqlite.owner import TTL, Presence
 from orchestrator.journal.sqlite.reading import NoWriter, connect_to_read
 from orchestrator.journal.sqlite.schema import transaction
 from orchestrator.journal.sqlite.trouble import TRANSIENT, explain
@@ -30,14 +30,16 @@ def beside(path: Path, suffix: str) -> Path:
 class Handle:
     """Everything that is open. Constructing opens it, or raises and leaves what it found."""
 
-    def __init__(self, path: Path, *, queue: int, busy: float, only_reads: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, queue: int, busy: float, ttl: float = TTL, only_reads: bool = False
+    ) -> None:
         # SQLite's log lies beside the file that a link leads to, and so does the rest.
         with contextlib.suppress(OSError, RuntimeError):  # a loop of links is refused when it is opened
             path = path.resolve()
         self.path = path
         self.busy = busy
         self.pid = os.getpid()
-        self.presence = Presence(beside(path, "-owners"))
+        self.presence = Presence(beside(path, "-owners"), ttl)
         self.blobs = Blobs(beside(path, "-blobs"), self.presence.begin)
         self.writer: Writer
         if only_reads:
@@ -55,7 +57,14 @@ class Handle:
             self._db = db  # once the writer is there, for its thread alone
             self._tidy()
             mark = HighWaterMark(path, self.presence)
-            self.writer = Writer(db, limit=queue, explain=self.explain, name=path.name, mark=mark)
+            self.writer = Writer(
+                db,
+                limit=queue,
+                explain=self.explain,
+                name=path.name,
+                mark=mark,
+                heartbeat=self.presence.renew,
+            )
             on_failure.pop_all()
 
     def size(self) -> int:
@@ -81,7 +90,7 @@ class Handle:
         file would not.
         """
         with transaction(self._db, "IMMEDIATE") as cursor:
-            self.blobs.sweep(cursor, self.presence.alive)
+            self.blobs.sweep(cursor, self.presence.holds_lock)
 
     def _tidy(self) -> None:
         """Bring what the log holds into the file, and remove what the dead left.
@@ -94,7 +103,7 @@ class Handle:
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             with transaction(self._db, "IMMEDIATE") as cursor:
                 self.presence.sweep()
-                self.blobs.sweep(cursor, self.presence.alive)
+                self.blobs.sweep(cursor, self.presence.holds_lock)
         except TRANSIENT:  # others are at work: then they do this, or whoever opens next
             pass
         except apsw.Error as error:

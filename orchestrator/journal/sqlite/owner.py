@@ -1,28 +1,91 @@
-"""Who is alive on this machine, told by an OS lock and never by a clock.
+"""Which owners on this machine live: by an OS lock, and by a heartbeat that expires.
 
-Each open journal that owns runs holds an exclusive lock on a file of its own beside the journal. The kernel
-frees it when the process dies, however it dies; so a run whose holder's file is free, or gone, may be claimed
-at once, and a frozen process is still alive.
+Each open journal that owns runs has a file of its own beside the journal, with an exclusive lock and a heartbeat.
+
+- *The lock* shows a process that ended. The kernel frees it however the process ends, so its runs can be claimed at
+  once.
+- *The heartbeat* shows a process that is frozen and keeps its lock. The writer thread renews it in the file every
+  `ttl / BEATS` seconds; nothing is synced, and the database is not written. After `ttl` seconds without one the lease
+  has expired: other processes can claim the runs, and the next append of the frozen process raises Fenced.
+- *The clock* is CLOCK_MONOTONIC, which all processes of a host share. It does not jump, and it stops while the host is
+  suspended, so no lease expires during suspension. A heartbeat from the future is of another time namespace: such a
+  lease does not expire. A reboot restarts the clock and frees the locks.
+- *An owner of an earlier version* writes no heartbeat. Its lease does not expire while it has its lock.
+
+A heartbeat decides only when a run can be claimed. The epoch in each append decides who may write, so a wrong
+suspicion costs a repeated step and never a record.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import secrets
+import struct
+import time
 import weakref
+import zlib
 from pathlib import Path
+from typing import Final, NamedTuple
+
+TTL: Final = 10.0
+"""Seconds without a heartbeat after which a lease expires."""
+LEAST_TTL: Final = 1.0
+BEATS: Final = 4
+"""Heartbeats in that time."""
+_HEARTBEAT: Final = struct.Struct("<qdd")
+"""Process id, ttl, and the time of the heartbeat (monotonic); a CRC-32 follows."""
+_SUM: Final = struct.Struct("<I")
 
 _held: weakref.WeakSet[Presence] = weakref.WeakSet()
 
 
-class Presence:
-    """The lock of one open journal. `token` (16 hex digits) names it in its runs' rows and in its slot of the mark."""
+class HolderState(NamedTuple):
+    """What is known of the holder of a lease."""
 
-    def __init__(self, folder: Path) -> None:
+    expires_in: float
+    """Seconds until the lease expires; 0 where it has, or the process ended; infinite where it does not expire."""
+    silence: float = 0.0
+    """Seconds since the last heartbeat."""
+    overdue: bool = False
+    """Whether heartbeats are missing."""
+    pid: int = 0
+    """Process id, 0 where it is not known."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lease is valid."""
+        return self.expires_in > 0
+
+    @property
+    def warning(self) -> str:
+        """What to say of an owner that has missed heartbeats; empty for any other."""
+        if not self.overdue:
+            return ""
+        return (
+            f"its process {self.pid} has sent no heartbeat for {self.silence:.0f} s: it is stopped or hangs. "
+            f"Its lease expires in {math.ceil(self.expires_in)} s; after that, another process can resume the run"
+        )
+
+
+_ENDED: Final = HolderState(0.0)
+_VALID: Final = HolderState(math.inf)
+
+
+class Presence:
+    """The lock and heartbeat of one open journal.
+
+    `token` (16 hex digits) names it in its runs' rows and in its slot of the mark. `ttl` is in seconds.
+    """
+
+    def __init__(self, folder: Path, ttl: float = TTL) -> None:
         self._folder = folder
+        self._ttl = ttl
         self._descriptor: int | None = None
+        self._due = 0.0
+        """When the next heartbeat is to be written (monotonic)."""
         self.token = ""
 
     def begin(self) -> str:
@@ -35,6 +98,7 @@ class Presence:
             if _locked(descriptor, fcntl.LOCK_EX) and file.exists():
                 self._descriptor, self.token = descriptor, token
                 _held.add(self)
+                self.renew()
             else:  # somebody swept it away between the two calls
                 os.close(descriptor)
         return self.token
@@ -52,9 +116,42 @@ class Presence:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def renew(self) -> float | None:
+        """Write a heartbeat if one is due; return in how many seconds the next one is. None before `begin`.
+
+        In the writer thread. A heartbeat that cannot be written is missing: the lease may expire, nothing else.
+        """
+        if self._descriptor is None:
+            return None
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + self._ttl / BEATS
+            packed = _HEARTBEAT.pack(os.getpid(), self._ttl, now)
+            with contextlib.suppress(OSError):
+                os.pwrite(self._descriptor, packed + _SUM.pack(zlib.crc32(packed)), 0)
+        return max(0.0, self._due - now)
+
+    def state(self, token: str | None) -> HolderState:
+        """Return what is known of the holder of a token."""
+        if not token:
+            return _ENDED
+        if token == self.token:
+            return _VALID
+        try:
+            descriptor = os.open(self._folder / token, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return _ENDED
+        try:
+            # Shared, so that two who ask at once do not take each other for the holder.
+            if _locked(descriptor, fcntl.LOCK_SH):
+                return _ENDED
+            return _state(os.pread(descriptor, _HEARTBEAT.size + _SUM.size, 0))
+        finally:
+            os.close(descriptor)
+
     def alive(self, token: str | None) -> bool:
-        """Whether the holder of a token lives."""
-        return self.holds_lock(token)
+        """Tell whether the holder of a token has a valid lease."""
+        return self.state(token).alive
 
     def holds_lock(self, token: str | None) -> bool:
         """Tell whether the process of a token has not ended. One that is frozen has not."""
@@ -82,6 +179,20 @@ class Presence:
                         file.unlink()
                 finally:
                     os.close(descriptor)
+
+
+def _state(heartbeat: bytes) -> HolderState:
+    """Return what a heartbeat says of a process that has not ended. One that cannot be read proves nothing."""
+    packed = heartbeat[: _HEARTBEAT.size]
+    if len(heartbeat) != _HEARTBEAT.size + _SUM.size or heartbeat[len(packed) :] != _SUM.pack(
+        zlib.crc32(packed)
+    ):
+        return _VALID
+    pid, ttl, at = _HEARTBEAT.unpack(packed)
+    silence = time.monotonic() - at
+    if silence < 0:
+        return HolderState(math.inf, pid=pid)
+    return HolderState(max(0.0, ttl - silence), silence, silence > 2 * ttl / BEATS, pid)
 
 
 def _locked(descriptor: int, how: int) -> bool:

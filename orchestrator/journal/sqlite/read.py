@@ -11,12 +11,13 @@ import orjson
 
 from orchestrator.errors import Corrupt
 from orchestrator.journal.codec import Stored, verified
+from orchestrator.journal.sqlite.owner import HolderState
 from orchestrator.journal.sqlite.row import decoding, known, newest_row, proved, rows_after
 from orchestrator.journal.sqlite.schema import LAST, transaction
 from orchestrator.journal.sqlite.work import request_sum, span
 from orchestrator.kernel.journal import Posted, Record, RunHead
 
-Alive = Callable[[str | None], bool]
+StateOf = Callable[[str | None], HolderState]
 
 PAGE = 200
 """Runs read at once by a listing."""
@@ -29,13 +30,13 @@ def moment(db: apsw.Connection, what: str) -> Iterator[apsw.Cursor]:
         yield cursor
 
 
-def head(db: apsw.Connection, run_id: str, alive: Alive) -> RunHead:
+def head(db: apsw.Connection, run_id: str, state_of: StateOf) -> RunHead:
     """Return what is known of a run. Raises RunUnknown or Corrupt."""
     with moment(db, f"run {run_id!r}: its row") as cursor:
-        return known(cursor, run_id).summary(alive)
+        return known(cursor, run_id).summary(state_of)
 
 
-def load(db: apsw.Connection, run_id: str, since: int, alive: Alive) -> list[Record]:
+def load(db: apsw.Connection, run_id: str, since: int, state_of: StateOf) -> list[Record]:
     """Return the records from `since` on, the whole chain proved. Raises RunUnknown, Corrupt or TooNew."""
     with moment(db, f"run {run_id!r}: a record") as cursor:
         row = known(cursor, run_id)
@@ -46,7 +47,7 @@ def load(db: apsw.Connection, run_id: str, since: int, alive: Alive) -> list[Rec
         stored: list[Stored] = [
             (key & LAST, epoch, kind, body, digest.hex()) for key, epoch, kind, body, digest in found
         ]
-        records = verified(run_id, stored, row.summary(alive), row.head)
+        records = verified(run_id, stored, row.summary(state_of), row.head)
     created = records[0].body
     if (row.graph, row.fingerprint) != (str(created.get("graph", "")), str(created.get("fingerprint", ""))):
         raise Corrupt(
@@ -55,15 +56,15 @@ def load(db: apsw.Connection, run_id: str, since: int, alive: Alive) -> list[Rec
     return records[since:]
 
 
-def newest(db: apsw.Connection, conversation_id: str, alive: Alive) -> RunHead | None:
+def newest(db: apsw.Connection, conversation_id: str, state_of: StateOf) -> RunHead | None:
     """Return the run of a conversation that was created last, or None. Raises Corrupt."""
     with moment(db, f"conversation {conversation_id!r}: a run's row") as cursor:
         row = newest_row(cursor, conversation_id)
-        return None if row is None else row.summary(alive)
+        return None if row is None else row.summary(state_of)
 
 
 def page(
-    db: apsw.Connection, number: int, alive: Alive, among: Mapping[str, str]
+    db: apsw.Connection, number: int, state_of: StateOf, among: Mapping[str, str]
 ) -> tuple[list[RunHead], list[Corrupt], int | None]:
     """Return the next runs after row `number`, those that cannot be trusted, and the number to go on from."""
     heads: list[RunHead] = []
@@ -74,7 +75,7 @@ def page(
             rows += 1
             number = int(str(raw[0]))
             try:
-                heads.append(proved(raw).summary(alive))
+                heads.append(proved(raw).summary(state_of))
             except Corrupt as error:
                 bad.append(error)
     return heads, bad, number if rows == PAGE else None

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import apsw
 
 from orchestrator.errors import Corrupt, RunUnknown
+from orchestrator.journal.sqlite.owner import HolderState
 from orchestrator.journal.sqlite.schema import checksum
 from orchestrator.kernel.journal import RunHead
 
@@ -67,8 +68,9 @@ class RunRow(NamedTuple):
             self.updated_at,
         )
 
-    def summary(self, alive: Callable[[str | None], bool]) -> RunHead:
+    def summary(self, state_of: Callable[[str | None], HolderState]) -> RunHead:
         """Return what the contract tells of a run."""
+        state = state_of(self.holder)
         return RunHead(
             run_id=self.run_id,
             graph=self.graph,
@@ -76,13 +78,14 @@ class RunRow(NamedTuple):
             status=self.status,
             seq=self.seq,
             epoch=self.epoch,
-            owner=self.owner if alive(self.holder) else None,
+            owner=self.owner if state.alive else None,
             created_at=self.created_at,
             updated_at=self.updated_at,
             reason=self.reason,
             parent_run_id=self.parent_run_id,
             conversation_id=self.conversation_id,
             stuck_claims=self.epoch - self.progress,
+            lease_expires_in=state.expires_in if state.alive and state.overdue else None,
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import apsw
 
 from orchestrator.errors import Corrupt, JournalError, StoreDown
+from orchestrator.journal.sqlite.lock import lock_holder
 
 TRANSIENT = (apsw.BusyError, apsw.LockedError)
 """Another connection was in the way: nothing happened, and the store is as good as before."""
@@ -30,16 +31,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 _SENTENCES: tuple[tuple[type[BaseException], type[JournalError], str], ...] = (
-    (
-        apsw.BusyError,
-        StoreDown,
-        "was locked by another process for more than {busy:g} s: it is busy, or frozen",
-    ),
-    (
-        apsw.LockedError,
-        StoreDown,
-        "was locked by another process for more than {busy:g} s: it is busy, or frozen",
-    ),
+    (apsw.BusyError, StoreDown, "was locked by {holder} for more than {busy:g} s: {advice}"),
+    (apsw.LockedError, StoreDown, "was locked by {holder} for more than {busy:g} s: {advice}"),
     (apsw.NotADBError, Corrupt, "is not a SQLite database, or its first page is damaged"),
     (apsw.CorruptError, Corrupt, "is damaged: `doctor` it, or restore a backup"),
     (apsw.ReadOnlyError, StoreDown, "is read-only"),
@@ -59,8 +52,26 @@ def explain(error: BaseException, path: Path, busy: float, noun: str = "journal"
     if _is_full(error):
         return StoreDown(f"the disk of {noun} {path} is full: free space, then open the {noun} again", "full")
     kind, sentence = next((kind, text) for of, kind, text in _SENTENCES if isinstance(error, of))
-    said = f"{noun} {path} {sentence.format(busy=busy, detail=_detail(error), noun=noun)}"
+    known = {
+        "busy": busy,
+        "detail": _detail(error),
+        "noun": noun,
+        **(_holder(path) if _is_locked(error) else {}),
+    }
+    said = f"{noun} {path} {sentence.format(**known)}"
     return StoreDown(said, _kind(error)) if kind is StoreDown else kind(said)
+
+
+def _is_locked(error: BaseException) -> bool:
+    return isinstance(error, TRANSIENT)
+
+
+def _holder(path: Path) -> dict[str, str]:
+    """Return who holds the lock of a file, and what to do about that."""
+    found = lock_holder(path)
+    if found is None:
+        return {"holder": "another process", "advice": "it is busy, or frozen"}
+    return {"holder": f"process {found.pid}", "advice": found.advice}
 
 
 def _is_full(error: BaseException) -> bool:
@@ -72,7 +83,7 @@ def _is_full(error: BaseException) -> bool:
 
 
 def _kind(error: BaseException) -> str:
-    if isinstance(error, TRANSIENT):
+    if _is_locked(error):
         return "locked"
     return "io" if isinstance(error, apsw.IOError | OSError) else "other"
 

@@ -79,12 +79,8 @@ class Claim:
     def __call__(self, tx: Transaction) -> Lease:
         row = known(tx.cursor, self.run_id)
         mine = self.presence.begin()
-        if (
-            not self.steal
-            and (row.owner, row.holder) != (self.owner, mine)
-            and self.presence.alive(row.holder)
-        ):
-            raise Held(self.run_id, str(row.owner))
+        if not self.steal and (row.owner, row.holder) != (self.owner, mine):
+            _refuse_held(row, self.presence)
         epoch = row.epoch + 1
         total = checksum(*row.values()._replace(epoch=epoch))
         tx.cursor.execute(CLAIM, (epoch, self.owner, mine, total, row.id))
@@ -186,8 +182,7 @@ class Remove:
 
     def __call__(self, tx: Transaction) -> None:
         row = known(tx.cursor, self.run_id)
-        if self.presence.alive(row.holder):
-            raise Held(self.run_id, str(row.owner))
+        _refuse_held(row, self.presence)
         drop(tx, row)
         drop_unnamed_blobs(tx)
 
@@ -223,6 +218,13 @@ class Release(Owed):
 
     def __call__(self, tx: Transaction) -> None:
         tx.cursor.execute(RELEASE, (self.lease.run_id, self.lease.epoch))
+
+
+def _refuse_held(row: RunRow, presence: Presence) -> None:
+    """Raise Held where the lease of a run is valid."""
+    state = presence.state(row.holder)
+    if state.alive:
+        raise Held(row.run_id, str(row.owner), state.warning)
 
 
 def nothing(_: Transaction) -> None:

@@ -68,9 +68,12 @@ class Writer(WriterThread[Transaction]):
         name: str,
         noun: str = "journal",
         mark: HighWaterMark | None = None,
+        heartbeat: Callable[[], float | None] = lambda: None,
     ) -> None:
         super().__init__(limit=limit, name=name, noun=noun)
         self._mark = mark
+        self._heartbeat = heartbeat
+        """Renews the lease if that is due; returns in how many seconds it is due again."""
         self.poisoned = False
         """The connection is doubtful: it is not synced again, not even when it is closed."""
         self._db = db
@@ -109,11 +112,12 @@ class Writer(WriterThread[Transaction]):
             self._checkpoint()
 
     def _idle(self) -> float | None:
+        due = self._heartbeat()
         if not self._owed:
-            return None
+            return due
         if time.monotonic() >= self._due:
             self._give_back()
-        return _AGAIN
+        return _AGAIN if due is None else min(due, _AGAIN)
 
     def _give_back(self) -> None:
         owed, self._owed = self._owed, []

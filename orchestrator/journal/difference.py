@@ -1,0 +1,124 @@
+"""What a backup lacks of a live journal: for a restore drill. Both are only read, through the contract of a store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from orchestrator.errors import Corrupt, RunUnknown
+from orchestrator.journal.heads import heads
+from orchestrator.kernel.journal import Journal, RunHead
+
+State: TypeAlias = Literal["missing", "behind", "diverged", "removed", "damaged"]
+"""Of a run in the backup, against the live journal: it is not there; it lacks records or requests; its records are
+others; the live journal has removed it; one of both cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDifference:
+    """One run that is not the same in both."""
+
+    run_id: str
+    graph: str
+    status: str
+    """In the live journal; in the backup for `removed`."""
+    state: State
+    records: int = 0
+    """How many records of the live journal the backup lacks: all that follow the last common one."""
+    requests: int = 0
+    """The same of posted requests."""
+    why: str = ""
+    """Of `damaged`: what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """All runs that are not the same in both, oldest first."""
+
+    runs: tuple[RunDifference, ...] = ()
+    problems: tuple[str, ...] = field(default=())
+    """What could not be compared."""
+
+    def of(self, state: State) -> tuple[RunDifference, ...]:
+        """Return the runs in a state."""
+        return tuple(run for run in self.runs if run.state == state)
+
+    @property
+    def records(self) -> int:
+        """How many records of the live journal the backup lacks."""
+        return sum(run.records for run in self.runs)
+
+    @property
+    def requests(self) -> int:
+        """How many posted requests the backup lacks."""
+        return sum(run.requests for run in self.runs)
+
+
+async def difference(backup: Journal, live: Journal) -> Difference:
+    """Compare every run of two journals, each chain verified. Raises StoreDown.
+
+    The backup is read first: what runs append meanwhile counts as lost.
+    """
+    kept, wrong = await heads(backup)
+    present, damage = await heads(live)
+    backed_up = {head.run_id: head for head in kept}
+    found = [one async for one in _of_live(backup, live, backed_up, present)]
+    known = {head.run_id for head in present}
+    removed = [
+        RunDifference(run_id=head.run_id, graph=head.graph, status=head.status, state="removed")
+        for head in kept
+        if head.run_id not in known
+    ]
+    return Difference((*found, *removed), tuple(filter(None, (wrong, damage))))
+
+
+async def _of_live(
+    backup: Journal, live: Journal, backed_up: dict[str, RunHead], present: list[RunHead]
+) -> AsyncIterator[RunDifference]:
+    for head in present:
+        try:
+            found = await _compared(backup, live, backed_up.get(head.run_id), head)
+        except RunUnknown:  # removed since it was listed
+            continue
+        except Corrupt as error:
+            found = _different(head, "damaged", why=str(error))
+        if found is not None:
+            yield found
+
+
+async def _compared(
+    backup: Journal, live: Journal, kept: RunHead | None, head: RunHead
+) -> RunDifference | None:
+    """Compare one run; None where nothing is lost."""
+    theirs = [record.hash for record in await live.load(head.run_id)]
+    posted = [request.id for request in await live.inbox(head.run_id)]
+    if kept is None:
+        return _different(head, "missing", len(theirs), len(posted))
+    ours = [record.hash for record in await backup.load(head.run_id)]
+    common = _common(ours, theirs)
+    records = len(theirs) - common
+    requests = len(set(posted) - {request.id for request in await backup.inbox(head.run_id)})
+    if common < len(ours):
+        return _different(head, "diverged", records, requests)
+    return _different(head, "behind", records, requests) if records or requests else None
+
+
+def _common(ours: list[str], theirs: list[str]) -> int:
+    """Return how many records two chains have in common from the first on: a hash covers all before it."""
+    same = [number for number, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one == other]
+    return same[-1] + 1 if same else 0
+
+
+def _different(
+    head: RunHead, state: State, records: int = 0, requests: int = 0, why: str = ""
+) -> RunDifference:
+    return RunDifference(
+        run_id=head.run_id,
+        graph=head.graph,
+        status=head.status,
+        state=state,
+        records=records,
+        requests=requests,
+        why=why,
+    )
