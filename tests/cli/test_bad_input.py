@@ -54,7 +54,7 @@ BAD = [
     ((*ANSWERS, "--output-schema", "missing.json"), "missing.json: No such file or directory"),
     ((*ANSWERS, "--output-schema", "malformed.jsonl"), "malformed.jsonl is not JSON"),
     ((*ANSWERS, "--output-schema", "list.json"), "a schema is an object"),
-    ((*ANSWERS, "--output-schema", "bad_schema.json"), "output_type is not a valid JSON schema"),
+    ((*ANSWERS, "--output-schema", "bad_schema.json"), "output_type is not a JSON schema that can be used"),
     ((*ANSWERS, "--log", "no/such/folder.jsonl"), "no/such/folder.jsonl: No such file or directory"),
     ((*ANSWERS, "--nonsense"), "No such option: --nonsense"),
     (("replay",), "nothing to replay: give a PATH, or --bundled"),

@@ -112,7 +112,9 @@ def test_limits_of_the_run_can_be_raised(cli: Cli, folder: Path) -> None:
     assert (limits["max_iterations"], limits["max_tool_errors"]) == (5, 7)
 
 
-def test_options_win_over_what_it_was_started_with(cli: Cli, folder: Path) -> None:
+def test_a_call_that_was_approved_for_one_tool_is_asked_again_where_another_one_is_given(
+    start: Start, cli: Cli, folder: Path
+) -> None:
     parked(folder)
     (folder / "mine.py").write_text(
         "from orchestrator import FunctionLLM\n"
@@ -120,8 +122,13 @@ def test_options_win_over_what_it_was_started_with(cli: Cli, folder: Path) -> No
         "def pay(euros: int) -> str:\n    return 'by another hand'\n"
     )
     cli("runs", "approve", "run-1", *AT)
-    done = cli("runs", "resume", "run-1", "--model", "python:mine:other", "--tool", "mine:pay", *AT)
-    assert "by another hand" in done.out
+    running = start("runs", "resume", "run-1", "--model", "python:mine:other", "--tool", "mine:pay", *AT)
+    until(running, "runs respond")
+    assert paid(folder) == ""
+    assert cli("runs", "approve", "run-1", *AT).code == 0
+    out, err = rest(running)
+    assert (running.returncode, err) == (0, "")
+    assert "by another hand" in out
     assert paid(folder) == ""
 
 

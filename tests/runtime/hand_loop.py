@@ -183,7 +183,7 @@ class HandLoop:
         except RuntimeError:
             if "D1" not in self.defects:
                 raise End("failed", "callback_error") from None
-        raise End("completed", "none")
+        raise End("completed", "none" if self.messages[-1].text.strip() else "empty_answer")
 
     def _guard_retry(self, text: str) -> None:
         if self.limits.max_no_progress:

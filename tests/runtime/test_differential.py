@@ -320,7 +320,7 @@ async def test_scripts_that_trip_no_guard_end_alike(seed: int, campaign: Callabl
         script = writer.quiet()
         machine, hand = await by_machine(script), await by_hand(script, DEFECTS)
         assert machine == hand
-        assert ("ended", "completed", "none") in machine
+        assert any(one[:2] == ("ended", "completed") for one in machine)
 
 
 async def test_every_other_difference_has_one_known_cause(
