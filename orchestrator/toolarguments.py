@@ -104,10 +104,22 @@ _UNSTABLE = (
 )
 
 
-def refuse_other_form(text: str, canonical: str) -> None:
-    """Raise UnstableArguments if a text that was canonical is not so any more."""
-    if text != canonical:
+def exact_arguments(text: str, read: Read, dump: Dump | None) -> dict[str, Any]:
+    """Return the arguments of a text that is canonical. Raises UnstableArguments if reading it changes it.
+
+    Raises BadArguments, and what a validator raises that is no ValueError.
+    """
+    if dump is None:
+        _refuse_duplicates(text)
+        return read(text)
+    try:
+        value = read(text)
+        written = _written(dump(value))
+    except ValidationError as error:
+        raise BadArguments(_sentence(error)) from error
+    if text != written:
         raise UnstableArguments(_UNSTABLE)
+    return value
 
 
 def _equal(one: object, other: object) -> bool:

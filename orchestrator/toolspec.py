@@ -27,8 +27,8 @@ from orchestrator.toolarguments import (
     Dump,
     Read,
     canonical_text,
+    exact_arguments,
     listed,
-    refuse_other_form,
     schema_dump,
     typed_reader,
 )
@@ -222,10 +222,9 @@ def parse_arguments(spec: ToolSpec, text: str, *, exact: bool = False) -> dict[s
 
     They are read from its canonical form. With `exact` the text has to be that form already. Raises BadArguments.
     """
-    canonical = canonical_arguments(spec, text)
     if exact:
-        refuse_other_form(text, canonical)
-    return spec.read(canonical)
+        return exact_arguments(text, spec.read, spec.dump)
+    return spec.read(canonical_arguments(spec, text))
 
 
 def _refuse(name: str, faults: Sequence[str]) -> None:
