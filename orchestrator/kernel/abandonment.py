@@ -171,6 +171,7 @@ class AbandonableTask(Generic[T]):
     async def _run(self, frames: _Frames[T]) -> T:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - for the type checker
+        self.task = task  # an eager task (3.12) gets here before `create_task` has returned it
         _OWNERS[task] = self
         try:
             return await frames
