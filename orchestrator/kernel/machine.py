@@ -203,12 +203,7 @@ class Machine(transitions.Machine):
             )
         self.initial = graph.initial.value
         for source, event, dest, edge in graph.rows:
-            self.add_transition(
-                event,
-                source,
-                None if edge.internal_in(source) else dest,
-                None if edge.when is None else edge.when,
-            )
+            self.add_transition(event, source, None if edge.internal_in(source) else dest, edge.when)
 
     def named_hooks(self, kind: str, event: str) -> list[Any]:
         """Return the hooks that the hook modules have for an event: `before` or `after`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -289,16 +289,23 @@ async def test_an_unchanged_question_is_not_asked_again(tmp_path: Path) -> None:
     assert bank.paid == [("ann", 5000, "")]
 
 
-async def test_an_approved_call_that_was_interrupted_is_asked_again_if_its_tool_changed(
-    tmp_path: Path,
-) -> None:
-    bank = Bank(CANONICAL)
+def hanging() -> tuple[asyncio.Event, Callable[..., Awaitable[str]]]:
+    """A payment that starts, which is what the event says, and never ends."""
     begun = asyncio.Event()
 
     async def hangs(to: str, amount: int, note: str = "") -> str:
         begun.set()
         await asyncio.Event().wait()
         return "never"
+
+    return begun, hangs
+
+
+async def test_an_approved_call_that_was_interrupted_is_asked_again_if_its_tool_changed(
+    tmp_path: Path,
+) -> None:
+    bank = Bank(CANONICAL)
+    begun, hangs = hanging()
 
     async with SqliteJournal(tmp_path / "j.db") as journal:
         slow = tool(name="pay", approval=True, effect="idempotent")(hangs)
@@ -319,12 +326,7 @@ async def test_an_approved_call_that_was_interrupted_runs_again_if_its_tool_is_t
     tmp_path: Path,
 ) -> None:
     bank = Bank(CANONICAL)
-    begun = asyncio.Event()
-
-    async def hangs(to: str, amount: int, note: str = "") -> str:
-        begun.set()
-        await asyncio.Event().wait()
-        return "never"
+    begun, hangs = hanging()
 
     async with SqliteJournal(tmp_path / "j.db") as journal:
         agent = bank.agent(journal, tools=[tool(name="pay", approval=True, effect="idempotent")(hangs)])

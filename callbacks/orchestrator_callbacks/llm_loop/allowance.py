@@ -6,8 +6,8 @@ goes out when it fits, by an upper estimate, into what every run above has left 
 that run has cost what was reserved for it. Where it does not fit it waits for some of that to be settled, so that a
 cautious estimate refuses nothing; with nothing in flight it goes out, as a run on its own asks once more while
 anything is left. So no limit is exceeded by more than one request, however many runs share it. A limit on cost is not
-exceeded at all where the most that a request can cost is known: one that does not fit by itself is refused. Nobody who
-has reserved waits for anybody who waits, so it cannot lock up.
+exceeded at all where the most that a request can cost is known: one that does not fit by itself is refused. A run
+that holds a reservation never waits for one that waits, so there is no deadlock.
 """
 
 from __future__ import annotations
