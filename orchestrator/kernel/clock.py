@@ -54,6 +54,13 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
+WHOLE = 1.5 * 2.0**52
+"""Added to a float and taken away again it rounds that to a whole number, as round() does at several times the cost.
+
+Right for numbers below 2**51: as microseconds these are seventy years.
+"""
+
+
 def micros(seconds: float) -> float:
     """Return seconds to six decimals: what `round(seconds, 6)` returns, at a tenth of its cost.
 
@@ -61,7 +68,7 @@ def micros(seconds: float) -> float:
         >>> micros(1.23456789)
         1.234568
     """
-    return round(seconds * 1e6) / 1e6
+    return (seconds * 1e6 + WHOLE - WHOLE) / 1e6
 
 
 class Alarm:

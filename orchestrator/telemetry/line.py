@@ -16,7 +16,7 @@ import orjson
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.redaction import REDACTED
-from orchestrator.telemetry.sink import Stream, writer_to
+from orchestrator.telemetry.sink import Stream, write_rest, writer_to
 from orchestrator.telemetry.tally import Tally
 
 if TYPE_CHECKING:
@@ -70,7 +70,21 @@ def build(writer: LineWriter | Forgiving, level: int) -> FilteringBoundLogger:
     return wrapped.bind(**_FRAME)
 
 
-_second = (-1, "")
+_SECOND = 1_000_000
+_second = (0, b"1970-01-01T00:00:00")
+
+
+def second(at: float) -> tuple[bytes, int]:
+    """Return the whole second of epoch seconds as text in UTC, and the microseconds that remain."""
+    global _second  # noqa: PLW0603 - the present second: formatting it costs 2 µs a line
+    now = round(at * 1e6)
+    begun, text = _second
+    micros = now - begun
+    if not 0 <= micros < _SECOND:
+        whole, micros = divmod(now, _SECOND)
+        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)).encode()
+        _second = (now - micros, text)
+    return text, micros
 
 
 def stamp(at: float) -> str:
@@ -80,13 +94,7 @@ def stamp(at: float) -> str:
         >>> stamp(1_700_000_000.25)
         '2023-11-14T22:13:20.250000Z'
     """
-    global _second  # noqa: PLW0603 - the text of the present second: formatting it costs 2 µs a line
-    whole, micros = divmod(round(at * 1_000_000), 1_000_000)
-    known, text = _second
-    if known != whole:
-        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
-        _second = (whole, text)
-    return f"{text}.{micros:06d}Z"
+    return (b"%b.%06dZ" % second(at)).decode()
 
 
 def verdict_fields(verdict: Any) -> dict[str, Any]:
@@ -153,8 +161,10 @@ def _at(level: str) -> Callable[[LineWriter, bytes], None]:
         if self.follows and self.stream is not sys.stdout:
             self.stream = sys.stdout
             self.write = writer_to(self.stream)
-        self.write(line)
-        self.tally.lines[level] += 1
+        taken = self.write(line)
+        if taken != len(line):
+            write_rest(self.write, line, taken)
+        self.lines[level] += 1
 
     return write
 
@@ -162,13 +172,14 @@ def _at(level: str) -> Callable[[LineWriter, bytes], None]:
 class LineWriter:
     """Writes finished lines to a stream, text or binary, and counts them; the innermost logger of the chain."""
 
-    __slots__ = ("follows", "stream", "tally", "write")
+    __slots__ = ("follows", "lines", "stream", "tally", "write")
 
     def __init__(self, stream: Stream | None = None) -> None:
         self.tally = Tally()
+        self.lines = self.tally.lines
         self.follows = stream is None
         self.stream: Any = stream
-        self.write: Callable[[bytes], None] = writer_to(stream)
+        self.write = writer_to(stream)
 
     debug = _at("debug")
     info = _at("info")

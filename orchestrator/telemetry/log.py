@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.kernel.clock import micros
+from orchestrator.kernel.clock import WHOLE, micros
 from orchestrator.kernel.record import (
     Attempt,
     BudgetChecked,
@@ -39,7 +39,6 @@ from orchestrator.telemetry.line import (
     build,
     level_number,
     number,
-    rendered,
     stamp,
     totals,
     verdict_fields,
@@ -48,6 +47,7 @@ from orchestrator.telemetry.redaction import error_fields, raised_at
 from orchestrator.telemetry.sink import BoundedWriter, Stream
 from orchestrator.telemetry.span import Trace, span_of
 from orchestrator.telemetry.tally import Tally
+from orchestrator.telemetry.transition_line import TRANSITION, TransitionLines
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -86,14 +86,18 @@ class TransitionLog:
         self.level = level.lower()
         self._debug = threshold <= LEVELS["debug"]
         self._trace = trace
-        self._writer = LineWriter(stream) if logger is None else None
-        if self._writer is not None:
-            self._root = build(self._writer, threshold)
-            self._lent = build(Forgiving(self._writer), threshold)
+        self._lines: TransitionLines | None = None
+        if logger is None:
+            writer = LineWriter(stream)
+            self._root, self._lent = build(writer, threshold), build(Forgiving(writer), threshold)
             bounded = (stream.tally,) if isinstance(stream, BoundedWriter) else ()
-            self.tallies: tuple[Tally, ...] = (self._writer.tally, *bounded)
+            self.tallies: tuple[Tally, ...] = (writer.tally, *bounded)
             """How many lines were written, and dropped; none where the host's logger writes."""
-        elif logger is not None:
+            # Past structlog's chain, which would cost as much again and change nothing.
+            self._lines = TransitionLines(
+                writer.info, self._transition_fields, _MOST_RUNS, alike=trace is None
+            )
+        else:
             self._root = self._lent = logger.bind(schema=SCHEMA)
             self.tallies = ()
         self._runs: dict[tuple[str, str], FilteringBoundLogger] = {}
@@ -145,13 +149,23 @@ class TransitionLog:
     def _drop(self, fact: RunCompleted | RunParked) -> FilteringBoundLogger:
         logger = self.bound(fact.run_id, fact.graph)
         del self._runs[fact.graph, fact.run_id]
+        if self._lines is not None:
+            self._lines.forget((fact.graph, fact.run_id))
         return logger
 
     def _transition(self, fact: Transition) -> None:
+        if self._lines is not None:
+            self._lines.write(fact)
+            return
+        fields = self._transition_fields(fact)
+        run = self.bound(fact.run_id, fact.graph)
+        run.info(fields.pop("msg"), **{key: fields[key] for key in fields if key not in _BOUND})
+
+    def _transition_fields(self, fact: Transition) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "ts": stamp(fact.at),
             "level": "info",
-            "msg": "fsm.transition",
+            "msg": TRANSITION,
             "schema": SCHEMA,
             "run_id": fact.run_id,
             "machine": fact.graph,
@@ -169,17 +183,10 @@ class TransitionLog:
         if fact.verdict is not None or fact.internal or fact.tokens or fact.reason:
             fields |= _seldom(fact)
         if fact.overhead is not None:
-            fields["overhead_s"] = round(fact.overhead * 1e9) / 1e9
+            fields["overhead_s"] = (fact.overhead * 1e9 + WHOLE - WHOLE) / 1e9
         if self._trace is not None:
             fields |= self._span()
-        if self._writer is None:
-            self._hand_on(fact, fields)
-        else:  # past structlog's chain, which would cost as much again and change nothing
-            self._writer.info(rendered(fields))
-
-    def _hand_on(self, fact: Transition, fields: dict[str, Any]) -> None:
-        run = self._runs.get((fact.graph, fact.run_id)) or self.bound(fact.run_id, fact.graph)
-        run.info(fields.pop("msg"), **{key: fields[key] for key in fields if key not in _BOUND})
+        return fields
 
     def _started(self, fact: RunStarted) -> None:
         parent = {"parent_run_id": fact.parent_run_id} if fact.parent_run_id else {}

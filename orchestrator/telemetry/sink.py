@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import io
 import os
 import sys
@@ -46,16 +45,17 @@ class BoundedWriter:
         self._idle = True
         self._pid = 0
 
-    def write(self, line: bytes) -> None:
-        """Queue one line, or drop it."""
+    def write(self, line: bytes) -> int:
+        """Queue one line, or drop it; return its length."""
         if len(self._lines) >= self._most:
             self.tally.dropped += 1
-            return
+            return len(line)
         if self._thread is None or not self._thread.is_alive():
             self._start()
         self._lines.append(line)
         if not self._news.is_set():
             self._news.set()
+        return len(line)
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until everything queued so far is written; False when that takes longer than `timeout` seconds."""
@@ -105,7 +105,8 @@ class BoundedWriter:
             if self._follows and self._stream is not sys.stdout:
                 self._stream = sys.stdout
                 self._put = writer_to(self._stream)
-            self._put(b"".join(batch))
+            lines = b"".join(batch)
+            write_rest(self._put, lines, self._put(lines))
         except Exception:  # noqa: BLE001 - a full disk, a closed stream: counted, and later lines are tried
             self.tally.dropped += len(batch)
 
@@ -114,35 +115,42 @@ Stream: TypeAlias = IO[str] | IO[bytes] | BoundedWriter
 """Where a log can go."""
 
 
-def writer_to(stream: Any) -> Callable[[bytes], None]:
-    """Return what writes bytes to a stream at once. None, no standard output, swallows them. Raises ConfigError."""
+Write: TypeAlias = Callable[[bytes], int | None]
+"""Writes bytes to a stream at once; returns how many it took, None: the stream takes no more."""
+
+
+def writer_to(stream: Any) -> Write:
+    """Return what writes bytes to a stream. None, no standard output, swallows them. Raises ConfigError.
+
+    An unbuffered file may take less than it is given: then `write_rest` writes the rest.
+    """
     if stream is None:
-        return lambda _line: None
-    if isinstance(stream, BoundedWriter):
-        return stream.write
+        return len
     if not (callable(getattr(stream, "write", None)) and callable(getattr(stream, "flush", None))):
         raise ConfigError(f"stream is {stream!r:.60}; give an open file, as in open('runs.jsonl', 'a')")
-    if isinstance(stream, io.RawIOBase):
-        return functools.partial(_whole, stream)
+    if isinstance(stream, BoundedWriter | io.RawIOBase):
+        return stream.write
     binary: Any = stream if isinstance(stream, io.BufferedIOBase) else getattr(stream, "buffer", None)
     flush = stream.flush
 
-    def to_binary(line: bytes) -> None:
+    def to_binary(line: bytes) -> int:
         flush()  # what the host printed before comes before
         binary.write(line)
         flush()
+        return len(line)
 
-    def to_text(line: bytes) -> None:
+    def to_text(line: bytes) -> int:
         stream.write(line.decode())
         flush()
+        return len(line)
 
     return to_text if binary is None else to_binary
 
 
-def _whole(stream: io.RawIOBase, line: bytes) -> None:
-    """Write all of a line to an unbuffered file, which may take less than it is given."""
-    while line:
-        written = stream.write(line)
-        if written is None:
-            raise BlockingIOError("the log stream takes no more")
-        line = line[written:]
+def write_rest(write: Write, line: bytes, taken: int | None) -> None:
+    """Write what is left of a line after the bytes that were taken. Raises BlockingIOError when none are any more."""
+    while taken is not None and taken < len(line):
+        line = line[taken:]
+        taken = write(line)
+    if taken is None:
+        raise BlockingIOError("the log stream takes no more")

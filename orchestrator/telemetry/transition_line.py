@@ -1,0 +1,99 @@
+"""The line of a transition from a template: what the lines of a run, or of an edge, have in common is rendered once.
+
+A turn has four of these lines, and the template takes two thirds of what a rendering of all fields does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import orjson
+
+from orchestrator.kernel.clock import WHOLE
+from orchestrator.kernel.record import Transition
+from orchestrator.telemetry.line import SCHEMA, rendered, second
+
+TRANSITION = "fsm.transition"
+_TIME = b'{"ts":"%b.%06dZ",%b,"seq":%d,"iteration":%d,'
+_SECONDS = b',"state_duration_s":%b'
+_OVERHEAD = b',"overhead_s":%b}\n'
+_MOST_EDGES = 1_000
+"""Edges of which a template is kept; the graphs of a process have some hundred."""
+
+Edge: TypeAlias = tuple[str, str, str, str | None]
+"""(source, event, dest, guard)"""
+
+
+class TransitionLines:
+    """Writes plain transitions from templates, of at most `most` runs; those that say more from all their `fields`.
+
+    Where lines are not `alike`, as `fields` adds to each what no fact has, no line is plain.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        fields: Callable[[Transition], dict[str, Any]],
+        most: int,
+        *,
+        alike: bool,
+    ) -> None:
+        self._write = write
+        self._fields = fields
+        self._most = most
+        self._alike = alike
+        self._runs: dict[tuple[str, str], bytes] = {}
+        self._edges: dict[Edge, bytes] = {}
+
+    def write(self, fact: Transition) -> None:
+        """Write the line of a transition: byte for byte what its fields are as JSON."""
+        overhead, seq, iteration = fact.overhead, fact.seq, fact.iteration
+        if (
+            fact.verdict is not None
+            or fact.internal
+            or fact.tokens
+            or fact.reason
+            or overhead is None
+            or type(seq) is not int
+            or type(iteration) is not int
+            or not self._alike
+        ):
+            self._write(rendered(self._fields(fact)))
+            return
+        key = (fact.graph, fact.run_id)
+        run = self._runs.get(key) or self._run(key)
+        edge = (fact.source, fact.event, fact.dest, fact.guard)
+        template = self._edges.get(edge) or self._edge(edge)
+        text, micros = second(fact.at)
+        # Rounded as `micros` does, without the call.
+        dwell = orjson.dumps((fact.dwell * 1e6 + WHOLE - WHOLE) / 1e6)
+        cost = orjson.dumps((overhead * 1e9 + WHOLE - WHOLE) / 1e9)
+        self._write(template % (text, micros, run, seq, iteration, dwell, cost))
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """Keep nothing of a run, (machine, run id)."""
+        self._runs.pop(key, None)
+
+    def _run(self, key: tuple[str, str]) -> bytes:
+        while len(self._runs) >= self._most:
+            del self._runs[next(iter(self._runs))]
+        machine, run_id = key
+        common = {"level": "info", "msg": TRANSITION, "schema": SCHEMA, "run_id": run_id, "machine": machine}
+        found = self._runs[key] = _inner(common)
+        return found
+
+    def _edge(self, edge: Edge) -> bytes:
+        if len(self._edges) >= _MOST_EDGES:
+            self._edges.clear()
+        source, event, dest, guard = edge
+        names = _inner({"from_state": source, "fsm_event": event, "to_state": dest, "outcome": "ok"})
+        allowed = b"" if guard is None else b"," + _inner({"guard": guard, "guard_result": "allow"})
+        names, allowed = names.replace(b"%", b"%%"), allowed.replace(b"%", b"%%")
+        found = self._edges[edge] = _TIME + names + _SECONDS + allowed + _OVERHEAD
+        return found
+
+
+def _inner(fields: dict[str, Any]) -> bytes:
+    """Return fields as JSON without the braces."""
+    return rendered(fields)[1:-2]
