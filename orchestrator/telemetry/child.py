@@ -33,25 +33,52 @@ class _Settled:
         return found
 
 
-class _Counter(_Settled, prometheus_client.Counter):
+class _Noting(_Settled):
+    """Amounts wait in a list until somebody reads; in files, where another process may read, they are added at once."""
+
+    def _metric_init(self) -> None:
+        super()._metric_init()  # type: ignore[misc]
+        self.noted: list[float] = []
+        self._adding = threading.Lock()
+
+    def take_all(self, amounts: Sequence[float]) -> None:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        with self._adding:
+            amounts = self.noted[:]
+            del self.noted[: len(amounts)]  # what came meanwhile stays
+            if amounts:
+                self.take_all(amounts)
+
+    def _child_samples(self) -> Iterable[Any]:
+        self.settle()
+        found: Iterable[Any] = super()._child_samples()  # type: ignore[misc]
+        return found
+
+
+class _Counter(_Noting, prometheus_client.Counter):
     def _metric_init(self) -> None:
         super()._metric_init()
-        self.add = self._value.inc
+        self.add: Callable[[float], None] = self._value.inc if _in_files() else self.noted.append
+
+    def take_all(self, amounts: Sequence[float]) -> None:
+        self._value.inc(sum(amounts))
 
 
 class _Gauge(_Settled, prometheus_client.Gauge):
-    def set(self, value: float) -> None:
+    def _metric_init(self) -> None:
+        super()._metric_init()
+        self.set = self._timed if _in_files() else self._value.set  # type: ignore[method-assign]
+
+    def _timed(self, value: float) -> None:
         self._value.set(value, timestamp=time.time())
 
 
-class _Histogram(_Settled, prometheus_client.Histogram):
+class _Histogram(_Noting, prometheus_client.Histogram):
     def _metric_init(self) -> None:
         super()._metric_init()
-        self.noted: list[float] = []
-        self.take: Callable[[float], None] = self.noted.append
-        if _in_files():
-            self.take = self._take
-        self._adding = threading.Lock()
+        self.take: Callable[[float], None] = self._take if _in_files() else self.noted.append
 
     def _take(self, amount: float) -> None:
         self.take_all((amount,))
@@ -61,16 +88,6 @@ class _Histogram(_Settled, prometheus_client.Histogram):
         bounds = self._upper_bounds
         for place, count in Counter([bisect_left(bounds, amount) for amount in amounts]).items():
             self._buckets[place].inc(count)
-
-    def settle(self) -> None:
-        with self._adding:
-            amounts = self.noted[:]
-            del self.noted[: len(amounts)]
-            self.take_all(amounts)
-
-    def _child_samples(self) -> Iterable[Any]:
-        self.settle()
-        return super()._child_samples()
 
 
 LOCK = threading.Lock()

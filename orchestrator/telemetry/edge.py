@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 Noted: TypeAlias = tuple[float | None, float | None, float]
 """(seconds in the source, None: counted already; seconds of overhead, None: not measured; Unix time)."""
 
-_MOST = 500
+MOST_NOTED = 500
 """Transitions of one edge that wait to be added up."""
 
 
@@ -85,7 +85,7 @@ class EdgeMeters:
         self.lap = lap
         self.begins = self.ends = False
         self.noted: list[Noted] = []
-        self.most = 1 if at_once else _MOST
+        self.most = 1 if at_once else MOST_NOTED
         """`settle` where so many are noted."""
         self._lock = threading.Lock()
 

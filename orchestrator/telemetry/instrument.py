@@ -14,7 +14,7 @@ from weakref import WeakSet
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, Kind, Made, Metric
-from orchestrator.telemetry.edge import EdgeMeters, Latest
+from orchestrator.telemetry.edge import MOST_NOTED, EdgeMeters, Latest
 from orchestrator.telemetry.engine import Engine
 from orchestrator.telemetry.labels import (
     CAPS,
@@ -38,6 +38,13 @@ class Counter(Protocol):
     def add(self) -> Callable[[float], None]:
         """`inc` at its cheapest."""
         ...
+
+    @property
+    def noted(self) -> Sequence[float]:
+        """What was added and is not summed up yet."""
+        ...
+
+    def settle(self) -> None: ...
 
     def inc(self, amount: float = 1) -> None: ...
 
@@ -137,6 +144,7 @@ class Instruments:
         self.histograms: Children[Histogram] = Children(Kind.HISTOGRAM, make)
         self.edges: dict[tuple[str, str, str, str], EdgeMeters] = {}
         self._latest: dict[str, Latest] = {}
+        self._singles = 0
         self.answers: dict[tuple[str, str, str], ModelMeters] = {}
         """(machine, state, model) -> what an answer of it does, where all three were declared."""
         self.calls: dict[tuple[str, str, str], ToolMeters] = {}
@@ -222,8 +230,8 @@ class Instruments:
         if name not in self._latest:
             self._latest[name] = Latest(self.gauges["last_transition_timestamp_seconds", name].set)
         meters = EdgeMeters(
-            self.counters["transitions_total", name, source, event, dest].add,
-            self.counters["state_entries_total", name, dest].add,
+            self.counters["transitions_total", name, source, event, dest].inc,
+            self.counters["state_entries_total", name, dest].inc,
             self._latest[name],
             stay=self.histograms["state_duration_seconds", name, source],
             overhead=self.histograms["transition_overhead_seconds", name],
@@ -240,14 +248,17 @@ class Instruments:
                 meters.settle()
 
     def make_room(self, meters: EdgeMeters) -> None:
-        """Add up an edge that has noted enough, and everything else unless that one is to be added up each time."""
+        """Add up an edge that has noted enough, and everything else; less often where that is after each transition."""
         meters.settle()
         if meters.most == 1:
-            return
+            self._singles += 1
+            if self._singles % MOST_NOTED:
+                return
         self.settle()
-        for histogram in tuple(self.histograms.values()):
-            if histogram.noted:
-                histogram.settle()
+        children: tuple[Histogram | Counter, ...] = (*self.histograms.values(), *self.counters.values())
+        for child in children:
+            if child.noted:
+                child.settle()
 
     def place(self, machine: str, state: str) -> tuple[str, str]:
         """Return (machine, state) as label values."""

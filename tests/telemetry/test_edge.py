@@ -5,22 +5,28 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.record import BudgetChecked, Fact, LLMCall, ToolCall, Transition
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.metrics import Metrics
+from orchestrator_guards import Verdict
 
 WAIT = ("llm_response", "await_llm", "evaluate_response")
 TOOLS = ("response_with_tools", "evaluate_response", "process_tools")
 
 
 def board(graph: Any = LLM_LOOP) -> tuple[CollectorRegistry, Metrics]:
-    registry = CollectorRegistry()
-    metrics = Metrics(registry)
-    metrics.declare(graph)
+    registry, metrics = undeclared()
+    metrics.declare(graph, ["search"], "m", guards=["iterations"])
     return registry, metrics
+
+
+def undeclared() -> tuple[CollectorRegistry, Metrics]:
+    registry = CollectorRegistry()
+    return registry, Metrics(registry)
 
 
 def step(names: tuple[str, str, str], at: float = 1.0, dwell: float = 0.25, seq: int = 1) -> Transition:
@@ -55,6 +61,44 @@ def test_the_list_stays_short_though_nobody_reads() -> None:
     assert value(registry, "state_entries_total", state=WAIT[2]) == 5_000
 
 
+def call() -> tuple[Fact, ...]:
+    """What a turn counts beside its transitions."""
+    return (
+        LLMCall("llm_loop", "r1", "await_llm", 1, "m", "ok", 0.5, 9, 6),
+        ToolCall("llm_loop", "r1", 1, 0, "search", "ok", 0.5),
+        BudgetChecked("llm_loop", "r1", "update_budgets", 1, [Verdict(True, "iterations", 1, 3)]),
+    )
+
+
+def test_what_calls_and_guards_count_is_there_when_it_is_read() -> None:
+    registry, metrics = board()
+    for fact in call() * 3:
+        metrics.observe(fact)
+    model = {"provider": "_unknown", "model": "m"}
+    assert value(registry, "attempts_total", operation="llm") == 3
+    assert value(registry, "state_tokens_total", state="await_llm", direction="input") == 27
+    assert value(registry, "llm_tokens_total", direction="output", **model) == 18
+    assert value(registry, "guard_evaluations_total", guard="iterations", result="allow") == 3
+    assert registry.get_sample_value(PREFIX + "llm_requests_total", {**model, "outcome": "ok"}) == 3
+    assert registry.get_sample_value(PREFIX + "tool_calls_total", {"tool": "search", "outcome": "ok"}) == 3
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_what_calls_note_stays_short_though_nobody_reads(declared: bool) -> None:
+    registry, metrics = board() if declared else undeclared()
+    longest = 0
+    for _ in range(2_000):
+        for fact in (*call(), step(WAIT)):
+            metrics.observe(fact)
+        longest = max(longest, *(len(child.noted) for child in metrics._use.counters.values()))
+        longest = max(longest, *(len(child.noted) for child in metrics._use.histograms.values()))
+    assert longest <= 1_000
+    operations = [
+        s.value for f in registry.collect() for s in f.samples if s.labels.get("operation") == "llm"
+    ]
+    assert 2_000 in operations
+
+
 def test_the_time_of_the_last_transition_never_goes_back() -> None:
     registry, metrics = board()
     metrics.observe(step(TOOLS, at=10.0))
@@ -80,6 +124,7 @@ def test_threads_that_note_and_threads_that_read_lose_nothing() -> None:
     def note() -> None:
         for _ in range(5_000):
             metrics.observe(step(WAIT))
+            metrics.observe(call()[0])
 
     def read() -> None:
         while not done.is_set():
@@ -95,6 +140,7 @@ def test_threads_that_note_and_threads_that_read_lose_nothing() -> None:
     for thread in readers:
         thread.join()
     assert value(registry, "state_entries_total", state=WAIT[2]) == 15_000
+    assert value(registry, "attempts_total", operation="llm") == 15_000
     assert value(registry, "state_duration_seconds_count", state=WAIT[1]) == 15_000
     assert value(registry, "state_duration_seconds_sum", state=WAIT[1]) == 3_750
     assert value(registry, "transition_overhead_seconds_count") == 15_000
