@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -81,6 +82,20 @@ def test_what_calls_and_guards_count_is_there_when_it_is_read() -> None:
     assert value(registry, "guard_evaluations_total", guard="iterations", result="allow") == 3
     assert registry.get_sample_value(PREFIX + "llm_requests_total", {**model, "outcome": "ok"}) == 3
     assert registry.get_sample_value(PREFIX + "tool_calls_total", {"tool": "search", "outcome": "ok"}) == 3
+
+
+@pytest.mark.parametrize("before", [0, 40])
+def test_one_duration_that_is_no_number_leaves_the_buckets_of_the_others_alone(before: int) -> None:
+    registry, metrics = board()
+    for dwell in [math.nan, *([0.25] * before), 20.0]:
+        metrics.observe(step(WAIT, dwell=dwell))
+    held = {
+        le: value(registry, "state_duration_seconds_bucket", state=WAIT[1], le=le) or 0.0
+        for le in ("0.1", "0.25", "10.0", "30.0")
+    }
+    assert held["0.25"] - held["0.1"] == before
+    assert held["10.0"] == held["0.25"]
+    assert held["30.0"] - held["10.0"] == 1
 
 
 @pytest.mark.parametrize("declared", [True, False])

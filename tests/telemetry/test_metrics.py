@@ -716,7 +716,10 @@ async def test_what_a_transition_cost_the_kernel_is_observed() -> None:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.floats(-1, 700, allow_nan=False) | st.sampled_from(ROWS["state_duration_seconds"].buckets))
+    st.lists(
+        st.floats(-1, 700, allow_nan=False) | st.sampled_from(ROWS["state_duration_seconds"].buckets),
+        max_size=60,
+    )
 )
 def test_a_duration_falls_into_the_same_bucket_as_with_the_library_itself(seconds: list[float]) -> None:
     board = Board()
