@@ -35,7 +35,7 @@ class _Settled:
 
 
 class _Noting(_Settled):
-    """Amounts wait in a list until somebody reads; in files, where another process may read, they are added at once."""
+    """Amounts wait in a list until they are read; in files, which another process may read, they are added at once."""
 
     def _metric_init(self) -> None:
         super()._metric_init()  # type: ignore[misc]

@@ -94,9 +94,7 @@ class TransitionLog:
             self.tallies: tuple[Tally, ...] = (writer.tally, *bounded)
             """How many lines were written, and dropped; none where the host's logger writes."""
             # Past structlog's chain, which would cost as much again and change nothing.
-            self._lines = TransitionLines(
-                writer.info, self._transition_fields, _MOST_RUNS, alike=trace is None
-            )
+            self._lines = TransitionLines(writer.info, self._fields, _MOST_RUNS, alike=trace is None)
         else:
             self._root = self._lent = logger.bind(schema=SCHEMA)
             self.tallies = ()
@@ -157,11 +155,11 @@ class TransitionLog:
         if self._lines is not None:
             self._lines.write(fact)
             return
-        fields = self._transition_fields(fact)
+        fields = self._fields(fact)
         run = self.bound(fact.run_id, fact.graph)
         run.info(fields.pop("msg"), **{key: fields[key] for key in fields if key not in _BOUND})
 
-    def _transition_fields(self, fact: Transition) -> dict[str, Any]:
+    def _fields(self, fact: Transition) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "ts": stamp(fact.at),
             "level": "info",
