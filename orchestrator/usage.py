@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from operator import add
 from typing import Any
 
+from orchestrator.value import value
 from orchestrator_guards.money import cost_micros as micros_of
 from orchestrator_guards.money import in_currency
 
@@ -20,7 +21,7 @@ def _in_fingerprints(known: tuple[str, str] | None) -> dict[str, Any]:
     return {"fingerprint": known}
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@value(frozen=True, slots=True, init=False)
 class Usage:
     """Tokens and money of one reply, or their sum. Cached and reasoning tokens are subsets of input and output.
 
