@@ -70,14 +70,18 @@ def canonical_text(text: str, read: Read, dump: Dump | None) -> str:
 
 
 def _canonical(text: str, read: Read, dump: Dump) -> str:
+    try:
+        value = read(text)
+        data = dump(value)
+        written = _written(data)
+    except Exception:
+        _scanned(text)  # a name that is given twice is named first
+        raise
+    if written == text:  # so it is JSON, and gives no name twice
+        return text
     given, fault = _scanned(text)
-    value = read(text)  # says best what is wrong with text that is no JSON
     if fault is not None:
         raise BadArguments(f"the arguments are not one complete JSON object ({fault})") from fault
-    data = dump(value)
-    written = _written(data)
-    if written == text:
-        return text
     if faults := listed(_numbers_from_bools(given, data, ())):
         raise BadArguments(faults)
     _refuse_change(value, written, read, dump)
