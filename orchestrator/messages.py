@@ -183,6 +183,10 @@ def encodable(value: Any) -> Any:
     return value
 
 
+def _is_ascii(text: object) -> bool:
+    return type(text) is str and text.isascii()
+
+
 @value(frozen=True, slots=True)
 class Response:
     """What a model answered."""
@@ -201,11 +205,10 @@ class Response:
 
     def encodable(self) -> Response:
         """Return the answer with every text of it in a form that can be stored and sent; itself where all is ASCII."""
-        called = [text for call in self.tool_calls for text in (call.id, call.name, call.arguments)]
-        if all(
-            one is None or (type(one) is str and one.isascii())
-            for one in (self.content, self.refusal, self.reasoning, *called)
-        ):
+        texts = [self.content, self.refusal, self.reasoning]
+        for call in self.tool_calls:
+            texts += (call.id, call.name, call.arguments)
+        if all(map(_is_ascii, filter(None, texts))):
             return self
         calls = tuple(
             ToolCall(encodable(call.id), encodable(call.name), encodable(call.arguments))

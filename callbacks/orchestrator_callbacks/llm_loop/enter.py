@@ -26,7 +26,9 @@ async def enter_await_llm(run: LoopRun) -> Event:
     if compaction.is_due(run.ctx):
         await compaction.compact(run)
     response = await turn.ask(run, await turn.next_request(run))
-    turn.take(run, await through(run, "after_llm_response", response))
+    if "after_llm_response" in run.deps.points:
+        response = await through(run, "after_llm_response", response)
+    turn.take(run, response)
     compaction.warn(run)
     return Event.LLM_RESPONSE
 

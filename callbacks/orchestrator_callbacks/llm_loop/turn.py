@@ -64,7 +64,9 @@ async def next_request(run: LoopRun) -> Request:
     """
     ctx = run.ctx
     for _ in range(2):  # the second is the wrap-up turn, which may use what was kept back for it
-        request: Request = await through(run, "before_llm_request", compose(run))
+        request = compose(run)
+        if "before_llm_request" in run.deps.points:
+            request = await through(run, "before_llm_request", request)
         refusal = bill.refusal(run, request)
         if refusal is None:
             return request
@@ -159,12 +161,18 @@ def malformed(response: object) -> str | None:
     calls: object = response.tool_calls
     if (fault := _unreadable(response) or uncountable(usage)) is not None:
         return fault
-    if not isinstance(calls, tuple) or not all(isinstance(call, ToolCall) for call in calls):
+    if not isinstance(calls, tuple):
         return "tool_calls that are no tuple of ToolCall"
     for call in calls:
-        if not (isinstance(call.id, str) and isinstance(call.name, str) and isinstance(call.arguments, str)):
+        if not isinstance(call, ToolCall):
+            return "tool_calls that are no tuple of ToolCall"
+        if not _is_text(call):
             return "a ToolCall whose id, name and arguments are not all text (arguments are JSON text)"
     return None
+
+
+def _is_text(call: Any) -> bool:
+    return isinstance(call.id, str) and isinstance(call.name, str) and isinstance(call.arguments, str)
 
 
 def _unreadable(response: Response) -> str | None:
