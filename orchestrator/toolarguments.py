@@ -325,11 +325,11 @@ def _typed_dump(
     adapter: TypeAdapter[Any], names: Sequence[str], defaults: Callable[[], dict[str, Any]]
 ) -> Dump:
     """Return the dump of typed parameters. `names` are in the order of the schema; `defaults` gives JSON data."""
-    plain = _plain(adapter)
+    plain, names = _plain(adapter), tuple(names)
 
     def dump(value: dict[str, Any]) -> dict[str, Any]:
         data, filled = plain(value), defaults()
-        if not filled:
+        if not filled or tuple(data) == names:
             return data
         known = filled | data
         return {name: known[name] for name in names if name in known}

@@ -57,17 +57,16 @@ class Usage:
 
         A cost that is no amount is kept as it is: the answer that it came with is then refused as malformed.
         """
-        put = object.__setattr__
-        put(self, "input_tokens", input_tokens)
-        put(self, "output_tokens", output_tokens)
-        put(self, "cached_input_tokens", cached_input_tokens)
-        put(self, "reasoning_tokens", reasoning_tokens)
         if cost is not None:
             cost_micros = micros_of(cost) if is_amount(cost) else cost  # type: ignore[assignment]
-        put(self, "cost_micros", cost_micros)
-        put(self, "estimated_input_tokens", estimated_input_tokens)
-        put(self, "estimated_output_tokens", estimated_output_tokens)
-        put(self, "estimated_cost_micros", estimated_cost_micros)
+        self.input_tokens = input_tokens  # type: ignore[misc]
+        self.output_tokens = output_tokens  # type: ignore[misc]
+        self.cached_input_tokens = cached_input_tokens  # type: ignore[misc]
+        self.reasoning_tokens = reasoning_tokens  # type: ignore[misc]
+        self.cost_micros = cost_micros  # type: ignore[misc]
+        self.estimated_input_tokens = estimated_input_tokens  # type: ignore[misc]
+        self.estimated_output_tokens = estimated_output_tokens  # type: ignore[misc]
+        self.estimated_cost_micros = estimated_cost_micros  # type: ignore[misc]
 
     @property
     def cost(self) -> float | None:

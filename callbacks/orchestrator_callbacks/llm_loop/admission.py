@@ -76,7 +76,8 @@ def canonical_form(run: LoopRun, call: ToolCall, position: int) -> ToolCall | To
 
 def set_form(ctx: LoopContext, position: int, call: ToolCall) -> None:
     """Keep the form in which a call runs; the model's own text needs no keeping."""
-    if call == _asked_of(ctx)[position]:
+    asked = _asked_of(ctx)[position]
+    if call is asked or call == asked:
         ctx.ledger.canonical.pop(position, None)
     else:
         ctx.ledger.canonical[position] = call

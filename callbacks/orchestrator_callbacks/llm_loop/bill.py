@@ -213,21 +213,27 @@ def uncountable(usage: object) -> str | None:
     """Say why an answer's usage is none: no budget could be held with it, and no journal would keep it."""
     if not isinstance(usage, Usage):
         return f"usage of type {type(usage).__name__}, not a Usage"
-    for name, count in zip(_COUNTS, _counts(usage), strict=True):
-        if type(count) is int and 0 <= count < _ENDLESS:
-            continue
-        if not isinstance(count, int) or isinstance(count, bool):
-            return f"usage with {name} {str(count)[:40]!r}; it must be a whole number, 0 or more"
-        if count < 0 or count >= _ENDLESS:
-            return f"usage with {name} {'below 0' if count < 0 else 'beyond all counting'}"
+    counts = _counts(usage)
+    if {*map(type, counts)} != {int} or min(counts) < 0 or max(counts) >= _ENDLESS:
+        fault = next(filter(None, map(_count_fault, _COUNTS, counts)), None)
+        if fault is not None:
+            return fault
     cost: object = usage.cost_micros
     if cost is None or (isinstance(cost, int) and is_amount(cost)):
         return None
     return f"usage with cost {str(cost)[:40]}; {_MONEY}"
 
 
+def _count_fault(name: str, count: object) -> str | None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        return f"usage with {name} {str(count)[:40]!r}; it must be a whole number, 0 or more"
+    if not 0 <= count < _ENDLESS:
+        return f"usage with {name} {'below 0' if count < 0 else 'beyond all counting'}"
+    return None
+
+
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
-_counts: Callable[[Usage], tuple[object, ...]] = attrgetter(*_COUNTS)
+_counts: Callable[[Usage], tuple[int, ...]] = attrgetter(*_COUNTS)
 _ENDLESS = 2**53
 """A number of tokens that nobody ever used; sums of those below it are kept by every journal."""
 _MONEY = "it must be None or a number, 0 or more"

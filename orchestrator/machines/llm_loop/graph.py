@@ -82,7 +82,8 @@ def decided(ctx: LoopContext) -> TurnDecision | None:
     made, spent = ctx.decision, ctx.spent
     if made is None or made.iteration != ctx.iteration or made.seconds != spent.seconds:
         return None
-    return made if made.used == spent.total else None
+    used = spent.total
+    return made if made.used is used or made.used == used else None
 
 
 @bounding
