@@ -154,11 +154,13 @@ class ToolSet:
             raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
         turn = _Turn(self, self._clock, calls, context_for, before, after, done, exact)
         cancelled = cancellations()
-        groups = [[0]] if len(calls) == 1 and done[0] is None else self._groups(calls, done)
         try:
-            for group in groups:
-                # One of several has a task of its own also where it runs alone: what it leaves there stays there.
-                await (turn.one(group[0]) if len(calls) == 1 else turn.together(group, max_concurrent))
+            if len(calls) > 1:
+                # Each has a task of its own, also where it runs alone: what it leaves there stays there.
+                for group in self._groups(calls, done):
+                    await turn.together(group, max_concurrent)
+            elif done and done[0] is None:
+                await turn.one(0)
         except Exception as error:
             if cancelled():
                 raise asyncio.CancelledError from error

@@ -36,9 +36,12 @@ def account(run: LoopRun) -> Verdict | None:
     """
     ctx = run.ctx
     note_time(run)
-    results = [result for result in ctx.results if result is not None]
-    seen = [_seen(run.deps.tools, result) for result in results]
-    for call, result in zip(seen, results, strict=True):
+    seen: list[CallSeen] = []
+    for result in ctx.results:
+        if result is None:
+            continue
+        call = _seen(run.deps.tools, result)
+        seen.append(call)
         if result.outcome != "denied":  # it did not run, so it is neither the tool's error nor its success
             _count(ctx.progress, call)
     if ctx.limits.max_no_progress or ctx.limits.max_restarts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,7 @@ def compose(run: LoopRun) -> Request:
     """Return the next request. Warnings, guidance and the wrap-up notice are shown but never become history."""
     ctx, deps = run.ctx, run.deps
     return Request(
-        Transcript(ctx.messages, tuple(_notices(ctx))),
+        Transcript(ctx.messages, _notices(ctx)),
         deps.tools.offers,
         "none" if ctx.wrapping_up else "auto",
         deps.output.schema if deps.output else None,
@@ -48,13 +48,15 @@ def compose(run: LoopRun) -> Request:
     )
 
 
-def _notices(ctx: LoopContext) -> Iterator[Message]:
+def _notices(ctx: LoopContext) -> tuple[Message, ...]:
+    notices: list[Message] = []
     if ctx.limits.guidance:
-        yield from advice.guidance(ctx)
+        notices += advice.guidance(ctx)
     if ctx.progress.warning:
-        yield Message("user", ctx.progress.warning)
+        notices.append(Message("user", ctx.progress.warning))
     if ctx.wrapping_up and ctx.verdict is not None:
-        yield Message("user", WRAP_UP.format(limit=ctx.verdict.explain()))
+        notices.append(Message("user", WRAP_UP.format(limit=ctx.verdict.explain())))
+    return tuple(notices)
 
 
 async def next_request(run: LoopRun) -> Request:

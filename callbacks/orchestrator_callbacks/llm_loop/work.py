@@ -103,8 +103,10 @@ async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> To
 def _started(run: LoopRun) -> list[ToolCall]:
     """Return the calls of the turn as they are to run; those without a result count as started."""
     ctx = run.ctx
-    calls = [asked_call(ctx, position) for position in range(len(ctx.results))]
-    for position, (call, result) in enumerate(zip(calls, ctx.results, strict=True)):
+    calls: list[ToolCall] = []
+    for position, result in enumerate(ctx.results):
+        call = asked_call(ctx, position)
+        calls.append(call)
         if result is None:
             ctx.ledger.started[position] = effect_of(run.deps.tools.find(call.name))
     return calls
