@@ -13,10 +13,10 @@ import random
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
@@ -79,19 +79,19 @@ class RetryPolicy:
             if not (math.isfinite(seconds) and seconds >= 0):
                 raise ConfigError(f"{name} is {seconds}; possible: seconds, 0 or more")
 
-    def call(
+    async def call(
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
         on_attempt: Callable[[Tried], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
-    ) -> Coroutine[Any, Any, T]:
+    ) -> T:
         """Return the first answer of `fn(*args)`. Raises the last error itself, noting the tries.
 
         `on_attempt` hears of each try, but not of one that was cancelled.
         """
-        return _called(self, lambda: fn(*args), on_attempt, clock, rng)
+        return await _called(self, lambda: fn(*args), on_attempt, clock, rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +104,17 @@ class RetryTable:
 
     policies: Mapping[str, RetryPolicy]
 
-    def call(
+    async def call(
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
         on_attempt: Callable[[Tried], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
-    ) -> Coroutine[Any, Any, T]:
+    ) -> T:
         """Return the first answer of `fn(*args)`, as RetryPolicy.call does."""
         once = RetryPolicy(attempts=1)
-        return _called(once, lambda: fn(*args), on_attempt, clock, rng, self.policies)
+        return await _called(once, lambda: fn(*args), on_attempt, clock, rng, self.policies)
 
 
 async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with

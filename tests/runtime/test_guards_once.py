@@ -134,8 +134,14 @@ def context(limits: Limits = OFF, **others: Any) -> LoopContext:
     return LoopContext([Message("user", "go")], limits, 1, **others)
 
 
-def test_a_decision_is_void_once_the_run_has_used_more() -> None:
-    for change in ({"iteration": 2}, {"spent": Spent(Usage(11))}, {"spent": Spent(Usage(5), seconds=9.0)}):
+def test_a_decision_is_void_once_the_run_has_used_more_or_has_other_limits() -> None:
+    changes: tuple[dict[str, Any], ...] = (
+        {"iteration": 2},
+        {"spent": Spent(Usage(11))},
+        {"spent": Spent(Usage(5), seconds=9.0)},
+        {"limits": replace(OFF, max_input_tokens=5)},
+    )
+    for change in changes:
         ctx = context(replace(OFF, max_iterations=2, max_input_tokens=10, max_seconds=8.0), iteration=1)
         ctx.spent.usage = Usage(5)
         assert review.decide(ctx, graph.verdicts(ctx))
@@ -155,8 +161,8 @@ def test_a_decision_for_a_turn_does_not_allow_a_restart_and_the_other_way_round(
     assert review.decide(ctx, graph.verdicts(ctx))
     assert not may_restart(ctx)
     assert ctx.decision is not None
-    ctx.decision = ctx.decision._replace(restart=True)
     ctx.limits = replace(OFF, max_iterations=1)
+    ctx.decision = ctx.decision._replace(restart=True, limits=ctx.limits)
     assert may_restart(ctx)
     assert not may_continue(ctx)
 
@@ -176,5 +182,7 @@ def test_the_edge_answers_as_the_guards_would(
 
     before, ctx = at(*asked), at(*now)
     if verdict := may_continue(before):
-        ctx.decision = TurnDecision(verdict, before.iteration, before.spent.total, before.spent.seconds)
+        ctx.decision = TurnDecision(
+            verdict, limits, before.iteration, before.spent.total, before.spent.seconds
+        )
     assert check_guard(may_continue, ctx) == may_continue(at(*now))

@@ -121,7 +121,7 @@ def decide(ctx: LoopContext, asked: Sequence[Verdict]) -> Verdict:
 
 def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
     spent = ctx.spent
-    ctx.decision = TurnDecision(verdict, ctx.iteration, spent.total, spent.seconds, restart)
+    ctx.decision = TurnDecision(verdict, ctx.limits, ctx.iteration, spent.total, spent.seconds, restart)
 
 
 def may_start_over(ctx: LoopContext, asked: Iterable[Verdict]) -> bool:

@@ -78,12 +78,16 @@ def whole_budgets(ctx: LoopContext) -> list[Verdict]:
 
 
 def decided(ctx: LoopContext) -> TurnDecision | None:
-    """Return the decision that allowed another turn; None without one, and where the run has used more since."""
+    """Return the decision that allowed another turn.
+
+    None without one, and where the run has used more since or has other limits.
+    """
     made, spent = ctx.decision, ctx.spent
     if made is None or made.iteration != ctx.iteration or made.seconds != spent.seconds:
         return None
     used = spent.total
-    return made if made.used is used or made.used == used else None
+    same = made.limits is ctx.limits and (made.used is used or made.used == used)
+    return made if same else None
 
 
 @bounding

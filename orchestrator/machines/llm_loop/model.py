@@ -210,9 +210,10 @@ class Ledger:
 
 
 class TurnDecision(NamedTuple):
-    """The guards allowed another turn: their verdict, and what the run had used when they were asked."""
+    """The guards allowed another turn: their verdict, under which limits, and what the run had used by then."""
 
     verdict: Verdict
+    limits: Limits
     iteration: int
     used: Usage
     seconds: float
