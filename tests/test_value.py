@@ -67,7 +67,7 @@ def test_a_value_takes_no_further_attribute(one: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Message, Response, Request, ToolCall, ToolResult, Usage, Point])
-def test_code_that_asks_the_class_is_told_that_it_is_frozen(kind: Any) -> None:
+def test_code_that_inspects_the_class_sees_a_frozen_one(kind: Any) -> None:
     assert kind.__dataclass_params__.frozen
 
 
