@@ -8,13 +8,14 @@ from typing import Any, Literal, Protocol, TypeAlias, overload
 
 from orchestrator.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part of this module
 from orchestrator.usage import Usage as Usage  # noqa: PLC0414
+from orchestrator.value import value
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 Content: TypeAlias = str | list[dict[str, Any]] | None
 """Text, OpenAI content parts passed through untouched, or nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ToolCall:
     """One call a model asked for. Ids repeat and can be empty in real data: a call is known by (turn, position)."""
 
@@ -39,7 +40,7 @@ class ToolCall:
         return cls(raw.get("id") or "", function.get("name") or "", "" if arguments is None else arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Message:
     """One message of a conversation."""
 
@@ -182,7 +183,11 @@ def encodable(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+def _is_ascii(text: object) -> bool:
+    return type(text) is str and text.isascii()
+
+
+@value(frozen=True, slots=True)
 class Response:
     """What a model answered."""
 
@@ -200,11 +205,10 @@ class Response:
 
     def encodable(self) -> Response:
         """Return the answer with every text of it in a form that can be stored and sent; itself where all is ASCII."""
-        called = [text for call in self.tool_calls for text in (call.id, call.name, call.arguments)]
-        if all(
-            one is None or (type(one) is str and one.isascii())
-            for one in (self.content, self.refusal, self.reasoning, *called)
-        ):
+        texts = [self.content, self.refusal, self.reasoning]
+        for call in self.tool_calls:
+            texts += (call.id, call.name, call.arguments)
+        if all(map(_is_ascii, filter(None, texts))):
             return self
         calls = tuple(
             ToolCall(encodable(call.id), encodable(call.name), encodable(call.arguments))
@@ -225,7 +229,7 @@ class ToolOffer(Protocol):
     def parameters(self) -> Mapping[str, Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Request:
     """One question to a model."""
 

@@ -70,14 +70,18 @@ def canonical_text(text: str, read: Read, dump: Dump | None) -> str:
 
 
 def _canonical(text: str, read: Read, dump: Dump) -> str:
+    try:
+        value = read(text)
+        data = dump(value)
+        written = _written(data)
+    except Exception:
+        _scanned(text)  # a name that is given twice is named first
+        raise
+    if written == text:  # so it is JSON, and gives no name twice
+        return text
     given, fault = _scanned(text)
-    value = read(text)  # says best what is wrong with text that is no JSON
     if fault is not None:
         raise BadArguments(f"the arguments are not one complete JSON object ({fault})") from fault
-    data = dump(value)
-    written = _written(data)
-    if written == text:
-        return text
     if faults := listed(_numbers_from_bools(given, data, ())):
         raise BadArguments(faults)
     _refuse_change(value, written, read, dump)
@@ -321,11 +325,11 @@ def _typed_dump(
     adapter: TypeAdapter[Any], names: Sequence[str], defaults: Callable[[], dict[str, Any]]
 ) -> Dump:
     """Return the dump of typed parameters. `names` are in the order of the schema; `defaults` gives JSON data."""
-    plain = _plain(adapter)
+    plain, names = _plain(adapter), tuple(names)
 
     def dump(value: dict[str, Any]) -> dict[str, Any]:
         data, filled = plain(value), defaults()
-        if not filled:
+        if not filled or tuple(data) == names:
             return data
         known = filled | data
         return {name: known[name] for name in names if name in known}

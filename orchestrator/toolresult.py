@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeAlias
 
 from pydantic_core import to_json
 
 from orchestrator.messages import Message, ToolCall, encodable
+from orchestrator.value import value
 
 ToolOutcome: TypeAlias = Literal[
     "ok", "error", "timeout", "denied", "invalid_args", "duplicate_keys", "unstable_args", "cancelled"
@@ -19,7 +20,7 @@ _ERROR_CHARS = 2_000
 _SHOWN_LEAVES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ToolResult:
     """What became of one call. Times are seconds; `seconds` leaves out `queued`, the wait for a slot."""
 

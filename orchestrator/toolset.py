@@ -12,7 +12,7 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -92,7 +92,7 @@ class ToolSet:
         why = f"there is no tool {call.name!r}" + (f"; did you mean {names}?" if names else "")
         return ToolResult.failure(call, position, "error", why, "UnknownTool")
 
-    async def execute(
+    def execute(
         self,
         call: ToolCall,
         position: int,
@@ -100,7 +100,7 @@ class ToolSet:
         *,
         waited: float = 0.0,
         exact: bool = False,
-    ) -> ToolResult:
+    ) -> Coroutine[Any, Any, ToolResult]:
         """Run one call. What goes wrong with it becomes an error result; only cancellation passes through.
 
         `waited` is how long (seconds) the call has waited already; it counts as queued. With `exact` the arguments are
@@ -108,9 +108,24 @@ class ToolSet:
         """
         spec = self.find(call.name)
         if spec is None:
-            return self.unknown(call, position)
-        if not spec.max_concurrency:
-            return await self._run(spec, call, position, context_for, waited, exact=exact)
+            return self._answer_unknown(call, position)
+        start = self._queue if spec.max_concurrency else self._run
+        return start(spec, call, position, context_for, waited, exact=exact)
+
+    async def _answer_unknown(self, call: ToolCall, position: int) -> ToolResult:
+        return self.unknown(call, position)
+
+    async def _queue(
+        self,
+        spec: ToolSpec,
+        call: ToolCall,
+        position: int,
+        context_for: ContextFor,
+        waited: float,
+        *,
+        exact: bool = False,
+    ) -> ToolResult:
+        """Run one call as soon as its tool has a slot."""
         asked = self._clock.monotonic()
         async with self._slot(spec):
             waited += self._clock.monotonic() - asked
@@ -139,11 +154,13 @@ class ToolSet:
             raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
         turn = _Turn(self, self._clock, calls, context_for, before, after, done, exact)
         cancelled = cancellations()
-        groups = [[0]] if len(calls) == 1 and done[0] is None else self._groups(calls, done)
         try:
-            for group in groups:
-                # One of several has a task of its own also where it runs alone: what it leaves there stays there.
-                await (turn.one(group[0]) if len(calls) == 1 else turn.together(group, max_concurrent))
+            if len(calls) > 1:
+                # Each has a task of its own, also where it runs alone: what it leaves there stays there.
+                for group in self._groups(calls, done):
+                    await turn.together(group, max_concurrent)
+            elif done and done[0] is None:
+                await turn.one(0)
         except Exception as error:
             if cancelled():
                 raise asyncio.CancelledError from error
@@ -309,9 +326,13 @@ class _Group:
             task.cancel()
 
 
-async def _invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> object:
+def _invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> Awaitable[object]:
     if spec.is_async:
-        return await host_call(spec.call(*bound, **arguments), spec.kind, spec.name)
+        return host_call(spec.call(*bound, **arguments), spec.kind, spec.name)
+    return _invoke_sync(spec, bound, arguments)
+
+
+async def _invoke_sync(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> object:
     stop = bound[0].cancelled.set if bound else None
     value = await _in_thread(functools.partial(spec.call, *bound, **arguments), spec, stop)
     # A sync wrapper round an async function gives its coroutine.

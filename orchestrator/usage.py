@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from operator import add
 from typing import Any
 
+from orchestrator.value import value
 from orchestrator_guards.money import cost_micros as micros_of
 from orchestrator_guards.money import in_currency
 
@@ -20,7 +21,7 @@ def _in_fingerprints(known: tuple[str, str] | None) -> dict[str, Any]:
     return {"fingerprint": known}
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@value(frozen=True, slots=True, init=False)
 class Usage:
     """Tokens and money of one reply, or their sum. Cached and reasoning tokens are subsets of input and output.
 
@@ -56,17 +57,16 @@ class Usage:
 
         A cost that is no amount is kept as it is: the answer that it came with is then refused as malformed.
         """
-        put = object.__setattr__
-        put(self, "input_tokens", input_tokens)
-        put(self, "output_tokens", output_tokens)
-        put(self, "cached_input_tokens", cached_input_tokens)
-        put(self, "reasoning_tokens", reasoning_tokens)
         if cost is not None:
             cost_micros = micros_of(cost) if is_amount(cost) else cost  # type: ignore[assignment]
-        put(self, "cost_micros", cost_micros)
-        put(self, "estimated_input_tokens", estimated_input_tokens)
-        put(self, "estimated_output_tokens", estimated_output_tokens)
-        put(self, "estimated_cost_micros", estimated_cost_micros)
+        self.input_tokens = input_tokens  # type: ignore[misc]
+        self.output_tokens = output_tokens  # type: ignore[misc]
+        self.cached_input_tokens = cached_input_tokens  # type: ignore[misc]
+        self.reasoning_tokens = reasoning_tokens  # type: ignore[misc]
+        self.cost_micros = cost_micros  # type: ignore[misc]
+        self.estimated_input_tokens = estimated_input_tokens  # type: ignore[misc]
+        self.estimated_output_tokens = estimated_output_tokens  # type: ignore[misc]
+        self.estimated_cost_micros = estimated_cost_micros  # type: ignore[misc]
 
     @property
     def cost(self) -> float | None:

@@ -9,21 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from dataclasses import dataclass as fact
-else:
-    import dataclasses
-    import functools
-
-    def fact(**_options: bool) -> Any:
-        """Make a dataclass that is frozen for type checkers only.
-
-        At run time each field of a frozen one is set through `object.__setattr__`, so that the ten facts of a turn
-        cost four times as much.
-        """
-        return functools.partial(dataclasses.dataclass, slots=True, unsafe_hash=True)
+from orchestrator.value import value as fact
 
 
 @fact(frozen=True, slots=True)

@@ -25,12 +25,15 @@ from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
 
 
 def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopContext]:
-    """Return the codec of the loop. The answer, its results and the ledger follow from other records."""
+    """Return the codec of the loop. The answer, its results and the ledger follow from other records.
+
+    A decision of the guards is made anew by a run that is resumed.
+    """
     return ContextCodec(
         LoopContext,
         growing="messages",
         item=_plain_messages,
-        apart=("response", "results", "ledger", "output", "remembered"),
+        apart=("response", "results", "ledger", "output", "remembered", "decision"),
         output=_output,
         about=lambda ctx: {"conversation_id": ctx.conversation_id} | ({"launch": launch} if launch else {}),
     )

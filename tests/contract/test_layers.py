@@ -58,7 +58,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("orchestrator.kernel", "orchestrator.messages", "orchestrator.address"),
     ("orchestrator.escape", "orchestrator.usage"),
-    ("orchestrator.errors", "orchestrator_guards"),
+    ("orchestrator.errors", "orchestrator.value", "orchestrator_guards"),
 )
 
 # (importer, imported) units that break the rows, each with its reason.

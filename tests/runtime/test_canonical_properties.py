@@ -25,7 +25,8 @@ from orchestrator.machines.llm_loop.model import Question
 from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import ToolSpec, tool
+from orchestrator.toolarguments import DuplicateKeys, json_data
+from orchestrator.toolspec import ToolSpec, canonical_arguments, tool
 from orchestrator_guards import approval_digest
 
 
@@ -250,3 +251,41 @@ def test_the_same_holds_for_raw_schemas(campaign: Callable[[int, int], int]) -> 
 
     raw()
     assert reached["asked"]
+
+
+# ---- names that are given twice ----
+
+VALUES = st.sampled_from(["1", "1.0", "1e999", "NaN", "true", "null", '"x"', '"\\u0061"', '"'])
+
+
+def objects(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """JSON text of objects in the form of the canonical one, with names that may be given twice."""
+    pairs = st.lists(st.tuples(st.sampled_from("abc"), values), max_size=3)
+    return pairs.map(lambda found: "{" + ", ".join(f'"{name}": {one}' for name, one in found) + "}")
+
+
+@tool
+async def typed(a: int, b: dict[str, Any] | None = None, c: list[Any] | None = None) -> None:
+    """Take something."""
+
+
+untyped = ToolSpec("untyped", "", {"type": "object"}, lambda **_: None)
+
+
+def fault(read: Callable[[str], object], text: str) -> type[Exception] | None:
+    try:
+        read(text)
+    except ValueError as error:
+        return type(error)
+    return None
+
+
+@given(
+    text=objects(st.recursive(VALUES, lambda inner: objects(inner) | inner.map("[{}]".format), max_leaves=4))
+)
+def test_a_name_given_twice_is_the_first_fault_and_no_text_with_one_passes(text: str) -> None:
+    scanned = fault(json_data, text)
+    for spec in (typed, untyped):
+        found = fault(lambda given, spec=spec: canonical_arguments(spec, given), text)  # type: ignore[misc]
+        assert (found is DuplicateKeys) is (scanned is DuplicateKeys)
+        assert found is not None or scanned is None

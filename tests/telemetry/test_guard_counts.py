@@ -35,6 +35,11 @@ async def test_two_turns_ask_each_guard_twice() -> None:
     assert {result for _, result in found} == {"allow"}
 
 
+async def test_a_completion_retry_counts_the_guards_that_it_asked() -> None:
+    found = await counts('{"error": "not found"}', "done", completion_retries=1)
+    assert found["iterations", "allow"] == found["may_continue", "allow"] == 1
+
+
 async def test_a_limit_that_is_reached_denies_once() -> None:
     found = await counts(call("step", n=1), call("step", n=2), max_iterations=2)
     assert found["iterations", "deny"] == 1

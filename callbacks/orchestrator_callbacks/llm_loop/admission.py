@@ -43,11 +43,11 @@ def admit(run: LoopRun) -> None:
     ctx = run.ctx
     ctx.ledger = Ledger()
     forms = [canonical_form(run, call, position) for position, call in enumerate(_asked_of(ctx))]
-    calls = [form.call if isinstance(form, ToolResult) else form for form in forms]
-    ctx.results = [None] * len(calls)
-    repeats = ctx.progress.expected is not None and _keys(calls) == ctx.progress.expected.calls
+    ctx.results = [None] * len(forms)
+    repeats = ctx.progress.expected is not None and _keys(forms) == ctx.progress.expected.calls
     to_run: list[int] = []
-    for position, (call, form) in enumerate(zip(calls, forms, strict=True)):
+    for position, form in enumerate(forms):
+        call = form.call if isinstance(form, ToolResult) else form
         spec = run.deps.tools.find(call.name)
         why = _blocked(ctx, repeats=repeats) or _over_limit(ctx, call, spec)
         if why:
@@ -76,7 +76,8 @@ def canonical_form(run: LoopRun, call: ToolCall, position: int) -> ToolCall | To
 
 def set_form(ctx: LoopContext, position: int, call: ToolCall) -> None:
     """Keep the form in which a call runs; the model's own text needs no keeping."""
-    if call == _asked_of(ctx)[position]:
+    asked = _asked_of(ctx)[position]
+    if call is asked or call == asked:
         ctx.ledger.canonical.pop(position, None)
     else:
         ctx.ledger.canonical[position] = call
@@ -272,8 +273,8 @@ def close_turn(ctx: LoopContext) -> None:
     calls = ctx.response.tool_calls if ctx.response else ()
     if not calls or ctx.messages[-1].role != "assistant":
         return
-    results = ctx.results or [None] * len(calls)
-    for position, (call, result) in enumerate(zip(calls, results, strict=True)):
+    for position, call in enumerate(calls):
+        result = ctx.results[position] if ctx.results else None
         ctx.messages.append((result or unfinished(call, position)).message())
 
 
@@ -282,7 +283,8 @@ def unfinished(call: ToolCall, position: int) -> ToolResult:
     return ToolResult.failure(call, position, "cancelled", UNFINISHED, kind="Cancelled")
 
 
-def _keys(calls: Sequence[ToolCall]) -> tuple[str, ...]:
+def _keys(forms: Sequence[ToolCall | ToolResult]) -> tuple[str, ...]:
+    calls = (form.call if isinstance(form, ToolResult) else form for form in forms)
     return call_keys((call.name, call.arguments) for call in calls)
 
 

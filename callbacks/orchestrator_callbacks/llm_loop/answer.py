@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from orchestrator.completion import UnusableAnswer, error_payload
 from orchestrator.errors import CompletionError, LimitReached
-from orchestrator.kernel.record import Attempt
-from orchestrator.machines.llm_loop.graph import may_continue
+from orchestrator.kernel.record import Attempt, BudgetChecked
+from orchestrator.machines.llm_loop.graph import verdicts, whole_budgets
+from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.messages import Message, Response
 from orchestrator_callbacks.llm_loop import review
 from orchestrator_callbacks.llm_loop.deps import LoopRun
-from orchestrator_guards import completion_retries
+from orchestrator_guards import Verdict, completion_retries
 
 FEEDBACK = (
     "Your answer could not be used (attempt {attempt} of {most}): {issue}. "
@@ -48,15 +49,23 @@ def request_another(run: LoopRun, issue: str) -> None:
             Attempt(run.graph.name, run.run_id, "completion", attempts + 1, "exhausted", "schema_invalid")
         )
         raise CompletionError(issue, attempts)
-    if ctx.limits.max_no_progress:
-        review.remember(ctx, [], ctx.messages[-1].text)
-    verdict = may_continue(ctx)
+    moved = review.remember(ctx, [], ctx.messages[-1].text) if ctx.limits.max_no_progress else None
+    asked = _asked(ctx, moved)
+    verdict = review.decide(ctx, asked)
     ctx.verdict = None if verdict else verdict
     if not review.may_go_on(ctx):
-        raise LimitReached(verdict)
+        raise LimitReached(verdict)  # the failure counts the limit
+    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor, ctx.iteration, asked))
     ctx.completion.retries = attempts + 1
     run.emit(Attempt(run.graph.name, run.run_id, "completion", attempts + 1, "retry", "schema_invalid"))
     _replace_feedback(run, issue)
+
+
+def _asked(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
+    """Ask the guards whether the model may be asked once more; a refusal that was made stands."""
+    if ctx.wrapping_up:
+        return whole_budgets(ctx)
+    return verdicts(ctx, moved) if ctx.verdict is None else [ctx.verdict]
 
 
 def _replace_feedback(run: LoopRun, issue: str) -> None:

@@ -7,8 +7,9 @@ what the last answer reported, and a token for each byte of text since: no token
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from orchestrator.errors import ConfigError
@@ -155,6 +156,8 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
     """Return why the limits on cost do not allow a request, or None. What the runs above lend is not looked at here."""
     ctx = run.ctx
     limits = ctx.limits
+    if not limits.max_cost and run.deps.account is None:
+        return None
     if any(map(requires_price, limits_above(run))) and not (asked := pricing(run)).known:
         return cost_unknown(1, model=asked.model)
     if not limits.max_cost or (cost := most(run, request)) is None:
@@ -210,19 +213,27 @@ def uncountable(usage: object) -> str | None:
     """Say why an answer's usage is none: no budget could be held with it, and no journal would keep it."""
     if not isinstance(usage, Usage):
         return f"usage of type {type(usage).__name__}, not a Usage"
-    for name in _COUNTS:
-        count: object = getattr(usage, name)
-        if not isinstance(count, int) or isinstance(count, bool):
-            return f"usage with {name} {str(count)[:40]!r}; it must be a whole number, 0 or more"
-        if not 0 <= count < _ENDLESS:
-            return f"usage with {name} {'below 0' if count < 0 else 'beyond all counting'}"
+    counts = _counts(usage)
+    if {*map(type, counts)} != {int} or min(counts) < 0 or max(counts) >= _ENDLESS:
+        fault = next(filter(None, map(_count_fault, _COUNTS, counts)), None)
+        if fault is not None:
+            return fault
     cost: object = usage.cost_micros
     if cost is None or (isinstance(cost, int) and is_amount(cost)):
         return None
     return f"usage with cost {str(cost)[:40]}; {_MONEY}"
 
 
+def _count_fault(name: str, count: object) -> str | None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        return f"usage with {name} {str(count)[:40]!r}; it must be a whole number, 0 or more"
+    if not 0 <= count < _ENDLESS:
+        return f"usage with {name} {'below 0' if count < 0 else 'beyond all counting'}"
+    return None
+
+
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
+_counts: Callable[[Usage], tuple[int, ...]] = attrgetter(*_COUNTS)
 _ENDLESS = 2**53
 """A number of tokens that nobody ever used; sums of those below it are kept by every journal."""
 _MONEY = "it must be None or a number, 0 or more"
@@ -230,6 +241,8 @@ _MONEY = "it must be None or a number, 0 or more"
 
 def priced(run: LoopRun, response: Response) -> Usage:
     """Return the usage of an answer with what it costs."""
+    if run.deps.price is None:
+        return response.usage
     return with_cost(pricing(run), response)
 
 

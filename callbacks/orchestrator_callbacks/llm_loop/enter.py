@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.record import BudgetChecked
-from orchestrator.machines.llm_loop.graph import hard_refusal, verdicts
+from orchestrator.machines.llm_loop.graph import decided, hard_refusal, verdicts
 from orchestrator.machines.llm_loop.model import Event
 from orchestrator_callbacks.llm_loop import answer, compaction, recall, review, turn, work
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
-from orchestrator_guards import first_refusal
 
 
 async def enter_init(run: LoopRun) -> Event:
@@ -19,14 +18,17 @@ async def enter_init(run: LoopRun) -> Event:
 
 async def enter_await_llm(run: LoopRun) -> Event:
     """Ask the model, with retries, and take its answer into the transcript."""
-    refusal = hard_refusal(run.ctx)
-    if refusal is not None:  # the guards on the way here have asked; nothing is spent if one was missed
+    # Where no guard was asked on the way here, the whole budgets are: nothing is spent beyond them.
+    refusal = hard_refusal(run.ctx) if decided(run.ctx) is None else None
+    if refusal is not None:
         run.ctx.verdict = refusal
         raise LimitReached(refusal)
     if compaction.is_due(run.ctx):
         await compaction.compact(run)
     response = await turn.ask(run, await turn.next_request(run))
-    turn.take(run, await through(run, "after_llm_response", response))
+    if "after_llm_response" in run.deps.points:
+        response = await through(run, "after_llm_response", response)
+    turn.take(run, response)
     compaction.warn(run)
     return Event.LLM_RESPONSE
 
@@ -46,12 +48,14 @@ async def enter_process_tools(run: LoopRun) -> Event:
 async def enter_update_budgets(run: LoopRun) -> Event:
     """Count what the turn used and did, then ask every guard whether another may start."""
     ctx = run.ctx
-    review.account(run)
-    asked = verdicts(ctx) if ctx.verdict is None else [ctx.verdict, *verdicts(ctx)]
+    asked = verdicts(ctx, review.account(run))
+    if ctx.verdict is not None:
+        asked.insert(0, ctx.verdict)
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor, ctx.iteration, asked))
     if review.may_start_over(ctx, asked):
         return Event.RESTART_LOOP
-    ctx.verdict = first_refusal(asked)
+    verdict = review.decide(ctx, asked)
+    ctx.verdict = None if verdict else verdict
     return Event.BUDGET_OK if review.may_go_on(ctx) else Event.BUDGET_EXCEEDED
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from orchestrator.machines.llm_loop.graph import hard_refusal, may_restart
-from orchestrator.machines.llm_loop.model import Completion, LoopContext, Progress, Success
+from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
+from orchestrator.machines.llm_loop.model import Completion, LoopContext, Progress, Success, TurnDecision
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
 from orchestrator_guards import (
@@ -18,6 +18,7 @@ from orchestrator_guards import (
     expected,
     failed_result,
     fingerprint,
+    first_refusal,
     next_streak,
     progress,
     stall,
@@ -28,17 +29,24 @@ from orchestrator_guards import (
 REPEATING = "You are repeating yourself ({what}). Do something different, or give your final answer."
 
 
-def account(run: LoopRun) -> None:
-    """Count errors and successes of each tool, take the turn's fingerprint, and arm what follows from a stall."""
+def account(run: LoopRun) -> Verdict | None:
+    """Count errors and successes of each tool, take the turn's fingerprint, and arm what follows from a stall.
+
+    Return the verdict of the progress guard, if it is on.
+    """
     ctx = run.ctx
     note_time(run)
-    results = [result for result in ctx.results if result is not None]
-    seen = [_seen(run.deps.tools, result) for result in results]
-    for call, result in zip(seen, results, strict=True):
+    seen: list[CallSeen] = []
+    for result in ctx.results:
+        if result is None:
+            continue
+        call = _seen(run.deps.tools, result)
+        seen.append(call)
         if result.outcome != "denied":  # it did not run, so it is neither the tool's error nor its success
             _count(ctx.progress, call)
     if ctx.limits.max_no_progress or ctx.limits.max_restarts:
-        remember(ctx, seen)
+        return remember(ctx, seen)
+    return None
 
 
 def note_time(run: LoopRun) -> None:
@@ -69,8 +77,11 @@ def _count(seen: Progress, call: CallSeen) -> None:
     seen.successes[tool] = Success(key, call.result, before.times + 1 if same and before else 1)
 
 
-def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> None:
-    """Add a turn to the window; warn the model, or block the next repetition, as the guard's escalation says."""
+def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> Verdict | None:
+    """Add a turn to the window; warn the model, or block the next repetition, as the guard's escalation says.
+
+    Return the verdict of the progress guard, if it is on.
+    """
     state, limits = ctx.progress, ctx.limits
     turn = fingerprint(seen, text)
     if state.expected is not None and turn.calls == state.expected.calls:
@@ -82,10 +93,11 @@ def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> None:
     ctx.turns.append(turn)
     state.expected, state.warning = None, ""
     if limits.max_no_progress:
-        _escalate(ctx, limits.max_no_progress)
+        return _escalate(ctx, limits.max_no_progress)
+    return None
 
 
-def _escalate(ctx: LoopContext, limit: int) -> None:
+def _escalate(ctx: LoopContext, limit: int) -> Verdict:
     state = ctx.progress
     verdict = progress(ctx.turns, limit)
     match escalation(verdict.observed, verdict.limit):
@@ -96,13 +108,31 @@ def _escalate(ctx: LoopContext, limit: int) -> None:
             state.expected = expected(ctx.turns, stall(ctx.turns, limit))
         case _:
             pass
+    return verdict
+
+
+def decide(ctx: LoopContext, asked: Sequence[Verdict]) -> Verdict:
+    """Return the first refusal; without one the last verdict, kept as the decision that the edge's guard reads."""
+    refusal = first_refusal(asked)
+    if refusal is None:
+        _keep(ctx, asked[-1])
+    return asked[-1] if refusal is None else refusal
+
+
+def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
+    spent = ctx.spent
+    ctx.decision = TurnDecision(verdict, ctx.limits, ctx.iteration, spent.total, spent.seconds, restart)
 
 
 def may_start_over(ctx: LoopContext, asked: Iterable[Verdict]) -> bool:
     """Tell whether to restart: the run is stuck, a restart is left, no other guard refuses a turn."""
-    if ctx.wrapping_up or not is_stuck(ctx) or not may_restart(ctx):
+    if ctx.wrapping_up or not is_stuck(ctx):
         return False
-    return all(verdict.ok or verdict.guard == "no_progress" for verdict in asked)
+    if not all(verdict.ok or verdict.guard == "no_progress" for verdict in asked):
+        return False
+    if verdict := restart_budgets(ctx):
+        _keep(ctx, verdict, restart=True)
+    return verdict.ok
 
 
 def is_stuck(ctx: LoopContext) -> bool:
@@ -121,7 +151,7 @@ def may_go_on(ctx: LoopContext) -> bool:
     """Tell whether another turn starts: a normal one, or the one kept back for wrapping up."""
     if ctx.verdict is None:
         return True
-    if not ctx.limits.wrap_up_turns or ctx.wrapping_up or hard_refusal(ctx) is not None:
+    if not ctx.limits.wrap_up_turns or ctx.wrapping_up or not decide(ctx, whole_budgets(ctx)):
         return False
     ctx.wrapping_up = True
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,7 @@ def compose(run: LoopRun) -> Request:
     """Return the next request. Warnings, guidance and the wrap-up notice are shown but never become history."""
     ctx, deps = run.ctx, run.deps
     return Request(
-        Transcript(ctx.messages, tuple(_notices(ctx))),
+        Transcript(ctx.messages, _notices(ctx)),
         deps.tools.offers,
         "none" if ctx.wrapping_up else "auto",
         deps.output.schema if deps.output else None,
@@ -48,13 +48,15 @@ def compose(run: LoopRun) -> Request:
     )
 
 
-def _notices(ctx: LoopContext) -> Iterator[Message]:
+def _notices(ctx: LoopContext) -> tuple[Message, ...]:
+    notices: list[Message] = []
     if ctx.limits.guidance:
-        yield from advice.guidance(ctx)
+        notices += advice.guidance(ctx)
     if ctx.progress.warning:
-        yield Message("user", ctx.progress.warning)
+        notices.append(Message("user", ctx.progress.warning))
     if ctx.wrapping_up and ctx.verdict is not None:
-        yield Message("user", WRAP_UP.format(limit=ctx.verdict.explain()))
+        notices.append(Message("user", WRAP_UP.format(limit=ctx.verdict.explain())))
+    return tuple(notices)
 
 
 async def next_request(run: LoopRun) -> Request:
@@ -64,7 +66,9 @@ async def next_request(run: LoopRun) -> Request:
     """
     ctx = run.ctx
     for _ in range(2):  # the second is the wrap-up turn, which may use what was kept back for it
-        request: Request = await through(run, "before_llm_request", compose(run))
+        request = compose(run)
+        if "before_llm_request" in run.deps.points:
+            request = await through(run, "before_llm_request", request)
         refusal = bill.refusal(run, request)
         if refusal is None:
             return request
@@ -159,12 +163,18 @@ def malformed(response: object) -> str | None:
     calls: object = response.tool_calls
     if (fault := _unreadable(response) or uncountable(usage)) is not None:
         return fault
-    if not isinstance(calls, tuple) or not all(isinstance(call, ToolCall) for call in calls):
+    if not isinstance(calls, tuple):
         return "tool_calls that are no tuple of ToolCall"
     for call in calls:
-        if not (isinstance(call.id, str) and isinstance(call.name, str) and isinstance(call.arguments, str)):
+        if not isinstance(call, ToolCall):
+            return "tool_calls that are no tuple of ToolCall"
+        if not _is_text(call):
             return "a ToolCall whose id, name and arguments are not all text (arguments are JSON text)"
     return None
+
+
+def _is_text(call: Any) -> bool:
+    return isinstance(call.id, str) and isinstance(call.name, str) and isinstance(call.arguments, str)
 
 
 def _unreadable(response: Response) -> str | None:

@@ -38,7 +38,8 @@ async def run_calls(run: LoopRun) -> None:
         admit(run)
         await run.settle()
     try:
-        await _recover(run)
+        if ctx.ledger.asked or ctx.ledger.started:
+            await _recover(run)
         await _execute(run)
         while ctx.ledger.asked:
             await people.await_answers(run)
@@ -66,6 +67,7 @@ async def _execute(run: LoopRun) -> None:
     async def finished(result: ToolResult) -> ToolResult | None:
         if result.abandoned and after_crash(ctx.ledger.started[result.position]) != "again":
             return await _ask_about_abandoned(run, result.position)
+        hooked = "after_tool_execution" in deps.points
         changed = await through(run, "after_tool_execution", result) if hooked else result
         note_result(run, changed)
         if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
@@ -73,12 +75,12 @@ async def _execute(run: LoopRun) -> None:
         return changed if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
-        chosen = await _chosen(run, calls, call)
+        hooked = "before_tool_execution" in deps.points  # an engine may put a hook there while a call waits
+        chosen = await _chosen(run, calls, call) if hooked else None
         if not isinstance(chosen, ToolResult) and run.keeper is not None:
             await run.keeper.confirm_lease(run)  # the effect comes next
         return chosen
 
-    hooked = "after_tool_execution" in deps.points
     await deps.tools.execute_all(
         calls,
         lambda _, position: context(run, position),
@@ -92,8 +94,6 @@ async def _execute(run: LoopRun) -> None:
 
 async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> ToolCall | ToolResult | None:
     """Ask the host's hooks about a call; return what stands for it, None for itself."""
-    if "before_tool_execution" not in run.deps.points:
-        return None
     changed: ToolCall | ToolResult = await through(run, "before_tool_execution", call)
     if isinstance(changed, ToolResult) or changed == call:
         return changed
@@ -103,8 +103,10 @@ async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> To
 def _started(run: LoopRun) -> list[ToolCall]:
     """Return the calls of the turn as they are to run; those without a result count as started."""
     ctx = run.ctx
-    calls = [asked_call(ctx, position) for position in range(len(ctx.results))]
-    for position, (call, result) in enumerate(zip(calls, ctx.results, strict=True)):
+    calls: list[ToolCall] = []
+    for position, result in enumerate(ctx.results):
+        call = asked_call(ctx, position)
+        calls.append(call)
         if result is None:
             ctx.ledger.started[position] = effect_of(run.deps.tools.find(call.name))
     return calls
@@ -189,6 +191,8 @@ def context(run: LoopRun, position: int) -> ToolContext:
 def _report(run: LoopRun) -> None:
     """Tell observers of each call once, in the order of the calls."""
     ctx = run.ctx
+    if len(ctx.ledger.told) == len(ctx.results):
+        return
     for position, result in enumerate(ctx.results):
         if position in ctx.ledger.told or position in ctx.ledger.asked:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.kernel.graph import Edge, Graph, bounding
-from orchestrator.machines.llm_loop.model import Event, LoopContext, State
+from orchestrator.machines.llm_loop.model import Event, LoopContext, State, TurnDecision
 from orchestrator_guards import (
     Verdict,
     cost,
@@ -22,16 +22,17 @@ E = Event
 S = State
 
 
-def verdicts(ctx: LoopContext) -> list[Verdict]:
+def verdicts(ctx: LoopContext, moved: Verdict | None = None) -> list[Verdict]:
     """Ask every budget and progress guard whether another turn may start; limits that are off are not asked.
 
     What the run did is asked about first, as in the original, and iterations last. With a wrap-up turn reserved
-    the guards see the limit less its share, so that the turn still fits.
+    the guards see the limit less its share, so that the turn still fits. `moved` is the verdict of the progress guard
+    where it was asked already.
     """
     limits, spent = ctx.limits, ctx.spent
     share = limits.wrap_up_share if limits.wrap_up_turns else 0.0
     turns = limits.max_iterations
-    asked = _behaviour(ctx)
+    asked = _behaviour(ctx, moved)
     if limits.max_input_tokens:
         asked.append(input_tokens(spent.total.input_tokens, reserve(limits.max_input_tokens, share)))
     if limits.max_output_tokens:
@@ -44,24 +45,24 @@ def verdicts(ctx: LoopContext) -> list[Verdict]:
     return asked
 
 
-def _behaviour(ctx: LoopContext) -> list[Verdict]:
+def _behaviour(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
     limits, seen = ctx.limits, ctx.progress
     asked: list[Verdict] = []
     if seen.error_streaks and limits.max_tool_errors:
         tool, streak = max(seen.error_streaks.items(), key=lambda item: item[1])
         asked.append(tool_errors(tool, streak, limits.max_tool_errors))
     if limits.max_no_progress and ctx.turns:
-        asked.append(progress(ctx.turns, limits.max_no_progress))
+        asked.append(progress(ctx.turns, limits.max_no_progress) if moved is None else moved)
     return asked
 
 
 def hard_refusal(ctx: LoopContext) -> Verdict | None:
     """Return the first budget that is used up whole, so that not even a wrap-up turn fits."""
-    return first_refusal(_whole(ctx))
+    return first_refusal(whole_budgets(ctx))
 
 
-def _whole(ctx: LoopContext) -> list[Verdict]:
-    """Ask about the whole budgets, iterations last; limits that are off are not asked."""
+def whole_budgets(ctx: LoopContext) -> list[Verdict]:
+    """Ask whether a wrap-up turn may start: about the whole budgets, iterations last."""
     limits, spent = ctx.limits, ctx.spent
     asked: list[Verdict] = []
     if limits.max_input_tokens:
@@ -76,22 +77,47 @@ def _whole(ctx: LoopContext) -> list[Verdict]:
     return asked
 
 
+def decided(ctx: LoopContext) -> TurnDecision | None:
+    """Return the decision that allowed another turn.
+
+    None without one, and where the run has used more since or has other limits.
+    """
+    made, spent = ctx.decision, ctx.spent
+    if made is None or made.iteration != ctx.iteration or made.seconds != spent.seconds:
+        return None
+    used = spent.total
+    same = made.limits is ctx.limits and (made.used is used or made.used == used)
+    return made if same else None
+
+
 @bounding
 def may_continue(ctx: LoopContext) -> Verdict:
-    """May the model be asked again? The first refusal of any guard, or the verdict on iterations."""
-    if ctx.wrapping_up:
-        asked = _whole(ctx)
-    elif ctx.verdict is not None:
+    """May the model be asked again? The first refusal of any guard, or the verdict on iterations.
+
+    Where a hook has asked the guards already, this is the decision that it made.
+    """
+    if ctx.verdict is not None and not ctx.wrapping_up:
         return ctx.verdict
-    else:
-        asked = verdicts(ctx)
+    made = decided(ctx)
+    if made is not None and not made.restart:
+        return made.verdict
+    asked = whole_budgets(ctx) if ctx.wrapping_up else verdicts(ctx)
     refusal = first_refusal(asked)
     return asked[-1] if refusal is None else refusal  # a refusal is falsy: no `or` here
 
 
 @bounding
 def may_restart(ctx: LoopContext) -> Verdict:
-    """May the loop start over? Restarts have a limit of their own and no iteration is given back."""
+    """May the loop start over? Restarts have a limit of their own and no iteration is given back.
+
+    Where a hook has asked these guards already, this is the decision that it made.
+    """
+    made = decided(ctx)
+    return made.verdict if made is not None and made.restart else restart_budgets(ctx)
+
+
+def restart_budgets(ctx: LoopContext) -> Verdict:
+    """Ask whether the loop may start over: about restarts and iterations."""
     limits = ctx.limits
     asked = restarts(ctx.spent.restarts, limits.max_restarts)
     if not asked or not limits.max_restarts:  # to the guard 0 is unlimited, here it is off

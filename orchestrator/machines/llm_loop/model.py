@@ -209,6 +209,18 @@ class Ledger:
     """Key -> the answer that counted."""
 
 
+class TurnDecision(NamedTuple):
+    """The guards allowed another turn: their verdict, under which limits, and what the run had used by then."""
+
+    verdict: Verdict
+    limits: Limits
+    iteration: int
+    used: Usage
+    seconds: float
+    restart: bool = False
+    """The loop starts over with that turn."""
+
+
 @dataclass(slots=True)
 class LoopContext:
     """Everything a run of the loop knows. `messages` only ever grows, but for restart, compaction and retries."""
@@ -236,6 +248,8 @@ class LoopContext:
     """The refusal that ends the run, or that it wraps up for."""
     wrapping_up: bool = False
     """The last turn: no tools, and no further request whatever it answers."""
+    decision: TurnDecision | None = field(default=None, metadata={"fingerprint": None})
+    """What a hook found out for the edge that it chose: the guard of the edge reads it. No record has it."""
     output: Any = None
     fault: str | None = None
     """Reason of a failure where the place it happened in knows better than the error's type."""

@@ -1,0 +1,93 @@
+"""Values are frozen for type checkers; they compare, hash, copy and describe themselves as frozen dataclasses do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import pytest
+
+from orchestrator.journal.snapshot import lasting_fields, taken
+from orchestrator.kernel.record import LLMCall
+from orchestrator.messages import Message, Request, Response, ToolCall, Usage
+from orchestrator.toolresult import ToolResult
+from orchestrator.value import value
+
+CALL = ToolCall("1", "pay", '{"to": "ann"}')
+VALUES = (
+    CALL,
+    Usage(1, 2, cost=0.5),
+    Message("assistant", None, (CALL,)),
+    Response("done", (CALL,), usage=Usage(3)),
+    ToolResult(CALL, 0, "paid"),
+    LLMCall("loop", "r", "await_llm", 1, "m", "ok", 0.5),
+)
+EXAMPLES = [pytest.param(one, id=type(one).__name__) for one in VALUES]
+
+
+@value(frozen=True, slots=True)
+class Point:
+    x: int
+    names: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    x: int
+    names: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+
+def test_a_type_checker_refuses_an_assignment_that_python_carries_out() -> None:
+    point = Point(1)
+    point.x = 2  # type: ignore[misc]  # mypy reports an ignore that nothing needs
+    assert point == Point(2)
+
+
+@pytest.mark.parametrize("one", EXAMPLES)
+def test_a_value_has_the_equality_and_the_hash_of_its_fields(one: Any) -> None:
+    same = replace(one)
+    assert same is not one
+    assert same == one
+    assert hash(same) == hash(one)
+    assert one != replace(one, **{fields(one)[0].name: "another"})
+
+
+@pytest.mark.parametrize("one", EXAMPLES)
+def test_a_value_survives_copy_and_pickle(one: Any) -> None:
+    assert copy.copy(one) == copy.deepcopy(one) == pickle.loads(pickle.dumps(one)) == one  # noqa: S301
+
+
+@pytest.mark.parametrize("one", EXAMPLES)
+def test_a_value_takes_no_further_attribute(one: Any) -> None:
+    with pytest.raises(AttributeError):
+        one.another = 1
+
+
+@pytest.mark.parametrize("kind", [Message, Response, Request, ToolCall, ToolResult, Usage, Point])
+def test_code_that_inspects_the_class_sees_a_frozen_one(kind: Any) -> None:
+    assert kind.__dataclass_params__.frozen
+
+
+def test_the_hash_is_that_of_a_frozen_dataclass() -> None:
+    assert hash(Point(1, {"a": 1})) == hash(Frozen(1, {"b": 2}))
+
+
+def test_a_snapshot_keeps_a_value_as_it_is() -> None:
+    @dataclass(slots=True)
+    class Context:
+        said: Response
+        parts: list[Response]
+
+    response = VALUES[3]
+    assert isinstance(response, Response)
+    copied, _ = taken(Context(response, [response]))
+    assert copied["said"] is copied["parts"][0] is response
+    assert lasting_fields(type(Point(1))) == {"x"}
+
+
+def test_a_value_that_is_not_frozen_is_refused() -> None:
+    with pytest.raises(TypeError):
+        value(frozen=False, slots=True)
