@@ -24,6 +24,7 @@ from orchestrator.kernel.callbacks import resolve
 from orchestrator.kernel.graph import guard_name
 from orchestrator.kernel.hooks import Hook
 from orchestrator.kernel.purity import pure_guard
+from orchestrator.kernel.run import add_may_method
 
 if TYPE_CHECKING:
     from orchestrator.kernel.machine import Machine
@@ -231,6 +232,10 @@ class Event(core.Event):
     """An event: for each source its transitions, in the order of the table."""
 
     machine: Machine
+
+    def __init__(self, name: str, machine: Machine) -> None:
+        super().__init__(name, machine)
+        add_may_method(name)
 
     def add_transition(self, transition: core.Transition) -> None:
         """Add a transition to the table."""

@@ -175,7 +175,7 @@ async def test_a_transition_whose_conditions_do_not_all_hold_is_refused_and_move
         ({"flammable": True, "hot": False}, False),
     ):
         driver, run = await lump(machine, **given)
-        assert run.may_melt() is allowed
+        assert getattr(run, "may_melt")() is allowed  # noqa: B009 - a type checker does not know it
         if allowed:
             await driver.fire(run, Change.MELT)
         else:
@@ -189,7 +189,7 @@ async def test_a_transition_whose_conditions_do_not_all_hold_is_refused_and_move
 async def test_unless_is_a_condition_that_must_not_hold() -> None:
     machine = matter("melt")
     machine.add_transition("melt", "solid", "liquid", unless=["is_flammable"])
-    assert (await lump(machine))[1].may_melt()
+    assert (await lump(machine))[1].may("melt")
     driver, run = await lump(machine, flammable=True)
     with pytest.raises(Refused, match="guard not is_flammable said no"):
         await driver.fire(run, Change.MELT)
