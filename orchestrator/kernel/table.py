@@ -105,7 +105,7 @@ class Condition(core.Condition):
     name: str
     """What logs, metrics and tables show."""
     label: str
-    """What `run.hook` is while the guard runs."""
+    """What `run.cursor.hook` is while the guard runs."""
     function: Callable[..., Any]
     """The guard; `func` may be its name."""
 
@@ -127,7 +127,11 @@ class Condition(core.Condition):
 
     def evaluate(self, run: Run[Any, Any]) -> Any:
         """Return what the guard answers about the run: its context, and the event where that is an object."""
-        return self.function(run.ctx) if run.given is None else self.function(run.given, run.ctx)
+        return (
+            self.function(run.ctx)
+            if run.cursor.event_object is None
+            else self.function(run.cursor.event_object, run.ctx)
+        )
 
     def allows(self, answer: object) -> bool:
         """Return whether this answer of the guard allows the transition: `unless` turns the answer round."""
@@ -195,7 +199,7 @@ class Transition(Watched, core.Transition):
         The conditions have been evaluated. Returns False where the run was stopped before the state changed. Raises
         what a hook or the journal raises. `began` is when the event was triggered, in monotonic seconds.
         """
-        executor = run.executor
+        executor = run.control.executor
         assert executor is not None  # noqa: S101 - Event.trigger looked
         if step.ahead:
             asked = executor.now()
@@ -214,7 +218,7 @@ class Transition(Watched, core.Transition):
             executor.publish(run)
         if late is not None:
             raise late
-        if run.halted or not (step.internal or await executor.enter(run, step.enter)):
+        if run.control.halted or not (step.internal or await executor.enter(run, step.enter)):
             return True
         if step.after:
             await executor.after_hooks(run, step)
@@ -222,10 +226,12 @@ class Transition(Watched, core.Transition):
 
     def _change_state(self, run: Run[Any, Any]) -> None:  # type: ignore[override]  # the run is our event data
         """Set the run's cursor to the destination. Raises MachineError where a hook has set it to something else."""
-        if run.cursor != self.source:
-            raise core.MachineError(f"a hook moved the run from state {self.source!r} to {run.cursor!r}")
+        if run.cursor.state != self.source:
+            raise core.MachineError(
+                f"a hook moved the run from state {self.source!r} to {run.cursor.state!r}"
+            )
         if self.dest is not None:
-            run.cursor = self.machine.states[self.dest].value  # type: ignore[assignment]  # a str
+            run.cursor.state = self.machine.states[self.dest].value  # type: ignore[assignment]  # a str
 
 
 class Event(core.Event):
@@ -258,11 +264,11 @@ class Event(core.Event):
         Raises InvalidEvent where no transition leaves the present state, Refused where no condition holds, RunError
         where no driver has the run. With `fold` the record of a pure state may be written with the next one.
         """
-        executor = run.executor
+        executor = run.control.executor
         if executor is None:
             raise RunError(f"run {run.run_id!r} has no driver; fire events with Driver.fire or Driver.drive")
         began = executor.now()
-        steps = self.machine.steps(run.cursor, self.name)
+        steps = self.machine.steps(run.cursor.state, self.name)
         if steps[0].prepare or (len(steps) > 1 and any(step.prepare for step in steps)):
             return executor.prepare_and_execute(run, steps, began, fold=fold)
         step = executor.choose(run, steps)

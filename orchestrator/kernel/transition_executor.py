@@ -12,7 +12,7 @@ from orchestrator.kernel.clock import Clock, micros
 from orchestrator.kernel.failure import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import Draft
-from orchestrator.kernel.record import EventFailed, Remark, Transition
+from orchestrator.kernel.record import EventFailed, Transition, TransitionNote
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.table import Step
@@ -23,7 +23,7 @@ class TransitionExecutor:
     """The services of a driver that a transition needs: guards counted, hooks, journal, observers.
 
     `Transition.execute` calls them in order. At each await the run can be continued from where it is. Where
-    `run.halted` is set, no further hook is started.
+    `run.control.halted` is set, no further hook is started.
     """
 
     def __init__(self, report: Reporter, writer: Writer | None, clock: Clock) -> None:
@@ -38,17 +38,21 @@ class TransitionExecutor:
 
     def trigger(self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True) -> Coroutine[Any, Any, bool]:
         """Trigger an event in the library's table; the caller awaits its transition. Raises as `Event.trigger`."""
-        run.hook, run.committed = "", False
+        run.cursor.hook, run.cursor.committed = "", False
         machine = run.machine
         graph = machine.graph
         if run.graph is not graph:  # the table was changed
             run.graph = graph
-        return machine.event(run.cursor, event).trigger(run, fold=fold)
+        return machine.event(run.cursor.state, event).trigger(run, fold=fold)
 
     async def go_on(self, run: Run[Any, Any]) -> None:
         """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
-        if await self.enter(run) and run.step is not None and run.step.dest.value == run.cursor:
-            await self.after_hooks(run, run.step)
+        if (
+            await self.enter(run)
+            and run.cursor.step is not None
+            and run.cursor.step.dest.value == run.cursor.state
+        ):
+            await self.after_hooks(run, run.cursor.step)
 
     async def enter(self, run: Run[Any, Any], hooks: tuple[tuple[str, Hook], ...] | None = None) -> bool:
         """Run the enter hooks of the present state; the last event that one returns is the pending one then.
@@ -56,36 +60,40 @@ class TransitionExecutor:
         An event that was pending before, because the caller gave one, stays. Returns False when halted, and where a
         paused run was only let out of its last state because it would have lost that state's work.
         """
-        if run.held is not None and run.given is not None:
+        if run.control.pause_request is not None and run.cursor.event_object is not None:
             return False
         chosen: StrEnum | None = None
         by: tuple[str, Hook] | None = None
-        for named in run.machine.enter_hooks(run.cursor) if hooks is None else hooks:
-            run.hook = named[0]
+        for named in run.machine.enter_hooks(run.cursor.state) if hooks is None else hooks:
+            run.cursor.hook = named[0]
             answer = await named[1](run)
-            if run.halted:
+            if run.control.halted:
                 return False
             if answer is not None:
                 chosen, by = answer, named
-        run.fresh = False
-        if run.pending is None:
-            run.pending = chosen
-            if by is not None and run.error is None and chosen == run.graph.failure_events[run.cursor]:
+        run.cursor.entry_pending = False
+        if run.cursor.pending_event is None:
+            run.cursor.pending_event = chosen
+            if (
+                by is not None
+                and run.cursor.error is None
+                and chosen == run.graph.failure_events[run.cursor.state]
+            ):
                 self._gave_up(run, *by)
         return True
 
     def due(self, run: Run[Any, Any]) -> float | None:
         """Return the monotonic time at which the next limit of the run passes, or None."""
-        limit = run.graph.time_limits.get(run.cursor) if run.overdue is None else None
-        due = None if limit is None else run.entered_at + limit
-        if run.expires_at is not None and (due is None or run.expires_at < due):
-            return run.expires_at
+        limit = run.graph.time_limits.get(run.cursor.state) if run.control.overdue is None else None
+        due = None if limit is None else run.cursor.entered_at + limit
+        if run.control.expires_at is not None and (due is None or run.control.expires_at < due):
+            return run.control.expires_at
         return due
 
     def arm(self, run: Run[Any, Any]) -> None:
         """Set the run's alarm, if it has one, to its next limit."""
-        if run.alarm is not None:
-            run.alarm.set(self.due(run))
+        if run.control.alarm is not None:
+            run.control.alarm.set(self.due(run))
 
     # ---- the parts of a transition, in their order ----
 
@@ -94,17 +102,19 @@ class TransitionExecutor:
 
         Raises Refused where none does, and what a guard raises.
         """
-        run.step = steps[0]
+        run.cursor.step = steps[0]
         denial: Any = None
         for step in steps:
             verdict = self._allowed(run, step) if step.conditions else True
             if verdict is True:
-                run.step = step
+                run.cursor.step = step
                 return step
             denial = verdict
         explain = getattr(denial, "explain", None)
-        reason = f"guard {run.hook.removeprefix('when:')} said no" if explain is None else explain()
-        raise Refused(reason, graph=run.graph.name, state=run.cursor, event=steps[0].event, verdict=denial)
+        reason = f"guard {run.cursor.hook.removeprefix('when:')} said no" if explain is None else explain()
+        raise Refused(
+            reason, graph=run.graph.name, state=run.cursor.state, event=steps[0].event, verdict=denial
+        )
 
     async def prepare_and_execute(
         self, run: Run[Any, Any], steps: Sequence[Step], began: float, *, fold: bool
@@ -112,7 +122,7 @@ class TransitionExecutor:
         """Choose as `choose` does, and run the prepare callbacks of a transition before its conditions."""
         refusal: Refused | None = None
         for step in steps:
-            run.step = step
+            run.cursor.step = step
             if not await self._callbacks(run, step.prepare):
                 return False
             try:
@@ -129,21 +139,21 @@ class TransitionExecutor:
         if step.settle_first and self._writer is not None:
             await self._settle(self._writer, run, step)
         for name, hook in step.ahead:
-            run.hook = name
+            run.cursor.hook = name
             try:
                 _check_none((name, hook), await hook(run))
             except Exception as error:  # noqa: BLE001 - raised again, or published where nothing may keep the run
                 if not step.failing:
                     self._veto(run, step, error)
                 self._report.failed(run, step.event, error)
-            if run.halted:
+            if run.control.halted:
                 return False
         return True
 
     def _allowed(self, run: Run[Any, Any], step: Step) -> Any:
         """Return True where every condition of a transition holds, else the answer of the first that does not."""
         for condition in step.conditions:
-            run.hook = condition.label
+            run.cursor.hook = condition.label
             try:
                 answer = condition.evaluate(run)
             except Exception as error:
@@ -170,7 +180,7 @@ class TransitionExecutor:
         """Raise what a hook raised; a refusal gets the place it was said in."""
         if not isinstance(error, Refused) or error.event:
             raise error
-        place = {"graph": run.graph.name, "state": run.cursor, "event": step.event.value}
+        place = {"graph": run.graph.name, "state": run.cursor.state, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
     def draft(self, run: Run[Any, Any], step: Step, now: float, *, fold: bool) -> Transition | None:
@@ -179,22 +189,22 @@ class TransitionExecutor:
         None where no journal is left, or there is nobody to tell.
         """
         if self._mute:
-            run.seq += 1
+            run.cursor.seq += 1
             return None
-        if run.detached:  # the move is made in memory and told as a failure only
+        if run.control.detached:  # the move is made in memory and told as a failure only
             if not step.failing:
                 raise JournalError(f"run {run.run_id!r} lost its journal; it can only fail")
             return None
-        run.seq += 1
+        run.cursor.seq += 1
         fact = self._report.transition(run, step, now)
-        run.unsent.append(fact)
+        run.writes.unpublished.append(fact)
         if self._writer is not None:
-            failure = run.failure if step.failing else None
+            failure = run.cursor.failure if step.failing else None
             body = _body(fact, run.elapsed(now), failure)
-            run.drafts.append(
-                Draft("transition", body if run.remark is None else _remarked(body, run.remark))
+            run.writes.drafts.append(
+                Draft("transition", body if run.writes.note is None else _annotated(body, run.writes.note))
             )
-            run.folded = run.folded or fold
+            run.writes.has_transition = run.writes.has_transition or fold
         return fact
 
     async def journal(self, run: Run[Any, Any], step: Step) -> tuple[asyncio.CancelledError | None, float]:
@@ -218,28 +228,28 @@ class TransitionExecutor:
 
     def state_set(self, run: Run[Any, Any], step: Step, now: float) -> None:
         """Update the times of a run whose state was set: the record is durable, or folded."""
-        run.committed = True
-        run.pending = run.remark = None
+        run.cursor.committed = True
+        run.cursor.pending_event = run.writes.note = None
         if not step.internal:
-            run.entered_at = now
-            run.fresh = True
-            if run.overdue is not None:
+            run.cursor.entered_at = now
+            run.cursor.entry_pending = True
+            if run.control.overdue is not None:
                 self._left(run)
-            if run.alarm is not None:
-                run.alarm.set(self.due(run))
+            if run.control.alarm is not None:
+                run.control.alarm.set(self.due(run))
 
     def _left(self, run: Run[Any, Any]) -> None:
         """Forget the time limit of a state that is left, and the interruption for it if it came too late."""
-        if run.interruption is run.overdue:
-            run.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
-        run.overdue = None
+        if run.control.interruption is run.control.overdue:
+            run.control.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
+        run.control.overdue = None
 
     def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
         """Take down that a hook asked for the failure event itself: a failed run has an error that says where."""
-        run.hook = name
-        asked = f"{where(by, name)} returned {str(run.pending)!r}"
-        run.error = RunError(f"{asked} and no error; raise one that says why")
-        run.failure = self._report.failed(run, None, run.error)
+        run.cursor.hook = name
+        asked = f"{where(by, name)} returned {str(run.cursor.pending_event)!r}"
+        run.cursor.error = RunError(f"{asked} and no error; raise one that says why")
+        run.cursor.failure = self._report.failed(run, None, run.cursor.error)
 
     async def after_hooks(self, run: Run[Any, Any], step: Step) -> None:
         """Run the after hooks of a transition."""
@@ -248,9 +258,9 @@ class TransitionExecutor:
     async def _callbacks(self, run: Run[Any, Any], hooks: Sequence[tuple[str, Hook]]) -> bool:
         """Run hooks that return nothing. Returns False when halted."""
         for named in hooks:
-            run.hook = named[0]
+            run.cursor.hook = named[0]
             _check_none(named, await named[1](run))
-            if run.halted:
+            if run.control.halted:
                 return False
         return True
 
@@ -279,7 +289,7 @@ def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict
     return body
 
 
-def _remarked(body: dict[str, Any], remark: Remark) -> dict[str, Any]:
-    said = {"tokens": remark.tokens, "reason": remark.reason}
+def _annotated(body: dict[str, Any], note: TransitionNote) -> dict[str, Any]:
+    said = {"tokens": note.tokens, "reason": note.reason}
     body |= {name: value for name, value in said.items() if value}
-    return body if remark.seconds is None else body | {"dwell": remark.seconds}
+    return body if note.seconds is None else body | {"dwell": note.seconds}

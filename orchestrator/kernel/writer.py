@@ -56,7 +56,7 @@ class Writer:
         began = self._clock.monotonic()
         try:
             if self._at_once:
-                run.lease = await self._journal.create(run.run_id, self.owner, body)
+                run.control.lease = await self._journal.create(run.run_id, self.owner, body)
                 return None
             creating = asyncio.ensure_future(self._journal.create(run.run_id, self.owner, body))
             late = await _done(creating)
@@ -65,20 +65,22 @@ class Writer:
         except Exception as error:
             self._note(run, 1, began, _kind(error), "create")
             raise
-        run.lease = creating.result()
+        run.control.lease = creating.result()
         return late
 
     def context(self, run: Run[Any, Any], following: StrEnum | None = None) -> None:
         """Draft what changed of the context. `following`: the present state's work is done, this event comes next."""
-        if self._codec is None or run.detached:
+        if self._codec is None or run.control.detached:
             return
         body = dict(self._codec.changes(run))
         if following is not None:
             body["next"] = following.value
-            if run.failure is not None and following == run.graph.failure_event(run.state):
-                body["error"] = error_body(run.failure)  # its transition may be another process's to write
+            if run.cursor.failure is not None and following == run.graph.failure_event(run.state):
+                body["error"] = error_body(
+                    run.cursor.failure
+                )  # its transition may be another process's to write
         if body:
-            run.drafts.append(Draft("context", body))
+            run.writes.drafts.append(Draft("context", body))
 
     async def write(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Make the run's drafts durable. Where that fails, detach the run from its journal and raise.
@@ -87,18 +89,18 @@ class Writer:
         that failing records stood for are neither told nor counted: nobody can resume from them.
         """
         late = None
-        while (write := run.writing) is not None:
+        while (write := run.writes.append) is not None:
             late = await _waited(write) or late
-            if run.writing is write:  # woken before whoever began it
-                run.writing = None
+            if run.writes.append is write:  # woken before whoever began it
+                run.writes.append = None
             if write.exception() is not None:
                 raise JournalError(f"run {run.run_id!r} lost its journal")
-        if run.drafts and not run.detached and run.lease is not None:
-            late = await self._append(run, run.lease) or late
+        if run.writes.drafts and not run.control.detached and run.control.lease is not None:
+            late = await self._append(run, run.control.lease) or late
         return late
 
     async def _append(self, run: Run[Any, Any], lease: Lease) -> asyncio.CancelledError | None:
-        drafts, run.drafts, run.folded = run.drafts, [], False
+        drafts, run.writes.drafts, run.writes.has_transition = run.writes.drafts, [], False
         began = lease.proved_at = self._clock.monotonic()
         try:
             waiting = self._journal.append(lease, drafts)
@@ -107,11 +109,11 @@ class Writer:
                 late = await self._outcome(run, waiting)
                 late = await self.confirm_lease(run) or late
         except BaseException as error:
-            run.hook = "journal"
-            run.detached = True
-            told: list[Fact] = [fact for fact in run.unsent if not isinstance(fact, Transition)]
-            run.seq -= len(run.unsent) - len(told)
-            run.unsent = told
+            run.cursor.hook = "journal"
+            run.control.detached = True
+            told: list[Fact] = [fact for fact in run.writes.unpublished if not isinstance(fact, Transition)]
+            run.cursor.seq -= len(run.writes.unpublished) - len(told)
+            run.writes.unpublished = told
             self._note(run, len(drafts), began, _kind(error))
             self._report.send(run)
             raise
@@ -123,8 +125,8 @@ class Writer:
 
         A process that was frozen after an append does not know that another one took the run over.
         """
-        lease, now = run.lease, self._clock.monotonic()
-        if lease is None or run.detached or now - lease.proved_at <= DOUBT or self._head is None:
+        lease, now = run.control.lease, self._clock.monotonic()
+        if lease is None or run.control.detached or now - lease.proved_at <= DOUBT or self._head is None:
             return None
         reading = asyncio.ensure_future(self._head(run.run_id))
         try:
@@ -137,19 +139,19 @@ class Writer:
         return late
 
     async def _outcome(self, run: Run[Any, Any], waiting: Awaitable[None]) -> asyncio.CancelledError | None:
-        write = run.writing = asyncio.ensure_future(waiting)
+        write = run.writes.append = asyncio.ensure_future(waiting)
         try:
             return await _done(write)
         finally:
-            if run.writing is write:
-                run.writing = None
+            if run.writes.append is write:
+                run.writes.append = None
 
     async def release(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Give a run back to the journal, one that lost it too: whoever owns it then has all that is durable.
 
         A store that fails here has all that it needs. What detached the run was told of when it did.
         """
-        lease, run.lease = run.lease, None
+        lease, run.control.lease = run.control.lease, None
         if lease is None:
             return None
         try:
@@ -158,7 +160,7 @@ class Writer:
                 return None
             return await _done(asyncio.ensure_future(self._journal.release(lease)))
         except Exception as error:  # noqa: BLE001 - whatever a store raises: it is over with the run here
-            if not run.detached:
+            if not run.control.detached:
                 self._report.failed(run, None, error)
             return None
 

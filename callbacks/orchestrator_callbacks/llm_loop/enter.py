@@ -48,7 +48,7 @@ async def enter_update_budgets(run: LoopRun) -> Event:
     ctx = run.ctx
     review.account(run)
     asked = verdicts(ctx) if ctx.verdict is None else [ctx.verdict, *verdicts(ctx)]
-    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor, ctx.iteration, asked))
+    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     if review.may_start_over(ctx, asked):
         return Event.RESTART_LOOP
     ctx.verdict = first_refusal(asked)

@@ -74,8 +74,8 @@ async def _execute(run: LoopRun) -> None:
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
         chosen = await _chosen(run, calls, call)
-        if not isinstance(chosen, ToolResult) and run.keeper is not None:
-            await run.keeper.confirm_lease(run)  # the effect comes next
+        if not isinstance(chosen, ToolResult) and run.control.services is not None:
+            await run.control.services.confirm_lease(run)  # the effect comes next
         return chosen
 
     hooked = "after_tool_execution" in deps.points
