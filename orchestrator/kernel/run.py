@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.mailbox import Mailbox
     from orchestrator.kernel.outcome import Ending
     from orchestrator.kernel.record import EventFailed, Fact, Follower, TransitionNote
-    from orchestrator.kernel.table import Step
+    from orchestrator.kernel.table import CompiledTable, Step
 
 
 class Context(Protocol):
@@ -46,6 +46,8 @@ class Run(Generic[Ctx, Deps]):
 
     graph: Graph = field(init=False)
     """The graph this run is in."""
+    table: CompiledTable = field(init=False)
+    """What the machine has compiled from its table."""
     cursor: Cursor = field(init=False)
     """Where it is in the graph."""
     control: Control = field(default_factory=Control, init=False)
@@ -57,6 +59,7 @@ class Run(Generic[Ctx, Deps]):
 
     def __post_init__(self) -> None:
         self.graph = self.machine.graph
+        self.table = self.machine.compiled
         self.cursor = Cursor(self.graph.initial.value)
 
     def __repr__(self) -> str:

@@ -11,8 +11,8 @@ A `Step` is a cache: the lists of one transition, resolved and flattened. The ma
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from orchestrator.kernel.purity import pure_guard
 from orchestrator.kernel.run import add_may_method
 
 if TYPE_CHECKING:
+    from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.machine import Machine
     from orchestrator.kernel.run import Run
 
@@ -177,6 +178,29 @@ class Step:
     """A host's hook runs before the state changes, so everything folded so far must be durable by then."""
 
 
+@dataclass(slots=True, eq=False)
+class CompiledTable:
+    """What a machine has compiled from its table, for the driver. A change of the table empties it.
+
+    The library's Machine has `__getattr__`, which makes each read of its attributes slow; the runs keep this instead.
+    """
+
+    events: Mapping[str, Event] = field(default_factory=dict)
+    """The machine's own mapping: name -> event."""
+    graph: Graph | None = None
+    """The table as a value."""
+    steps: dict[tuple[str, str], tuple[Step, ...]] = field(default_factory=dict)
+    """(state, event) -> what the event may do there, in table order."""
+    enter: dict[str, tuple[tuple[str, Hook], ...]] = field(default_factory=dict)
+    """State -> the callbacks that run when it is entered."""
+
+    def clear(self) -> None:
+        """Drop what was compiled."""
+        self.graph = None
+        self.steps.clear()
+        self.enter.clear()
+
+
 class Transition(Watched, core.Transition):
     """A transition: source, destination (None is internal), conditions and callbacks."""
 
@@ -201,21 +225,22 @@ class Transition(Watched, core.Transition):
         """
         executor = run.control.executor
         assert executor is not None  # noqa: S101 - Event.trigger looked
+        now = executor.now() if step.prepare else began
         if step.ahead:
             asked = executor.now()
             if not await executor.veto_hooks(run, step):
                 return False
-            began += executor.now() - asked
+            now = executor.now()
+            began += now - asked
         fold = fold and step.folded and executor.journals
-        now = executor.now()
         fact = executor.draft(run, step, now, fold=fold)
-        late, written = (None, 0.0) if fold or fact is None else await executor.journal(run, step)
+        late, written = None, 0.0
+        if fact is not None and executor.journals and not fold:
+            late, written = await executor.journal(run, step)
         self._change_state(run)
         executor.state_set(run, step, now)
-        if fact is not None:  # no observer has it yet, so it may still be completed
-            fact.overhead = executor.now() - began - written  # type: ignore[misc]
-        if not fold:
-            executor.publish(run)
+        if fact is not None:
+            executor.complete(run, fact, began + written, fold=fold)
         if late is not None:
             raise late
         if run.control.halted or not (step.internal or await executor.enter(run, step.enter)):
@@ -226,12 +251,11 @@ class Transition(Watched, core.Transition):
 
     def _change_state(self, run: Run[Any, Any]) -> None:  # type: ignore[override]  # the run is our event data
         """Set the run's cursor to the destination. Raises MachineError where a hook has set it to something else."""
-        if run.cursor.state != self.source:
-            raise core.MachineError(
-                f"a hook moved the run from state {self.source!r} to {run.cursor.state!r}"
-            )
+        cursor = run.cursor
+        if cursor.state != self.source:
+            raise core.MachineError(f"a hook moved the run from state {self.source!r} to {cursor.state!r}")
         if self.dest is not None:
-            run.cursor.state = self.machine.states[self.dest].value  # type: ignore[assignment]  # a str
+            cursor.state = self.dest
 
 
 class Event(core.Event):
@@ -268,8 +292,13 @@ class Event(core.Event):
         if executor is None:
             raise RunError(f"run {run.run_id!r} has no driver; fire events with Driver.fire or Driver.drive")
         began = executor.now()
-        steps = self.machine.steps(run.cursor.state, self.name)
-        if steps[0].prepare or (len(steps) > 1 and any(step.prepare for step in steps)):
+        cursor = run.cursor
+        steps = run.table.steps.get((cursor.state, self.name)) or run.machine.steps(cursor.state, self.name)
+        step = steps[0]
+        if step.prepare or (len(steps) > 1 and any(one.prepare for one in steps)):
             return executor.prepare_and_execute(run, steps, began, fold=fold)
-        step = executor.choose(run, steps)
+        if step.conditions:
+            step = executor.choose(run, steps)
+        else:
+            cursor.step = step
         return step.transition.execute(run, step, began, fold=fold)

@@ -15,6 +15,7 @@ from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.record import EventFailed, Transition, TransitionNote
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
+from orchestrator.kernel.run_parts import Control
 from orchestrator.kernel.table import Step
 from orchestrator.kernel.writer import Writer
 
@@ -34,16 +35,15 @@ class TransitionExecutor:
         """Transitions become records."""
         self._mute = writer is None and not report.heard
         """There is neither a journal nor an observer."""
-        self.publish = report.send
 
     def trigger(self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True) -> Coroutine[Any, Any, bool]:
         """Trigger an event in the library's table; the caller awaits its transition. Raises as `Event.trigger`."""
-        run.cursor.hook, run.cursor.committed = "", False
-        machine = run.machine
-        graph = machine.graph
-        if run.graph is not graph:  # the table was changed
-            run.graph = graph
-        return machine.event(run.cursor.state, event).trigger(run, fold=fold)
+        cursor, table = run.cursor, run.table
+        cursor.hook, cursor.committed = "", False
+        if run.graph is not table.graph:  # the table was changed
+            run.graph = run.machine.graph
+        found = table.events.get(event) or run.machine.event(cursor.state, event)
+        return found.trigger(run, fold=fold)
 
     async def go_on(self, run: Run[Any, Any]) -> None:
         """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
@@ -60,35 +60,34 @@ class TransitionExecutor:
         An event that was pending before, because the caller gave one, stays. Returns False when halted, and where a
         paused run was only let out of its last state because it would have lost that state's work.
         """
-        if run.control.pause_request is not None and run.cursor.event_object is not None:
+        cursor, control = run.cursor, run.control
+        if control.pause_request is not None and cursor.event_object is not None:
             return False
         chosen: StrEnum | None = None
         by: tuple[str, Hook] | None = None
-        for named in run.machine.enter_hooks(run.cursor.state) if hooks is None else hooks:
-            run.cursor.hook = named[0]
-            answer = await named[1](run)
-            if run.control.halted:
+        for named in run.machine.enter_hooks(cursor.state) if hooks is None else hooks:
+            cursor.hook, hook = named
+            answer = await hook(run)
+            if control.halted:
                 return False
             if answer is not None:
                 chosen, by = answer, named
-        run.cursor.entry_pending = False
-        if run.cursor.pending_event is None:
-            run.cursor.pending_event = chosen
-            if (
-                by is not None
-                and run.cursor.error is None
-                and chosen == run.graph.failure_events[run.cursor.state]
-            ):
+        cursor.entry_pending = False
+        if cursor.pending_event is None:
+            cursor.pending_event = chosen
+            if by is not None and chosen == run.graph.failure_events[cursor.state] and cursor.error is None:
                 self._gave_up(run, *by)
         return True
 
     def due(self, run: Run[Any, Any]) -> float | None:
         """Return the monotonic time at which the next limit of the run passes, or None."""
-        limit = run.graph.time_limits.get(run.cursor.state) if run.control.overdue is None else None
-        due = None if limit is None else run.cursor.entered_at + limit
-        if run.control.expires_at is not None and (due is None or run.control.expires_at < due):
-            return run.control.expires_at
-        return due
+        control, cursor = run.control, run.cursor
+        expires_at = control.expires_at
+        limit = run.graph.time_limits.get(cursor.state) if control.overdue is None else None
+        if limit is None:
+            return expires_at
+        due = cursor.entered_at + limit
+        return due if expires_at is None or due <= expires_at else expires_at
 
     def arm(self, run: Run[Any, Any]) -> None:
         """Set the run's alarm, if it has one, to its next limit."""
@@ -188,23 +187,23 @@ class TransitionExecutor:
 
         None where no journal is left, or there is nobody to tell.
         """
+        cursor, writes = run.cursor, run.writes
         if self._mute:
-            run.cursor.seq += 1
+            cursor.seq += 1
             return None
         if run.control.detached:  # the move is made in memory and told as a failure only
             if not step.failing:
                 raise JournalError(f"run {run.run_id!r} lost its journal; it can only fail")
             return None
-        run.cursor.seq += 1
+        cursor.seq += 1
         fact = self._report.transition(run, step, now)
-        run.writes.unpublished.append(fact)
-        if self._writer is not None:
-            failure = run.cursor.failure if step.failing else None
-            body = _body(fact, run.elapsed(now), failure)
-            run.writes.drafts.append(
-                Draft("transition", body if run.writes.note is None else _annotated(body, run.writes.note))
+        writes.unpublished.append(fact)
+        if self.journals:
+            body = _body(fact, run.elapsed(now), cursor.failure if step.failing else None)
+            writes.drafts.append(
+                Draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )
-            run.writes.has_transition = run.writes.has_transition or fold
+            writes.has_transition = writes.has_transition or fold
         return fact
 
     async def journal(self, run: Run[Any, Any], step: Step) -> tuple[asyncio.CancelledError | None, float]:
@@ -228,21 +227,28 @@ class TransitionExecutor:
 
     def state_set(self, run: Run[Any, Any], step: Step, now: float) -> None:
         """Update the times of a run whose state was set: the record is durable, or folded."""
-        run.cursor.committed = True
-        run.cursor.pending_event = run.writes.note = None
+        cursor, control = run.cursor, run.control
+        cursor.committed = True
+        cursor.pending_event = run.writes.note = None
         if not step.internal:
-            run.cursor.entered_at = now
-            run.cursor.entry_pending = True
-            if run.control.overdue is not None:
-                self._left(run)
-            if run.control.alarm is not None:
-                run.control.alarm.set(self.due(run))
+            cursor.entered_at = now
+            cursor.entry_pending = True
+            if control.overdue is not None:
+                self._left(control)
+            if control.alarm is not None:
+                control.alarm.set(self.due(run))
 
-    def _left(self, run: Run[Any, Any]) -> None:
+    def complete(self, run: Run[Any, Any], fact: Transition, began: float, *, fold: bool) -> None:
+        """Put the kernel's own time since `began` into a fact that no observer has yet, and publish what waited."""
+        fact.overhead = self.now() - began  # type: ignore[misc]
+        if not fold:
+            self._report.send(run)
+
+    def _left(self, control: Control) -> None:
         """Forget the time limit of a state that is left, and the interruption for it if it came too late."""
-        if run.control.interruption is run.control.overdue:
-            run.control.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
-        run.control.overdue = None
+        if control.interruption is control.overdue:
+            control.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
+        control.overdue = None
 
     def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
         """Take down that a hook asked for the failure event itself: a failed run has an error that says where."""

@@ -251,18 +251,9 @@ class OrchestrationStateMachine:
         self.iterations_set = iterations_set
         run = self._run
         run.ctx.iteration, run.ctx.refinements = iterations, refinements
-        now = self._clock.monotonic()
-        run.restore(
-            Cursor(
-                state.value,
-                entry_pending=False,
-                seq=len(self.history),
-                started_at=now,
-                entered_at=now,
-                parked=True,
-                ended=state in TERMINAL,
-            )
-        )
+        now, ended = self._clock.monotonic(), state in TERMINAL
+        cursor = Cursor(state.value, entry_pending=False, seq=len(self.history), parked=True, ended=ended)
+        run.restore(replace(cursor, started_at=now, entered_at=now))
 
     # ---- figures ----
 
