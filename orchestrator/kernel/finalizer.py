@@ -47,7 +47,7 @@ class RunFinalizer:
         at, late = self._clock.time(), None
         if self._writer is not None and not run.control.detached:
             run.writes.drafts.append(Draft("ended", self._last(run, ending, at)))
-            late = await self._writer.write(run)
+            late = await self._write(run)
         run.cursor.ended, run.cursor.ending = True, ending
         self._report.send(run)
         self._report.completed(run, ending, summary, at)
@@ -58,10 +58,14 @@ class RunFinalizer:
 
     async def settle(self, run: Run[Any, Any]) -> None:
         """Write what is noted and folded, and tell it."""
-        late = None if self._writer is None else await self._writer.write(run)
+        late = await self._write(run)
         self._report.send(run)
         if late is not None:
             raise late
+
+    async def _write(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
+        writing = None if self._writer is None else self._writer.write(run)
+        return None if writing is None else await writing
 
     async def confirm_lease(self, run: Run[Any, Any]) -> None:
         """Raise Fenced where the run has another owner by now."""

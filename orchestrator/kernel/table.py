@@ -234,13 +234,16 @@ class Transition(Watched, core.Transition):
             began += now - asked
         fold = fold and step.folded and executor.journals
         fact = executor.draft(run, step, now, fold=fold)
-        late, written = None, 0.0
+        late = None
         if fact is not None and executor.journals and not fold:
-            late, written = await executor.journal(run, step)
+            asked = executor.now()
+            writing = executor.journal(run, step)
+            late = None if writing is None else await writing
+            began += executor.now() - asked
         self._change_state(run)
         executor.state_set(run, step, now)
         if fact is not None:
-            executor.complete(run, fact, began + written, fold=fold)
+            executor.complete(run, fact, began, fold=fold)
         if late is not None:
             raise late
         if run.control.halted or not (step.internal or await executor.enter(run, step.enter)):

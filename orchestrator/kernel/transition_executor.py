@@ -17,7 +17,7 @@ from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Control
 from orchestrator.kernel.table import Step
-from orchestrator.kernel.writer import Writer
+from orchestrator.kernel.writer import Late, Writer
 
 
 class TransitionExecutor:
@@ -170,7 +170,8 @@ class TransitionExecutor:
     async def _settle(self, writer: Writer, run: Run[Any, Any], step: Step) -> None:
         """Before a host's hook: make durable all it may depend on, the work of the present state included."""
         writer.context(run, step.event)
-        late = await self._write(writer, run, step)
+        writing = self._write(writer, run, step)
+        late = None if writing is None else await writing
         self._report.send(run)
         if late is not None:
             raise late
@@ -206,24 +207,33 @@ class TransitionExecutor:
             writes.has_transition = writes.has_transition or fold
         return fact
 
-    async def journal(self, run: Run[Any, Any], step: Step) -> tuple[asyncio.CancelledError | None, float]:
-        """Make a step durable, with what changed of the context; return a cancellation for later, and the seconds."""
+    def journal(self, run: Run[Any, Any], step: Step) -> Late | None:
+        """Make a step durable, with what changed of the context. Returns as `Writer.write`."""
         if self._writer is None:
-            return None, 0.0
-        asked = self.now()
+            return None
         self._writer.context(run)
-        late = await self._write(self._writer, run, step)
-        return late, self.now() - asked
+        return self._write(self._writer, run, step)
 
-    async def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
+    def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> Late | None:
         """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
         try:
-            return await writer.write(run)
-        except Exception as error:
-            if not step.failing or isinstance(error, Fenced):
-                raise
-            self._report.failed(run, step.event, error)
+            writing = writer.write(run)
+        except Exception as error:  # noqa: BLE001 - raised again where the run may not go on
+            self._unwritten(run, step, error)
             return None
+        return None if writing is None else self._written(writing, run, step)
+
+    async def _written(self, writing: Late, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
+        try:
+            return await writing
+        except Exception as error:  # noqa: BLE001 - as above
+            self._unwritten(run, step, error)
+            return None
+
+    def _unwritten(self, run: Run[Any, Any], step: Step, error: Exception) -> None:
+        if not step.failing or isinstance(error, Fenced):
+            raise error
+        self._report.failed(run, step.event, error)
 
     def state_set(self, run: Run[Any, Any], step: Step, now: float) -> None:
         """Update the times of a run whose state was set: the record is durable, or folded."""
