@@ -113,7 +113,7 @@ class Driver:
         `drive` goes on from there, with the interrupted hook.
         """
         self._claim(run, event)
-        run.control.waits_in_place = not park
+        run.control.waits_in_place, run.control.folds = not park, True
         run.control.alarm = Alarm(self._clock, lambda: self._ring(run))
         try:
             if not run.cursor.ended and await self._take_up(run, event, park=park):
@@ -187,6 +187,7 @@ class Driver:
 
     async def _single(self, run: Run[Any, Any], event: StrEnum | None) -> StrEnum | None:
         self._claim(run, event)
+        run.control.folds = False
         try:
             await self._carry_out(run, event)
             await self._finalizer.settle(run)
@@ -209,7 +210,7 @@ class Driver:
             await self._executor.enter(run)
         _raise_cause(run)
         if event is not None:
-            await self._executor.trigger(run, event, fold=False)
+            await self._executor.trigger(run, event)
             _raise_cause(run)
         if run.state in run.graph.terminal and run.cursor.pending_event is None:
             await self._finalizer.end(run)

@@ -108,18 +108,21 @@ class Reporter:
 
     def transition(self, run: Run[Any, Any], step: Step, now: float) -> Transition:
         """Return the fact about a step that is being committed at monotonic time `now`."""
-        note = run.writes.note
+        cursor, ctx, note = run.cursor, run.ctx, run.writes.note
+        event, source, dest = step.names
         fact = Transition(
             run.graph.name,
             run.run_id,
-            run.cursor.seq,
-            *step.names,
-            now - run.cursor.entered_at,
+            cursor.seq,
+            event,
+            source,
+            dest,
+            now - cursor.entered_at,
             self._clock.time(),
-            getattr(run.ctx, "iteration", 0),
+            getattr(ctx, "iteration", 0),
             step.guard_name,
             step.internal,
-            getattr(run.ctx, "verdict", None) if step.ends else None,
+            getattr(ctx, "verdict", None) if step.ends else None,
         )
         return fact if note is None else _annotated(fact, note)
 

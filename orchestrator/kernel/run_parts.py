@@ -91,6 +91,8 @@ class Control:
     """The timer of the time limits; set while a driver drives the run."""
     cancel_seconds: float = GRACE
     """How long cancelled host code may take to end before it is abandoned; 0 waits for it without a limit."""
+    folds: bool = False
+    """The record of a pure state may be written together with the next one."""
     waits_in_place: bool = True
     """The driver waits for an answer in place, instead of returning with the run parked."""
     lease: Lease | None = None
@@ -121,6 +123,8 @@ class PendingWrites:
     """Facts that wait for those records."""
     note: TransitionNote | None = None
     """What the next transition says about the stay in the state it leaves."""
+    seconds: float = 0.0
+    """How long the journal took for the transition in flight."""
     publish: Callable[[Fact], None] = field(init=False)
     """Hands a fact to the observers; set by the driver."""
 

@@ -216,7 +216,7 @@ class Transition(Watched, core.Transition):
     """Position in the table."""
 
     async def execute(  # type: ignore[override]  # the run is our event data
-        self, run: Run[Any, Any], step: Step, began: float, *, fold: bool = True
+        self, run: Run[Any, Any], step: Step, began: float
     ) -> bool:
         """Carry out the transition: veto hooks, journal, state, observers, enter and after hooks, in this order.
 
@@ -232,18 +232,12 @@ class Transition(Watched, core.Transition):
                 return False
             now = executor.now()
             began += now - asked
-        fold = fold and step.folded and executor.journals
-        fact = executor.draft(run, step, now, fold=fold)
-        late = None
-        if fact is not None and executor.journals and not fold:
-            asked = executor.now()
-            writing = executor.journal(run, step)
-            late = None if writing is None else await writing
-            began += executor.now() - asked
+        fact = executor.draft(run, step, now)
+        writing = None if fact is None else executor.journal(run, step)
+        late = None if writing is None else await writing
         self._change_state(run)
         executor.state_set(run, step, now)
-        if fact is not None:
-            executor.complete(run, fact, began, fold=fold)
+        executor.complete(run, fact, began)
         if late is not None:
             raise late
         if run.control.halted or not (step.internal or await executor.enter(run, step.enter)):
@@ -284,12 +278,12 @@ class Event(core.Event):
             callbacks[:0] = callbacks.bound
 
     def trigger(  # type: ignore[override]  # the caller awaits it
-        self, run: Run[Any, Any], *, fold: bool = True
+        self, run: Run[Any, Any]
     ) -> Coroutine[Any, Any, bool]:
         """Choose the first transition whose conditions hold, and return its execution, which the caller awaits.
 
         Raises InvalidEvent where no transition leaves the present state, Refused where no condition holds, RunError
-        where no driver has the run. With `fold` the record of a pure state may be written with the next one.
+        where no driver has the run.
         """
         executor = run.control.executor
         if executor is None:
@@ -299,9 +293,9 @@ class Event(core.Event):
         steps = run.table.steps.get((cursor.state, self.name)) or run.machine.steps(cursor.state, self.name)
         step = steps[0]
         if step.prepare or (len(steps) > 1 and any(one.prepare for one in steps)):
-            return executor.prepare_and_execute(run, steps, began, fold=fold)
+            return executor.prepare_and_execute(run, steps, began)
         if step.conditions:
             step = executor.choose(run, steps)
         else:
             cursor.step = step
-        return step.transition.execute(run, step, began, fold=fold)
+        return step.transition.execute(run, step, began)

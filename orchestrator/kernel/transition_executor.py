@@ -36,14 +36,14 @@ class TransitionExecutor:
         self._mute = writer is None and not report.heard
         """There is neither a journal nor an observer."""
 
-    def trigger(self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True) -> Coroutine[Any, Any, bool]:
+    def trigger(self, run: Run[Any, Any], event: StrEnum) -> Coroutine[Any, Any, bool]:
         """Trigger an event in the library's table; the caller awaits its transition. Raises as `Event.trigger`."""
         cursor, table = run.cursor, run.table
         cursor.hook, cursor.committed = "", False
         if run.graph is not table.graph:  # the table was changed
             run.graph = run.machine.graph
         found = table.events.get(event) or run.machine.event(cursor.state, event)
-        return found.trigger(run, fold=fold)
+        return found.trigger(run)
 
     async def go_on(self, run: Run[Any, Any]) -> None:
         """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
@@ -115,9 +115,7 @@ class TransitionExecutor:
             reason, graph=run.graph.name, state=run.cursor.state, event=steps[0].event, verdict=denial
         )
 
-    async def prepare_and_execute(
-        self, run: Run[Any, Any], steps: Sequence[Step], began: float, *, fold: bool
-    ) -> bool:
+    async def prepare_and_execute(self, run: Run[Any, Any], steps: Sequence[Step], began: float) -> bool:
         """Choose as `choose` does, and run the prepare callbacks of a transition before its conditions."""
         refusal: Refused | None = None
         for step in steps:
@@ -129,7 +127,7 @@ class TransitionExecutor:
             except Refused as error:
                 refusal = error
             else:
-                return await step.transition.execute(run, step, began, fold=fold)
+                return await step.transition.execute(run, step, began)
         assert refusal is not None  # noqa: S101 - there is at least one step
         raise refusal
 
@@ -183,7 +181,7 @@ class TransitionExecutor:
         place = {"graph": run.graph.name, "state": run.cursor.state, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
-    def draft(self, run: Run[Any, Any], step: Step, now: float, *, fold: bool) -> Transition | None:
+    def draft(self, run: Run[Any, Any], step: Step, now: float) -> Transition | None:
         """Hold back the fact about a step until its record is written, and draft that.
 
         None where no journal is left, or there is nobody to tell.
@@ -204,15 +202,24 @@ class TransitionExecutor:
             writes.drafts.append(
                 Draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )
-            writes.has_transition = writes.has_transition or fold
+            writes.seconds = 0.0
         return fact
 
     def journal(self, run: Run[Any, Any], step: Step) -> Late | None:
-        """Make a step durable, with what changed of the context. Returns as `Writer.write`."""
+        """Make a step durable, with what changed of the context; where the step is folded, with the next one.
+
+        Returns as `Writer.write`.
+        """
         if self._writer is None:
             return None
+        if step.folded and run.control.folds:
+            run.writes.has_transition = True
+            return None
+        asked = self.now()
         self._writer.context(run)
-        return self._write(self._writer, run, step)
+        writing = self._write(self._writer, run, step)
+        run.writes.seconds += self.now() - asked
+        return writing
 
     def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> Late | None:
         """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
@@ -224,11 +231,14 @@ class TransitionExecutor:
         return None if writing is None else self._written(writing, run, step)
 
     async def _written(self, writing: Late, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
+        asked = self.now()
         try:
             return await writing
         except Exception as error:  # noqa: BLE001 - as above
             self._unwritten(run, step, error)
             return None
+        finally:
+            run.writes.seconds += self.now() - asked
 
     def _unwritten(self, run: Run[Any, Any], step: Step, error: Exception) -> None:
         if not step.failing or isinstance(error, Fenced):
@@ -248,10 +258,11 @@ class TransitionExecutor:
             if control.alarm is not None:
                 control.alarm.set(self.due(run))
 
-    def complete(self, run: Run[Any, Any], fact: Transition, began: float, *, fold: bool) -> None:
-        """Put the kernel's own time since `began` into a fact that no observer has yet, and publish what waited."""
-        fact.overhead = self.now() - began  # type: ignore[misc]
-        if not fold:
+    def complete(self, run: Run[Any, Any], fact: Transition | None, began: float) -> None:
+        """Put the kernel's own time since `began` into the fact, which no observer has yet; publish what waited."""
+        if fact is not None:
+            fact.overhead = self.now() - began - run.writes.seconds  # type: ignore[misc]
+        if not run.writes.has_transition:
             self._report.send(run)
 
     def _left(self, control: Control) -> None:

@@ -109,7 +109,7 @@ class Walker(Driver):
         run.cursor.pending_event, run.cursor.committed = steps[0].event, False
         try:
             step = self._executor.choose(run, steps)
-            await step.transition.execute(run, step, self._executor.now(), fold=False)
+            await step.transition.execute(run, step, self._executor.now())
         except Refused as refusal:
             if run.cursor.hook.startswith("when:"):
                 return refusal
