@@ -25,7 +25,7 @@ from orchestrator.kernel.abandonment import (
     limited,
     until_ended,
 )
-from orchestrator.kernel.gate import cancellations
+from orchestrator.kernel.cancel_scope import cancellations
 from orchestrator.messages import ToolCall
 from orchestrator.ports import Clock, SystemClock
 from orchestrator.thread import in_thread

@@ -15,7 +15,7 @@ from orchestrator.engines.order import KINDS, Order, Standing
 from orchestrator.engines.registration import STATUS, Registration
 from orchestrator.errors import CancelRequested, ConfigError
 from orchestrator.kernel.journal import Posted
-from orchestrator.kernel.run import Kind
+from orchestrator.kernel.mailbox import Kind
 from orchestrator.runtime.hosting import Hosting
 
 _LISTED = 100

@@ -80,7 +80,7 @@ class Line:
         """Yield the runs under way of one graph, or of all."""
         return (job for job in tuple(self.live.values()) if graph in (None, job.hosting.graph))
 
-    # ---- called by the runs (kernel.parking.Seats) ----
+    # ---- called by the runs (kernel.suspension.ConcurrencyLimiter) ----
 
     def leave(self, run_id: str, reason: str) -> None:
         """Take the slot of a run that waits for somebody. Runs that others began have none."""

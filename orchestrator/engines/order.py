@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from orchestrator.engines.slot import check_slots
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.run import Run
 from orchestrator.messages import Request, ToolCall
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -137,11 +138,11 @@ class Standing:
 
     async def may_ask(self, run: Run[Any, Any], model: str) -> None:
         """Return when a model may be asked; park the run until then."""
-        while (order := self._blocked.get(model)) is not None and run.keeper is not None:
+        while (order := self._blocked.get(model)) is not None and run.control.services is not None:
             detail = {"model": model, "by": order.by, "why": order.why}
             self._waiting.add(run)
             try:
-                await run.keeper.wait(run, "waiting", detail, lambda: model not in self._blocked)
+                await run.control.services.wait(run, "waiting", detail, lambda: model not in self._blocked)
             finally:
                 self._waiting.discard(run)
 

@@ -27,17 +27,17 @@ from orchestrator.errors import (
     RunExists,
     StateTimeout,
 )
+from orchestrator.kernel.cancel_scope import CancelScope
 from orchestrator.kernel.clock import Alarm, Clock, SystemClock
-from orchestrator.kernel.closer import Closer
 from orchestrator.kernel.codec import Codec
-from orchestrator.kernel.gate import Gate
+from orchestrator.kernel.finalizer import RunFinalizer
 from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.parking import Park, Parking, Seats
 from orchestrator.kernel.record import Fact, Observer
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
+from orchestrator.kernel.suspension import ConcurrencyLimiter, HookServices, Park
 from orchestrator.kernel.transition_executor import TransitionExecutor
 from orchestrator.kernel.writer import Writer
 
@@ -80,10 +80,10 @@ class Driver:
             None if journal is None else Writer(journal, self.owner, self._report, self._clock, codec)
         )
         self._executor = TransitionExecutor(self._report, self._writer, self._clock)
-        self._closer = Closer(
+        self._finalizer = RunFinalizer(
             self._report, self._writer, self._clock, ending=ending, summary=summary, codec=codec
         )
-        self._parking = Parking(self._report, self._executor, self._closer, self._clock)
+        self._services = HookServices(self._report, self._executor, self._finalizer, self._clock)
         self._strict = strict
 
     async def start(self, run: Run[Any, Any]) -> StrEnum | None:
@@ -91,7 +91,7 @@ class Driver:
 
         Raises RunExists when it is there already, and whatever a hook raises.
         """
-        if run.started_at is not None:
+        if run.cursor.started_at is not None:
             raise RunExists(run.run_id)
         return await self._single(run, None)
 
@@ -113,27 +113,27 @@ class Driver:
         `drive` goes on from there, with the interrupted hook.
         """
         self._claim(run, event)
-        run.stays = not park
-        run.alarm = Alarm(self._clock, lambda: self._ring(run))
+        run.control.waits_in_place, run.control.folds = not park, True
+        run.control.alarm = Alarm(self._clock, lambda: self._ring(run))
         try:
-            if not run.ended and await self._take_up(run, event, park=park):
+            if not run.cursor.ended and await self._take_up(run, event, park=park):
                 await self._carry_on(run, park=park)
         except (asyncio.CancelledError, Exception):
-            run.alarm.cancel()
-            await self._closer.abandon(run)
+            run.control.alarm.cancel()
+            await self._finalizer.abandon(run)
             raise
         finally:
-            run.alarm.cancel()
-            run.alarm = None
-            run.mailbox.listen(None)
-            run.driving = False
+            run.control.alarm.cancel()
+            run.control.alarm = None
+            run.control.mailbox.listen(None)
+            run.control.driving = False
 
     async def deposit(self, run: Run[Any, Any], place: Mapping[str, Any]) -> None:
         """Make a run durable that has not begun, and leave it to the process that `place` leads to.
 
         Its observers hear of it then. Raises RunExists, RunError where there is no journal, and what the store raises.
         """
-        if run.started_at is not None:
+        if run.cursor.started_at is not None:
             raise RunExists(run.run_id)
         if self._writer is None:
             raise RunError(f"run {run.run_id!r} cannot be left to another process: there is no journal")
@@ -148,37 +148,37 @@ class Driver:
 
     async def announce(self, run: Run[Any, Any], kind: str, body: Mapping[str, Any]) -> None:
         """Append a record about a run that is not being driven. Raises what the journal raises."""
-        run.tell = self._report.tell
+        run.writes.publish = self._report.tell
         run.note(kind, body)
-        await self._closer.settle(run)
+        await self._finalizer.settle(run)
 
     async def release(self, run: Run[Any, Any]) -> None:
         """Give a run that is not being driven back to the journal, for any process to take up."""
-        await self._closer.release(run)
+        await self._finalizer.release(run)
 
-    def seat(self, seats: Seats | None) -> None:
+    def seat(self, seats: ConcurrencyLimiter | None) -> None:
         """Let `seats` limit how many runs that wait in place go on at once. Raises RunError when somebody does."""
-        if seats is not None and self._parking.seats is not None:
+        if seats is not None and self._services.seats is not None:
             raise RunError(f"the runs of driver {self.owner} have seats already")
-        self._parking.seats = seats
+        self._services.seats = seats
 
     # ---- taking a run up ----
 
     def _claim(self, run: Run[Any, Any], event: StrEnum | None) -> None:
         name = run.graph.name
-        if run.driving:
-            raise InTransition(graph=name, state=run.cursor, event=str(event or "drive"))
-        if run.ended and event is not None:
-            raise InvalidEvent(graph=name, state=run.cursor, event=str(event), allowed=())
-        run.driving = True
-        run.tell = self._report.tell
-        run.executor, run.keeper = self._executor, self._parking
+        if run.control.driving:
+            raise InTransition(graph=name, state=run.cursor.state, event=str(event or "drive"))
+        if run.cursor.ended and event is not None:
+            raise InvalidEvent(graph=name, state=run.cursor.state, event=str(event), allowed=())
+        run.control.driving = True
+        run.writes.publish = self._report.tell
+        run.control.executor, run.control.services = self._executor, self._services
 
     async def _create(self, run: Run[Any, Any]) -> None:
         at = self._clock.time()
         late = None if self._writer is None else await self._writer.create(run, at)
-        run.started_at = run.entered_at = self._clock.monotonic()
-        run.unheard = True
+        run.cursor.started_at = run.cursor.entered_at = self._clock.monotonic()
+        run.cursor.is_new = True
         self._report.started(run, at)
         if late is not None:
             raise late
@@ -187,74 +187,75 @@ class Driver:
 
     async def _single(self, run: Run[Any, Any], event: StrEnum | None) -> StrEnum | None:
         self._claim(run, event)
+        run.control.folds = False
         try:
             await self._carry_out(run, event)
-            await self._closer.settle(run)
+            await self._finalizer.settle(run)
         except Exception as error:
             self._report.failed(run, event, error)
-            await self._closer.leave(run)
+            await self._finalizer.leave(run)
             raise
         except asyncio.CancelledError:
-            await self._closer.leave(run)
+            await self._finalizer.leave(run)
             raise
         finally:
-            run.driving = False
-        if self._strict and event is not None and run.step is not None and run.step.internal:
-            raise NoTransition(graph=run.graph.name, state=run.cursor, event=event)
-        return run.pending
+            run.control.driving = False
+        if self._strict and event is not None and run.cursor.step is not None and run.cursor.step.internal:
+            raise NoTransition(graph=run.graph.name, state=run.cursor.state, event=event)
+        return run.cursor.pending_event
 
     async def _carry_out(self, run: Run[Any, Any], event: StrEnum | None) -> None:
-        if run.started_at is None:
+        if run.cursor.started_at is None:
             await self._create(run)
             await self._executor.enter(run)
         _raise_cause(run)
         if event is not None:
-            await self._executor.trigger(run, event, fold=False)
+            await self._executor.trigger(run, event)
             _raise_cause(run)
-        if run.state in run.graph.terminal and run.pending is None:
-            await self._closer.end(run)
+        if run.state in run.graph.terminal and run.cursor.pending_event is None:
+            await self._finalizer.end(run)
 
     # ---- a whole run ----
 
     async def _take_up(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
         """Begin, or go on with, a run. Returns False when it is parked and there is still nothing to do."""
-        if run.started_at is None:
-            run.pending = event
+        if run.cursor.started_at is None:
+            run.cursor.pending_event = event
             await self._create(run)
         elif event is not None:
-            run.fresh, run.pending = False, event
-        run.mailbox.listen(lambda signal: self._parking.asked(run, signal))
-        if run.parked:
-            if park and self._waits(run) and not len(run.mailbox) and not self._due(run):
+            run.cursor.entry_pending, run.cursor.pending_event = False, event
+        run.control.mailbox.listen(lambda signal: self._services.asked(run, signal))
+        if run.cursor.parked:
+            if park and self._waits(run) and not len(run.control.mailbox) and not self._due(run):
                 return False
             self._report.started(run, self._clock.time())
         return True
 
     async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
-        gate = Gate(run, self._clock)
+        scope = CancelScope(run, self._clock)
         while True:
             self._executor.arm(run)
-            await gate.let(self._advance(run, gate, park=park))
-            if run.ended or not run.halted:
+            await scope.let(self._advance(run, scope, park=park))
+            if run.cursor.ended or not run.control.halted:
                 return
             self._stopped(run)
 
-    async def _advance(self, run: Run[Any, Any], gate: Gate, *, park: bool) -> None:
+    async def _advance(self, run: Run[Any, Any], scope: CancelScope, *, park: bool) -> None:
         """Fire event after event until the run ends, parks or is stopped; errors become the failure event."""
         turns = 0
-        while not (run.ended or run.halted):
-            event = None if run.fresh else run.pending
+        while not (run.cursor.ended or run.control.halted):
+            event = None if run.cursor.entry_pending else run.cursor.pending_event
             try:
-                if event is not None and (run.held is None or run.loses):
+                if event is not None and (run.control.pause_request is None or run.loses):
                     await self._executor.trigger(run, event)
                 elif not await self._next(run, event, park=park):
                     return
             except Park as wish:
-                await self._closer.park(run, wish.reason, wish.detail)
+                await self._finalizer.park(run, wish.reason, wish.detail)
                 return
             except Exception as error:  # noqa: BLE001 - hooks are free to raise anything
-                self._raised(run, gate, event, error)
-            if gate.cancelled() and not run.ended:
+                self._raised(run, scope, event, error)
+            if scope.cancelled() and not run.cursor.ended:
                 raise asyncio.CancelledError  # a hook swallowed it
             turns += 1
             if not turns % _TURNS:
@@ -262,9 +263,9 @@ class Driver:
 
     async def _next(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
         """Carry out what comes next. Returns False when the run parked for lack of anything."""
-        if run.held is not None:
-            await self._parking.hold(run)
-        if run.fresh:
+        if run.control.pause_request is not None:
+            await self._services.hold(run)
+        if run.cursor.entry_pending:
             await self._executor.go_on(run)
         elif event is not None:
             await self._executor.trigger(run, event)
@@ -275,9 +276,9 @@ class Driver:
     async def _idle(self, run: Run[Any, Any], *, park: bool) -> bool:
         """Go on where hooks asked for nothing: end, take a signal, wait, or park and return False."""
         graph, state = run.graph, run.state
-        run.hook = ""
+        run.cursor.hook = ""
         if state in graph.terminal:
-            await self._closer.end(run)
+            await self._finalizer.end(run)
         elif graph.is_working(state):
             raise RunError(f"{graph.name}: nothing leaves the working state {state.value!r}")
         elif self._take_signal(run):
@@ -285,38 +286,40 @@ class Driver:
         elif self._due(run):
             self._ring(run)
         elif park:
-            await self._closer.park(run, "waiting")
+            await self._finalizer.park(run, "waiting")
             return False
         else:
-            await run.mailbox.wait()
+            await run.control.mailbox.wait()
         return True
 
     def _take_signal(self, run: Run[Any, Any]) -> bool:
         """Make the next posted event with an edge here the pending one; those without are reported."""
-        while (signal := run.mailbox.take()) is not None:
-            run.signal = signal
+        while (signal := run.control.mailbox.take()) is not None:
+            run.control.signal = signal
             try:
-                run.machine.steps(run.cursor, str(signal.event))
+                run.machine.steps(run.cursor.state, str(signal.event))
             except EventError as error:
-                run.committed = False
+                run.cursor.committed = False
                 self._report.failed(run, signal.event, error)
             else:
-                run.pending = signal.event
+                run.cursor.pending_event = signal.event
                 return True
         return False
 
     def _waits(self, run: Run[Any, Any]) -> bool:
-        if run.held is not None:
+        if run.control.pause_request is not None:
             return True
-        busy = run.halted or run.fresh or run.pending is not None
+        busy = run.control.halted or run.cursor.entry_pending or run.cursor.pending_event is not None
         return not busy and not run.graph.is_working(run.state) and run.state not in run.graph.terminal
 
-    def _raised(self, run: Run[Any, Any], gate: Gate, event: StrEnum | None, error: Exception) -> None:
-        if gate.cancelled():
+    def _raised(
+        self, run: Run[Any, Any], scope: CancelScope, event: StrEnum | None, error: Exception
+    ) -> None:
+        if scope.cancelled():
             raise asyncio.CancelledError from error  # it came out of the hook under another name
         if isinstance(error, Fenced):
             raise error  # somebody else has the run: what happens to it from here on is not ours to say
-        if run.interruption is None:
+        if run.control.interruption is None:
             self._failed(run, event, error)
         else:  # what a hook raises while it is being stopped is told, but why it was stopped decides
             self._report.failed(run, event, error)
@@ -329,30 +332,30 @@ class Driver:
         return due is not None and self._clock.monotonic() >= due
 
     def _ring(self, run: Run[Any, Any]) -> None:
-        if run.interruption is not None:
+        if run.control.interruption is not None:
             return
         cause: Exception
-        if run.expires_at is not None and self._clock.monotonic() >= run.expires_at:
-            cause = DeadlineExceeded(run.expires_at - (run.started_at or 0.0))
-            run.expires_at = None  # said once: the way to the end is not interrupted for it again
+        if run.control.expires_at is not None and self._clock.monotonic() >= run.control.expires_at:
+            cause = DeadlineExceeded(run.control.expires_at - (run.cursor.started_at or 0.0))
+            run.control.expires_at = None  # said once: the way to the end is not interrupted for it again
         else:
             limit = run.graph.dwell_of(run.state)
-            cause = run.overdue = StateTimeout(run.cursor, limit[0] if limit else 0.0)
+            cause = run.control.overdue = StateTimeout(run.cursor.state, limit[0] if limit else 0.0)
         run.stop(cause)
 
     def _stopped(self, run: Run[Any, Any]) -> None:
         """Choose the event for an interruption: failure, or the dwell event of an overdue state."""
         cause = _cause(run)
-        if run.parked:  # stopped while it waited for somebody
+        if run.cursor.parked:  # stopped while it waited for somebody
             self._report.started(run, self._clock.time())
         if cause is None:
             return  # the limit of a state that was left in time after all
         limit = run.graph.dwell_of(run.state)
         if isinstance(cause, StateTimeout) and limit and limit[1] != run.graph.failure_event(run.state):
             if run.graph.is_working(run.state):
-                run.committed = False
+                run.cursor.committed = False
                 self._report.failed(run, limit[1], cause)
-            run.fresh, run.pending = False, limit[1]
+            run.cursor.entry_pending, run.cursor.pending_event = False, limit[1]
         else:
             self._failed(run, None, cause)
 
@@ -369,15 +372,15 @@ class Driver:
         ends = state in graph.terminal
         waits = not ends and not graph.is_working(state)
         if waits and event is not None and not fact.committed and isinstance(error, EventError):
-            run.pending = None
+            run.cursor.pending_event = None
             return
         failure = None if graph.failure is None else graph.failure_event(state)
         stuck = failure is not None and failure == event and not fact.committed
         if stuck or graph.failure is None or (failure is None and not ends):
             raise error
-        if run.error is None:
-            run.error, run.failure = error, fact
-        run.fresh, run.pending = False, failure
+        if run.cursor.error is None:
+            run.cursor.error, run.cursor.failure = error, fact
+        run.cursor.entry_pending, run.cursor.pending_event = False, failure
 
 
 def _this_process() -> str:
@@ -387,7 +390,7 @@ def _this_process() -> str:
 
 def _cause(run: Run[Any, Any]) -> Exception | None:
     """Take why the run was to be stopped, if it was; it is not halted any more."""
-    cause, run.interruption, run.halted = run.interruption, None, False
+    cause, run.control.interruption, run.control.halted = run.control.interruption, None, False
     return cause
 
 

@@ -28,7 +28,16 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hook, Hooks, collect
 from orchestrator.kernel.lint import Problem, Rule
 from orchestrator.kernel.purity import checks_purity
-from orchestrator.kernel.table import CallbackList, Condition, Event, State, Step, Transition, conditions_name
+from orchestrator.kernel.table import (
+    CallbackList,
+    CompiledTable,
+    Condition,
+    Event,
+    State,
+    Step,
+    Transition,
+    conditions_name,
+)
 
 logging.getLogger("transitions").setLevel(logging.WARNING)  # it logs each callback at INFO, which we replace
 
@@ -70,19 +79,18 @@ class Machine(transitions.Machine):
 
     def __init__(self, graph: Graph, hooks: Hooks, *, check_purity: bool | None = None) -> None:
         """Build the table. `check_purity`: a guard that changes its context raises GraphError; None asks `purity`."""
+        self.compiled = CompiledTable()
         self.leave_state = self.enter_state = None
         self._checks_purity = checks_purity(check_purity)
         self.hooks = hooks
         self._declared = graph
-        self._graph: Graph | None = None
         self._numbers = count()
-        self._steps: dict[tuple[str, str], tuple[Step, ...]] = {}
-        self._enter: dict[str, tuple[tuple[str, Hook], ...]] = {}
         super().__init__(
             model=None, states=None, initial=None, auto_transitions=False, model_attribute="cursor"
         )
+        self.compiled.events = self.events  # type: ignore[assignment]  # our event_cls
         self._build(graph, hooks)
-        self._graph = graph
+        self.compiled.graph = graph
         for _, callbacks in self._slots():
             callbacks.bound = tuple(callbacks)
         self._whole = not list(self._missing(graph))
@@ -142,7 +150,7 @@ class Machine(transitions.Machine):
 
     def table_changed(self) -> None:
         """Drop every cache: at the next trigger the table is linted and compiled anew."""
-        self._steps, self._enter, self._graph = {}, {}, None
+        self.compiled.clear()
 
     def next_number(self) -> int:
         """Return the position of a further transition in the table."""
@@ -153,7 +161,7 @@ class Machine(transitions.Machine):
     @property
     def graph(self) -> Graph:
         """The table as a value. Raises GraphError where a change has left a table that cannot work."""
-        return self._graph or self._derived()
+        return self.compiled.graph or self._derived()
 
     def event(self, state: str, name: str) -> Event:
         """Return an event of the table by name. Raises UnknownEvent."""
@@ -164,7 +172,7 @@ class Machine(transitions.Machine):
 
     def steps(self, state: str, event: str) -> tuple[Step, ...]:
         """Return what an event may do in a state, in table order. Raises UnknownEvent or InvalidEvent for nothing."""
-        return self._steps.get((state, event)) or self._compiled(value_of(state), value_of(event))
+        return self.compiled.steps.get((state, event)) or self._compiled(value_of(state), value_of(event))
 
     def events_from(self, state: str) -> tuple[StrEnum, ...]:
         """Return the events that have a transition from `state`, sorted by name; no condition is evaluated."""
@@ -173,13 +181,13 @@ class Machine(transitions.Machine):
 
     def enter_hooks(self, state: str) -> tuple[tuple[str, Hook], ...]:
         """Return the callbacks that run when a state is entered: on_enter, enter_state, on a final state on_final."""
-        found = self._enter.get(state)
+        found = self.compiled.enter.get(state)
         if found is None:
             entered = self.get_state(state)
             name = self.graph.states(state).name.lower()
             lists: _Lists = [(f"enter_{name}", entered.on_enter), ("enter_state", self.enter_state)]
             lists += [("on_final", self.on_final)] if entered.final else []
-            found = self._enter[state] = self._callbacks(lists)
+            found = self.compiled.enter[state] = self._callbacks(lists)
         return found
 
     # ---- building ----
@@ -222,7 +230,7 @@ class Machine(transitions.Machine):
             raise InvalidEvent(
                 graph=graph.name, state=str(state), event=str(event), allowed=self.events_from(state)
             )
-        steps = self._steps[state, event] = tuple(map(self._compile, found))
+        steps = self.compiled.steps[state, event] = tuple(map(self._compile, found))
         return steps
 
     def _unknown(self, state: str, event: str) -> EventError:
@@ -307,12 +315,13 @@ class Machine(transitions.Machine):
             if callbacks.differs
         }
         graph = derive(self._declared, self.states, self.get_transitions(), changed)
-        self._graph = self._declared if graph.describe() == self._declared.describe() else graph
-        problems = [*(self._missing(self._graph) if self._whole else ()), *self._uncallable()]
+        found = self._declared if graph.describe() == self._declared.describe() else graph
+        self.compiled.graph = found
+        problems = [*(self._missing(found) if self._whole else ()), *self._uncallable()]
         if problems:
-            self._graph = None
+            self.compiled.graph = None
             raise GraphError(graph.name, problems)
-        return self._graph
+        return found
 
     def _uncallable(self) -> Iterator[object]:
         """Compile every transition; yield a problem for each callback or condition that cannot be found or called."""

@@ -53,13 +53,13 @@ class Transition:
     overhead: float | None = field(default=None, compare=False)
     """Seconds the kernel itself took for it, up to telling observers, without hooks and journal; None: not measured."""
     tokens: int = 0
-    """What the work of `source` used, for graphs whose hooks leave a Remark."""
+    """What the work of `source` used, for graphs whose hooks leave a TransitionNote."""
     reason: str = ""
     """Why, in a few words, from there too."""
 
 
-class Remark(NamedTuple):
-    """What is to be said of the stay in a state with the transition that ends it: put it into `run.remark`."""
+class TransitionNote(NamedTuple):
+    """What is to be said of the stay in a state with the transition that ends it: put it into `run.writes.note`."""
 
     tokens: int = 0
     reason: str = ""

@@ -26,11 +26,11 @@ from orchestrator.kernel.record import (
     Fact,
     GuardEvaluated,
     Observer,
-    Remark,
     RunCompleted,
     RunParked,
     RunStarted,
     Transition,
+    TransitionNote,
 )
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.table import Condition, Step
@@ -58,15 +58,15 @@ class Reporter:
 
     def send(self, run: Run[Any, Any]) -> None:
         """Hand over what was held back."""
-        if run.unsent:
-            facts, run.unsent = run.unsent, []
+        if run.writes.unpublished:
+            facts, run.writes.unpublished = run.writes.unpublished, []
             for fact in facts:
                 self.tell(fact)
 
     def started(self, run: Run[Any, Any], at: float) -> None:
         """Tell that a driver took up the run."""
-        run.parked = False
-        origin, run.unheard = "new" if run.unheard else "resumed", False
+        run.cursor.parked = False
+        origin, run.cursor.is_new = "new" if run.cursor.is_new else "resumed", False
         now = self._clock.monotonic()
         self.tell(
             RunStarted(
@@ -75,16 +75,16 @@ class Reporter:
                 at,
                 origin,
                 run.parent_run_id,
-                run.cursor,
-                now - run.entered_at,
+                run.cursor.state,
+                now - run.cursor.entered_at,
                 run.elapsed(now),
             )
         )
 
     def parked(self, run: Run[Any, Any], reason: str) -> None:
         """Tell that no driver has the run any more, though it has not ended."""
-        run.parked = True
-        self.tell(RunParked(run.graph.name, run.run_id, run.cursor, reason, self._clock.time()))
+        run.cursor.parked = True
+        self.tell(RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time()))
 
     def completed(self, run: Run[Any, Any], ending: Ending, summary: object, at: float) -> None:
         """Tell that the run ended."""
@@ -93,35 +93,38 @@ class Reporter:
             RunCompleted(
                 run.graph.name,
                 run.run_id,
-                run.cursor,
+                run.cursor.state,
                 ending.outcome.value,
                 ending.reason,
                 at,
-                now - (now if run.started_at is None else run.started_at),
-                run.seq,
+                now - (now if run.cursor.started_at is None else run.cursor.started_at),
+                run.cursor.seq,
                 getattr(run.ctx, "iteration", 0),
                 summary,
-                run.error,
+                run.cursor.error,
                 getattr(run.ctx, "verdict", None),
             )
         )
 
     def transition(self, run: Run[Any, Any], step: Step, now: float) -> Transition:
         """Return the fact about a step that is being committed at monotonic time `now`."""
-        remark = run.remark
+        cursor, ctx, note = run.cursor, run.ctx, run.writes.note
+        event, source, dest = step.names
         fact = Transition(
             run.graph.name,
             run.run_id,
-            run.seq,
-            *step.names,
-            now - run.entered_at,
+            cursor.seq,
+            event,
+            source,
+            dest,
+            now - cursor.entered_at,
             self._clock.time(),
-            getattr(run.ctx, "iteration", 0),
+            getattr(ctx, "iteration", 0),
             step.guard_name,
             step.internal,
-            getattr(run.ctx, "verdict", None) if step.ends else None,
+            getattr(ctx, "verdict", None) if step.ends else None,
         )
-        return fact if remark is None else _remarked(fact, remark)
+        return fact if note is None else _annotated(fact, note)
 
     def guard(
         self, run: Run[Any, Any], step: Step, condition: Condition, result: str, verdict: object = None
@@ -135,7 +138,7 @@ class Reporter:
                 GuardEvaluated(
                     run.graph.name,
                     run.run_id,
-                    run.cursor,
+                    run.cursor.state,
                     step.names[0],
                     condition.name or "guard",
                     result,
@@ -149,14 +152,14 @@ class Reporter:
         fact = EventFailed(
             run.graph.name,
             run.run_id,
-            run.cursor,
+            run.cursor.state,
             str(event or run.graph.failure_event(run.state) or ""),
-            _reason(error, run.hook),
+            _reason(error, run.cursor.hook),
             self._clock.time(),
             getattr(run.ctx, "iteration", 0),
-            run.hook,
+            run.cursor.hook,
             error,
-            event is not None and run.committed,
+            event is not None and run.cursor.committed,
         )
         run.emit(fact)
         return fact
@@ -172,9 +175,9 @@ class Reporter:
             logging.getLogger("orchestrator").error("observer %s raised %s", name, type(error).__name__)
 
 
-def _remarked(fact: Transition, remark: Remark) -> Transition:
-    dwell = fact.dwell if remark.seconds is None else remark.seconds
-    return replace(fact, dwell=dwell, tokens=remark.tokens, reason=remark.reason)
+def _annotated(fact: Transition, note: TransitionNote) -> Transition:
+    dwell = fact.dwell if note.seconds is None else note.seconds
+    return replace(fact, dwell=dwell, tokens=note.tokens, reason=note.reason)
 
 
 class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):

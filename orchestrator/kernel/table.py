@@ -11,8 +11,8 @@ A `Step` is a cache: the lists of one transition, resolved and flattened. The ma
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,10 @@ from orchestrator.kernel.callbacks import resolve
 from orchestrator.kernel.graph import guard_name
 from orchestrator.kernel.hooks import Hook
 from orchestrator.kernel.purity import pure_guard
+from orchestrator.kernel.run import add_may_method
 
 if TYPE_CHECKING:
+    from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.machine import Machine
     from orchestrator.kernel.run import Run
 
@@ -104,7 +106,7 @@ class Condition(core.Condition):
     name: str
     """What logs, metrics and tables show."""
     label: str
-    """What `run.hook` is while the guard runs."""
+    """What `run.cursor.hook` is while the guard runs."""
     function: Callable[..., Any]
     """The guard; `func` may be its name."""
 
@@ -126,7 +128,11 @@ class Condition(core.Condition):
 
     def evaluate(self, run: Run[Any, Any]) -> Any:
         """Return what the guard answers about the run: its context, and the event where that is an object."""
-        return self.function(run.ctx) if run.given is None else self.function(run.given, run.ctx)
+        return (
+            self.function(run.ctx)
+            if run.cursor.event_object is None
+            else self.function(run.cursor.event_object, run.ctx)
+        )
 
     def allows(self, answer: object) -> bool:
         """Return whether this answer of the guard allows the transition: `unless` turns the answer round."""
@@ -172,6 +178,29 @@ class Step:
     """A host's hook runs before the state changes, so everything folded so far must be durable by then."""
 
 
+@dataclass(slots=True, eq=False)
+class CompiledTable:
+    """What a machine has compiled from its table, for the driver. A change of the table empties it.
+
+    The library's Machine has `__getattr__`, which makes each read of its attributes slow; the runs keep this instead.
+    """
+
+    events: Mapping[str, Event] = field(default_factory=dict)
+    """The machine's own mapping: name -> event."""
+    graph: Graph | None = None
+    """The table as a value."""
+    steps: dict[tuple[str, str], tuple[Step, ...]] = field(default_factory=dict)
+    """(state, event) -> what the event may do there, in table order."""
+    enter: dict[str, tuple[tuple[str, Hook], ...]] = field(default_factory=dict)
+    """State -> the callbacks that run when it is entered."""
+
+    def clear(self) -> None:
+        """Drop what was compiled."""
+        self.graph = None
+        self.steps.clear()
+        self.enter.clear()
+
+
 class Transition(Watched, core.Transition):
     """A transition: source, destination (None is internal), conditions and callbacks."""
 
@@ -187,33 +216,31 @@ class Transition(Watched, core.Transition):
     """Position in the table."""
 
     async def execute(  # type: ignore[override]  # the run is our event data
-        self, run: Run[Any, Any], step: Step, began: float, *, fold: bool = True
+        self, run: Run[Any, Any], step: Step, began: float
     ) -> bool:
         """Carry out the transition: veto hooks, journal, state, observers, enter and after hooks, in this order.
 
         The conditions have been evaluated. Returns False where the run was stopped before the state changed. Raises
         what a hook or the journal raises. `began` is when the event was triggered, in monotonic seconds.
         """
-        executor = run.executor
+        executor = run.control.executor
         assert executor is not None  # noqa: S101 - Event.trigger looked
+        now = executor.now() if step.prepare else began
         if step.ahead:
             asked = executor.now()
             if not await executor.veto_hooks(run, step):
                 return False
-            began += executor.now() - asked
-        fold = fold and step.folded and executor.journals
-        now = executor.now()
-        fact = executor.draft(run, step, now, fold=fold)
-        late, written = (None, 0.0) if fold or fact is None else await executor.journal(run, step)
+            now = executor.now()
+            began += now - asked
+        fact = executor.draft(run, step, now)
+        writing = None if fact is None else executor.journal(run, step)
+        late = None if writing is None else await writing
         self._change_state(run)
         executor.state_set(run, step, now)
-        if fact is not None:  # no observer has it yet, so it may still be completed
-            fact.overhead = executor.now() - began - written  # type: ignore[misc]
-        if not fold:
-            executor.publish(run)
+        executor.complete(run, fact, began)
         if late is not None:
             raise late
-        if run.halted or not (step.internal or await executor.enter(run, step.enter)):
+        if run.control.halted or not (step.internal or await executor.enter(run, step.enter)):
             return True
         if step.after:
             await executor.after_hooks(run, step)
@@ -221,16 +248,21 @@ class Transition(Watched, core.Transition):
 
     def _change_state(self, run: Run[Any, Any]) -> None:  # type: ignore[override]  # the run is our event data
         """Set the run's cursor to the destination. Raises MachineError where a hook has set it to something else."""
-        if run.cursor != self.source:
-            raise core.MachineError(f"a hook moved the run from state {self.source!r} to {run.cursor!r}")
+        cursor = run.cursor
+        if cursor.state != self.source:
+            raise core.MachineError(f"a hook moved the run from state {self.source!r} to {cursor.state!r}")
         if self.dest is not None:
-            run.cursor = self.machine.states[self.dest].value  # type: ignore[assignment]  # a str
+            cursor.state = self.dest
 
 
 class Event(core.Event):
     """An event: for each source its transitions, in the order of the table."""
 
     machine: Machine
+
+    def __init__(self, name: str, machine: Machine) -> None:
+        super().__init__(name, machine)
+        add_may_method(name)
 
     def add_transition(self, transition: core.Transition) -> None:
         """Add a transition to the table."""
@@ -246,19 +278,24 @@ class Event(core.Event):
             callbacks[:0] = callbacks.bound
 
     def trigger(  # type: ignore[override]  # the caller awaits it
-        self, run: Run[Any, Any], *, fold: bool = True
+        self, run: Run[Any, Any]
     ) -> Coroutine[Any, Any, bool]:
         """Choose the first transition whose conditions hold, and return its execution, which the caller awaits.
 
         Raises InvalidEvent where no transition leaves the present state, Refused where no condition holds, RunError
-        where no driver has the run. With `fold` the record of a pure state may be written with the next one.
+        where no driver has the run.
         """
-        executor = run.executor
+        executor = run.control.executor
         if executor is None:
             raise RunError(f"run {run.run_id!r} has no driver; fire events with Driver.fire or Driver.drive")
         began = executor.now()
-        steps = self.machine.steps(run.cursor, self.name)
-        if steps[0].prepare or (len(steps) > 1 and any(step.prepare for step in steps)):
-            return executor.prepare_and_execute(run, steps, began, fold=fold)
-        step = executor.choose(run, steps)
-        return step.transition.execute(run, step, began, fold=fold)
+        cursor = run.cursor
+        steps = run.table.steps.get((cursor.state, self.name)) or run.machine.steps(cursor.state, self.name)
+        step = steps[0]
+        if step.prepare or (len(steps) > 1 and any(one.prepare for one in steps)):
+            return executor.prepare_and_execute(run, steps, began)
+        if step.conditions:
+            step = executor.choose(run, steps)
+        else:
+            cursor.step = step
+        return step.transition.execute(run, step, began)

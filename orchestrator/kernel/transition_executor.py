@@ -12,18 +12,19 @@ from orchestrator.kernel.clock import Clock, micros
 from orchestrator.kernel.failure import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import Draft
-from orchestrator.kernel.record import EventFailed, Remark, Transition
+from orchestrator.kernel.record import EventFailed, Transition, TransitionNote
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
+from orchestrator.kernel.run_parts import Control
 from orchestrator.kernel.table import Step
-from orchestrator.kernel.writer import Writer
+from orchestrator.kernel.writer import Late, Writer
 
 
 class TransitionExecutor:
     """The services of a driver that a transition needs: guards counted, hooks, journal, observers.
 
     `Transition.execute` calls them in order. At each await the run can be continued from where it is. Where
-    `run.halted` is set, no further hook is started.
+    `run.control.halted` is set, no further hook is started.
     """
 
     def __init__(self, report: Reporter, writer: Writer | None, clock: Clock) -> None:
@@ -34,21 +35,24 @@ class TransitionExecutor:
         """Transitions become records."""
         self._mute = writer is None and not report.heard
         """There is neither a journal nor an observer."""
-        self.publish = report.send
 
-    def trigger(self, run: Run[Any, Any], event: StrEnum, *, fold: bool = True) -> Coroutine[Any, Any, bool]:
+    def trigger(self, run: Run[Any, Any], event: StrEnum) -> Coroutine[Any, Any, bool]:
         """Trigger an event in the library's table; the caller awaits its transition. Raises as `Event.trigger`."""
-        run.hook, run.committed = "", False
-        machine = run.machine
-        graph = machine.graph
-        if run.graph is not graph:  # the table was changed
-            run.graph = graph
-        return machine.event(run.cursor, event).trigger(run, fold=fold)
+        cursor, table = run.cursor, run.table
+        cursor.hook, cursor.committed = "", False
+        if run.graph is not table.graph:  # the table was changed
+            run.graph = run.machine.graph
+        found = table.events.get(event) or run.machine.event(cursor.state, event)
+        return found.trigger(run)
 
     async def go_on(self, run: Run[Any, Any]) -> None:
         """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
-        if await self.enter(run) and run.step is not None and run.step.dest.value == run.cursor:
-            await self.after_hooks(run, run.step)
+        if (
+            await self.enter(run)
+            and run.cursor.step is not None
+            and run.cursor.step.dest.value == run.cursor.state
+        ):
+            await self.after_hooks(run, run.cursor.step)
 
     async def enter(self, run: Run[Any, Any], hooks: tuple[tuple[str, Hook], ...] | None = None) -> bool:
         """Run the enter hooks of the present state; the last event that one returns is the pending one then.
@@ -56,36 +60,39 @@ class TransitionExecutor:
         An event that was pending before, because the caller gave one, stays. Returns False when halted, and where a
         paused run was only let out of its last state because it would have lost that state's work.
         """
-        if run.held is not None and run.given is not None:
+        cursor, control = run.cursor, run.control
+        if control.pause_request is not None and cursor.event_object is not None:
             return False
         chosen: StrEnum | None = None
         by: tuple[str, Hook] | None = None
-        for named in run.machine.enter_hooks(run.cursor) if hooks is None else hooks:
-            run.hook = named[0]
-            answer = await named[1](run)
-            if run.halted:
+        for named in run.machine.enter_hooks(cursor.state) if hooks is None else hooks:
+            cursor.hook, hook = named
+            answer = await hook(run)
+            if control.halted:
                 return False
             if answer is not None:
                 chosen, by = answer, named
-        run.fresh = False
-        if run.pending is None:
-            run.pending = chosen
-            if by is not None and run.error is None and chosen == run.graph.failure_events[run.cursor]:
+        cursor.entry_pending = False
+        if cursor.pending_event is None:
+            cursor.pending_event = chosen
+            if by is not None and chosen == run.graph.failure_events[cursor.state] and cursor.error is None:
                 self._gave_up(run, *by)
         return True
 
     def due(self, run: Run[Any, Any]) -> float | None:
         """Return the monotonic time at which the next limit of the run passes, or None."""
-        limit = run.graph.time_limits.get(run.cursor) if run.overdue is None else None
-        due = None if limit is None else run.entered_at + limit
-        if run.expires_at is not None and (due is None or run.expires_at < due):
-            return run.expires_at
-        return due
+        control, cursor = run.control, run.cursor
+        expires_at = control.expires_at
+        limit = run.graph.time_limits.get(cursor.state) if control.overdue is None else None
+        if limit is None:
+            return expires_at
+        due = cursor.entered_at + limit
+        return due if expires_at is None or due <= expires_at else expires_at
 
     def arm(self, run: Run[Any, Any]) -> None:
         """Set the run's alarm, if it has one, to its next limit."""
-        if run.alarm is not None:
-            run.alarm.set(self.due(run))
+        if run.control.alarm is not None:
+            run.control.alarm.set(self.due(run))
 
     # ---- the parts of a transition, in their order ----
 
@@ -94,25 +101,25 @@ class TransitionExecutor:
 
         Raises Refused where none does, and what a guard raises.
         """
-        run.step = steps[0]
+        run.cursor.step = steps[0]
         denial: Any = None
         for step in steps:
             verdict = self._allowed(run, step) if step.conditions else True
             if verdict is True:
-                run.step = step
+                run.cursor.step = step
                 return step
             denial = verdict
         explain = getattr(denial, "explain", None)
-        reason = f"guard {run.hook.removeprefix('when:')} said no" if explain is None else explain()
-        raise Refused(reason, graph=run.graph.name, state=run.cursor, event=steps[0].event, verdict=denial)
+        reason = f"guard {run.cursor.hook.removeprefix('when:')} said no" if explain is None else explain()
+        raise Refused(
+            reason, graph=run.graph.name, state=run.cursor.state, event=steps[0].event, verdict=denial
+        )
 
-    async def prepare_and_execute(
-        self, run: Run[Any, Any], steps: Sequence[Step], began: float, *, fold: bool
-    ) -> bool:
+    async def prepare_and_execute(self, run: Run[Any, Any], steps: Sequence[Step], began: float) -> bool:
         """Choose as `choose` does, and run the prepare callbacks of a transition before its conditions."""
         refusal: Refused | None = None
         for step in steps:
-            run.step = step
+            run.cursor.step = step
             if not await self._callbacks(run, step.prepare):
                 return False
             try:
@@ -120,7 +127,7 @@ class TransitionExecutor:
             except Refused as error:
                 refusal = error
             else:
-                return await step.transition.execute(run, step, began, fold=fold)
+                return await step.transition.execute(run, step, began)
         assert refusal is not None  # noqa: S101 - there is at least one step
         raise refusal
 
@@ -129,21 +136,21 @@ class TransitionExecutor:
         if step.settle_first and self._writer is not None:
             await self._settle(self._writer, run, step)
         for name, hook in step.ahead:
-            run.hook = name
+            run.cursor.hook = name
             try:
                 _check_none((name, hook), await hook(run))
             except Exception as error:  # noqa: BLE001 - raised again, or published where nothing may keep the run
                 if not step.failing:
                     self._veto(run, step, error)
                 self._report.failed(run, step.event, error)
-            if run.halted:
+            if run.control.halted:
                 return False
         return True
 
     def _allowed(self, run: Run[Any, Any], step: Step) -> Any:
         """Return True where every condition of a transition holds, else the answer of the first that does not."""
         for condition in step.conditions:
-            run.hook = condition.label
+            run.cursor.hook = condition.label
             try:
                 answer = condition.evaluate(run)
             except Exception as error:
@@ -161,7 +168,8 @@ class TransitionExecutor:
     async def _settle(self, writer: Writer, run: Run[Any, Any], step: Step) -> None:
         """Before a host's hook: make durable all it may depend on, the work of the present state included."""
         writer.context(run, step.event)
-        late = await self._write(writer, run, step)
+        writing = self._write(writer, run, step)
+        late = None if writing is None else await writing
         self._report.send(run)
         if late is not None:
             raise late
@@ -170,76 +178,105 @@ class TransitionExecutor:
         """Raise what a hook raised; a refusal gets the place it was said in."""
         if not isinstance(error, Refused) or error.event:
             raise error
-        place = {"graph": run.graph.name, "state": run.cursor, "event": step.event.value}
+        place = {"graph": run.graph.name, "state": run.cursor.state, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
-    def draft(self, run: Run[Any, Any], step: Step, now: float, *, fold: bool) -> Transition | None:
+    def draft(self, run: Run[Any, Any], step: Step, now: float) -> Transition | None:
         """Hold back the fact about a step until its record is written, and draft that.
 
         None where no journal is left, or there is nobody to tell.
         """
+        cursor, writes = run.cursor, run.writes
         if self._mute:
-            run.seq += 1
+            cursor.seq += 1
             return None
-        if run.detached:  # the move is made in memory and told as a failure only
+        if run.control.detached:  # the move is made in memory and told as a failure only
             if not step.failing:
                 raise JournalError(f"run {run.run_id!r} lost its journal; it can only fail")
             return None
-        run.seq += 1
+        cursor.seq += 1
         fact = self._report.transition(run, step, now)
-        run.unsent.append(fact)
-        if self._writer is not None:
-            failure = run.failure if step.failing else None
-            body = _body(fact, run.elapsed(now), failure)
-            run.drafts.append(
-                Draft("transition", body if run.remark is None else _remarked(body, run.remark))
+        writes.unpublished.append(fact)
+        if self.journals:
+            body = _body(fact, run.elapsed(now), cursor.failure if step.failing else None)
+            writes.drafts.append(
+                Draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )
-            run.folded = run.folded or fold
+            writes.seconds = 0.0
         return fact
 
-    async def journal(self, run: Run[Any, Any], step: Step) -> tuple[asyncio.CancelledError | None, float]:
-        """Make a step durable, with what changed of the context; return a cancellation for later, and the seconds."""
+    def journal(self, run: Run[Any, Any], step: Step) -> Late | None:
+        """Make a step durable, with what changed of the context; where the step is folded, with the next one.
+
+        Returns as `Writer.write`.
+        """
         if self._writer is None:
-            return None, 0.0
+            return None
+        if step.folded and run.control.folds:
+            run.writes.has_transition = True
+            return None
         asked = self.now()
         self._writer.context(run)
-        late = await self._write(self._writer, run, step)
-        return late, self.now() - asked
+        writing = self._write(self._writer, run, step)
+        run.writes.seconds += self.now() - asked
+        return writing
 
-    async def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
+    def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> Late | None:
         """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
         try:
-            return await writer.write(run)
-        except Exception as error:
-            if not step.failing or isinstance(error, Fenced):
-                raise
-            self._report.failed(run, step.event, error)
+            writing = writer.write(run)
+        except Exception as error:  # noqa: BLE001 - raised again where the run may not go on
+            self._unwritten(run, step, error)
             return None
+        return None if writing is None else self._written(writing, run, step)
+
+    async def _written(self, writing: Late, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
+        asked = self.now()
+        try:
+            return await writing
+        except Exception as error:  # noqa: BLE001 - as above
+            self._unwritten(run, step, error)
+            return None
+        finally:
+            run.writes.seconds += self.now() - asked
+
+    def _unwritten(self, run: Run[Any, Any], step: Step, error: Exception) -> None:
+        if not step.failing or isinstance(error, Fenced):
+            raise error
+        self._report.failed(run, step.event, error)
 
     def state_set(self, run: Run[Any, Any], step: Step, now: float) -> None:
         """Update the times of a run whose state was set: the record is durable, or folded."""
-        run.committed = True
-        run.pending = run.remark = None
+        cursor, control = run.cursor, run.control
+        cursor.committed = True
+        cursor.pending_event = run.writes.note = None
         if not step.internal:
-            run.entered_at = now
-            run.fresh = True
-            if run.overdue is not None:
-                self._left(run)
-            if run.alarm is not None:
-                run.alarm.set(self.due(run))
+            cursor.entered_at = now
+            cursor.entry_pending = True
+            if control.overdue is not None:
+                self._left(control)
+            if control.alarm is not None:
+                control.alarm.set(self.due(run))
 
-    def _left(self, run: Run[Any, Any]) -> None:
+    def complete(self, run: Run[Any, Any], fact: Transition | None, began: float) -> None:
+        """Put the kernel's own time since `began` into the fact, which no observer has yet; publish what waited."""
+        if fact is not None:
+            fact.overhead = self.now() - began - run.writes.seconds  # type: ignore[misc]
+        if not run.writes.has_transition:
+            self._report.send(run)
+
+    def _left(self, control: Control) -> None:
         """Forget the time limit of a state that is left, and the interruption for it if it came too late."""
-        if run.interruption is run.overdue:
-            run.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
-        run.overdue = None
+        if control.interruption is control.overdue:
+            control.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
+        control.overdue = None
 
     def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
         """Take down that a hook asked for the failure event itself: a failed run has an error that says where."""
-        run.hook = name
-        asked = f"{where(by, name)} returned {str(run.pending)!r}"
-        run.error = RunError(f"{asked} and no error; raise one that says why")
-        run.failure = self._report.failed(run, None, run.error)
+        run.cursor.hook = name
+        asked = f"{where(by, name)} returned {str(run.cursor.pending_event)!r}"
+        run.cursor.error = RunError(f"{asked} and no error; raise one that says why")
+        run.cursor.failure = self._report.failed(run, None, run.cursor.error)
 
     async def after_hooks(self, run: Run[Any, Any], step: Step) -> None:
         """Run the after hooks of a transition."""
@@ -248,9 +285,9 @@ class TransitionExecutor:
     async def _callbacks(self, run: Run[Any, Any], hooks: Sequence[tuple[str, Hook]]) -> bool:
         """Run hooks that return nothing. Returns False when halted."""
         for named in hooks:
-            run.hook = named[0]
+            run.cursor.hook = named[0]
             _check_none(named, await named[1](run))
-            if run.halted:
+            if run.control.halted:
                 return False
         return True
 
@@ -279,7 +316,7 @@ def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict
     return body
 
 
-def _remarked(body: dict[str, Any], remark: Remark) -> dict[str, Any]:
-    said = {"tokens": remark.tokens, "reason": remark.reason}
+def _annotated(body: dict[str, Any], note: TransitionNote) -> dict[str, Any]:
+    said = {"tokens": note.tokens, "reason": note.reason}
     body |= {name: value for name, value in said.items() if value}
-    return body if remark.seconds is None else body | {"dwell": remark.seconds}
+    return body if note.seconds is None else body | {"dwell": note.seconds}

@@ -290,7 +290,7 @@ class StateMachine(Generic[S, E, C]):
                 f"{self.name}: the event source is a {kind}; give a function of (state, context)"
             )
         run: Run[Any, Any] = Run(walker.machine, run_id or secrets.token_hex(16), context, None)
-        run.cursor = state_name(initial_state)
+        run.cursor.state = state_name(initial_state)
         if context is not None and _IN_USE.setdefault(id(context), run) is not run:
             raise ContextInUse(self.name, type(context).__name__)
         try:
@@ -302,9 +302,9 @@ class StateMachine(Generic[S, E, C]):
 
 
 def _ended(run: Run[Any, Any], walker: Walker) -> Ended[Any, Any]:
-    end: Ending = run.ending or ending(run)
-    done: Ended[Any, Any] = Ended((walker.machine.objects[run.cursor], run.ctx))
-    done.run_id, done.transitions = run.run_id, run.seq
+    end: Ending = run.cursor.ending or ending(run)
+    done: Ended[Any, Any] = Ended((walker.machine.objects[run.cursor.state], run.ctx))
+    done.run_id, done.transitions = run.run_id, run.cursor.seq
     done.outcome, done.reason = end
     return done
 

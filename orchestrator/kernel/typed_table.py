@@ -264,9 +264,9 @@ class TypedMachine(Machine):
             asked = step.conditions[0].func if step.conditions else None
             if not isinstance(asked, _Asked):
                 return
-            run.hook = step.conditions[0].label
+            run.cursor.hook = step.conditions[0].label
             try:
-                answer = asked.guard(run.given, run.ctx)
+                answer = asked.guard(run.cursor.event_object, run.ctx)
                 if hasattr(answer, "__await__"):
                     answer = await answer
             except Exception as error:  # noqa: BLE001 - raised again where the kernel asks, and told there
@@ -307,7 +307,7 @@ def _of_context(name: str, function: Callable[[Any], Any]) -> Hook:
 
 def _of_event(name: str, function: Callable[[Any, Any], Any]) -> Hook:
     async def hook(run: Run[Any, Any]) -> None:
-        done = function(run.given, run.ctx)
+        done = function(run.cursor.event_object, run.ctx)
         if done is not None and hasattr(done, "__await__"):
             await cast("Awaitable[Any]", done)
 

@@ -37,8 +37,8 @@ def ending(run: Run[Any, Any]) -> Ending:
 
     A source that returns None before a terminal state has stalled it; without terminal states it has ended it.
     """
-    if run.failure is not None:
-        return Ending(Outcome.FAILED, _REASONS.get(run.failure.reason, "internal"))
+    if run.cursor.failure is not None:
+        return Ending(Outcome.FAILED, _REASONS.get(run.cursor.failure.reason, "internal"))
     if run.state in run.graph.terminal or not run.graph.terminal:
         return Ending(Outcome.COMPLETED, "none")
     return Ending(Outcome.NO_PROGRESS, "stalled")
@@ -64,23 +64,23 @@ class Walker(Driver):
             await self._create(run)
             await self._executor.enter(run)
             await self._go(run, source, breathe=breathe)
-            await self._closer.end(run)
+            await self._finalizer.end(run)
         except Exception as error:
             await self._fail(run, error)
             raise
         except BaseException:  # cancelled, or the process is told to stop: nobody goes on with it here
-            await self._closer.abandon(run)
-            await self._closer.release(run)
+            await self._finalizer.abandon(run)
+            await self._finalizer.release(run)
             raise
         finally:
-            run.driving = False
+            run.control.driving = False
 
     async def _go(self, run: Run[Any, Any], source: Callable[[Any, Any], Any], *, breathe: bool) -> None:
         """Ask for events and fire them until the run is in a terminal state, or there is none."""
         machine, ctx, ends = self.machine, run.ctx, self._ends
         turns = skipped = 0
-        while (state := run.cursor) not in ends:
-            run.hook = "source"
+        while (state := run.cursor.state) not in ends:
+            run.cursor.hook = "source"
             event = _asked(source, machine.objects[state], ctx)
             steps = machine.known.get((state, type(event)))
             if steps is None:
@@ -89,7 +89,7 @@ class Walker(Driver):
                 if event is None:
                     return
                 steps = machine.candidates(state, type(event))
-            run.given = event
+            run.cursor.event_object = event
             if state in machine.awaited:
                 await machine.judge(run, steps)
             refusal = await self._step(run, steps)
@@ -105,13 +105,13 @@ class Walker(Driver):
     async def _step(self, run: Run[Any, Any], steps: Sequence[Step]) -> EventError | None:
         """Fire an event; return why it leads nowhere, where it does."""
         if not steps:
-            return self.machine.strange(run.cursor, type(run.given))
-        run.pending, run.committed = steps[0].event, False
+            return self.machine.strange(run.cursor.state, type(run.cursor.event_object))
+        run.cursor.pending_event, run.cursor.committed = steps[0].event, False
         try:
             step = self._executor.choose(run, steps)
-            await step.transition.execute(run, step, self._executor.now(), fold=False)
+            await step.transition.execute(run, step, self._executor.now())
         except Refused as refusal:
-            if run.hook.startswith("when:"):
+            if run.cursor.hook.startswith("when:"):
                 return refusal
             raise  # an action said so, and not a guard
         return None
@@ -120,27 +120,27 @@ class Walker(Driver):
         """Stay in the state, and tell of it. Raises UnhandledEventError where that was done too often in a row."""
         if skipped <= self._max_unhandled:
             self._report.failed(run, cast("StrEnum", refusal.event), refusal)
-            run.pending = None
+            run.cursor.pending_event = None
             return
-        handled = [event.value for event in self.machine.events_from(run.cursor)]
+        handled = [event.value for event in self.machine.events_from(run.cursor.state)]
         verdict = getattr(refusal, "verdict", None)
-        name, state = run.graph.name, run.cursor
+        name, state = run.graph.name, run.cursor.state
         raise UnhandledEventError(
             graph=name, state=state, event=str(refusal.event), handled=handled, verdict=verdict
         ) from refusal
 
     async def _fail(self, run: Run[Any, Any], error: Exception) -> None:
         """End a run that raised: observers and journal know how it ended. What goes wrong with that is only told."""
-        if run.started_at is None:  # it never was: the journal refused it
+        if run.cursor.started_at is None:  # it never was: the journal refused it
             return
-        told, event = error, run.pending
+        told, event = error, run.cursor.pending_event
         if isinstance(error, UnhandledEventError) and isinstance(error.__cause__, EventError):
             told, event = error.__cause__, cast("StrEnum", error.event)
-        elif run.hook == "on_enter" and run.step is not None:
-            event = run.step.event
-        run.error, run.failure = error, self._report.failed(run, event, told)
+        elif run.cursor.hook == "on_enter" and run.cursor.step is not None:
+            event = run.cursor.step.event
+        run.cursor.error, run.cursor.failure = error, self._report.failed(run, event, told)
         try:
-            await self._closer.end(run)
+            await self._finalizer.end(run)
         except Exception as late:  # noqa: BLE001 - the caller gets the first error
             self._report.failed(run, None, late)
 

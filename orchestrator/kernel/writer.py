@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from orchestrator.errors import Fenced, JournalError, RunExists, RunUnknown
 from orchestrator.kernel.clock import Clock
@@ -15,6 +15,9 @@ from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lea
 from orchestrator.kernel.record import Fact, JournalWrite, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
+
+Late: TypeAlias = Awaitable[asyncio.CancelledError | None]
+"""To be awaited; gives the cancellation that came meanwhile."""
 
 DOUBT = 0.5
 """Seconds after which a lease is proved again before an effect: a process that was frozen for less lost no lease."""
@@ -56,7 +59,7 @@ class Writer:
         began = self._clock.monotonic()
         try:
             if self._at_once:
-                run.lease = await self._journal.create(run.run_id, self.owner, body)
+                run.control.lease = await self._journal.create(run.run_id, self.owner, body)
                 return None
             creating = asyncio.ensure_future(self._journal.create(run.run_id, self.owner, body))
             late = await _done(creating)
@@ -65,66 +68,92 @@ class Writer:
         except Exception as error:
             self._note(run, 1, began, _kind(error), "create")
             raise
-        run.lease = creating.result()
+        run.control.lease = creating.result()
         return late
 
     def context(self, run: Run[Any, Any], following: StrEnum | None = None) -> None:
         """Draft what changed of the context. `following`: the present state's work is done, this event comes next."""
-        if self._codec is None or run.detached:
+        if self._codec is None or run.control.detached:
             return
         body = dict(self._codec.changes(run))
         if following is not None:
             body["next"] = following.value
-            if run.failure is not None and following == run.graph.failure_event(run.state):
-                body["error"] = error_body(run.failure)  # its transition may be another process's to write
+            if run.cursor.failure is not None and following == run.graph.failure_event(run.state):
+                body["error"] = error_body(
+                    run.cursor.failure
+                )  # its transition may be another process's to write
         if body:
-            run.drafts.append(Draft("context", body))
+            run.writes.drafts.append(Draft("context", body))
 
-    async def write(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
+    def write(self, run: Run[Any, Any]) -> Late | None:
         """Make the run's drafts durable. Where that fails, detach the run from its journal and raise.
 
-        One append of a run is under way at a time; what is noted meanwhile goes with the next. The transitions
-        that failing records stood for are neither told nor counted: nobody can resume from them.
+        Returns None where they are durable already, else something that the caller awaits at once. One append of a
+        run is under way at a time; what is noted meanwhile goes with the next. The transitions that failing records
+        stood for are neither published nor counted: no process can resume from them.
         """
+        if run.writes.append is not None:
+            return self._write_next(run)
+        lease = run.control.lease
+        if not run.writes.drafts or run.control.detached or lease is None:
+            return None
+        return self._append(run, lease)
+
+    async def _write_next(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
+        """Write behind the append that is under way."""
         late = None
-        while (write := run.writing) is not None:
+        while (write := run.writes.append) is not None:
             late = await _waited(write) or late
-            if run.writing is write:  # woken before whoever began it
-                run.writing = None
+            if run.writes.append is write:  # woken before the task that made it
+                run.writes.append = None
             if write.exception() is not None:
                 raise JournalError(f"run {run.run_id!r} lost its journal")
-        if run.drafts and not run.detached and run.lease is not None:
-            late = await self._append(run, run.lease) or late
-        return late
+        writing = self.write(run)
+        return late if writing is None else await writing or late
 
-    async def _append(self, run: Run[Any, Any], lease: Lease) -> asyncio.CancelledError | None:
-        drafts, run.drafts, run.folded = run.drafts, [], False
+    def _append(self, run: Run[Any, Any], lease: Lease) -> Late | None:
+        writes = run.writes
+        drafts, writes.drafts, writes.has_transition = writes.drafts, [], False
         began = lease.proved_at = self._clock.monotonic()
         try:
             waiting = self._journal.append(lease, drafts)
-            late = None
-            if waiting is not None:
-                late = await self._outcome(run, waiting)
-                late = await self.confirm_lease(run) or late
         except BaseException as error:
-            run.hook = "journal"
-            run.detached = True
-            told: list[Fact] = [fact for fact in run.unsent if not isinstance(fact, Transition)]
-            run.seq -= len(run.unsent) - len(told)
-            run.unsent = told
-            self._note(run, len(drafts), began, _kind(error))
-            self._report.send(run)
+            self._lost(run, len(drafts), began, error)
             raise
+        if waiting is not None:
+            return self._appended(run, waiting, len(drafts), began)
         self._note(run, len(drafts), began, "ok")
+        return None
+
+    async def _appended(
+        self, run: Run[Any, Any], waiting: Awaitable[None], records: int, began: float
+    ) -> asyncio.CancelledError | None:
+        try:
+            late = await self._outcome(run, waiting)
+            late = await self.confirm_lease(run) or late
+        except BaseException as error:
+            self._lost(run, records, began, error)
+            raise
+        self._note(run, records, began, "ok")
         return late
+
+    def _lost(self, run: Run[Any, Any], records: int, began: float, error: BaseException) -> None:
+        """Detach a run whose records could not be written, with the transitions that they stood for."""
+        run.cursor.hook = "journal"
+        run.control.detached = True
+        kept: list[Fact] = [fact for fact in run.writes.unpublished if not isinstance(fact, Transition)]
+        run.cursor.seq -= len(run.writes.unpublished) - len(kept)
+        run.writes.unpublished = kept
+        self._note(run, records, began, _kind(error))
+        self._report.send(run)
 
     async def confirm_lease(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Ask the store whether the lease is valid if the last proof is older than DOUBT. Raises Fenced, StoreDown.
 
         A process that was frozen after an append does not know that another one took the run over.
         """
-        lease, now = run.lease, self._clock.monotonic()
-        if lease is None or run.detached or now - lease.proved_at <= DOUBT or self._head is None:
+        lease, now = run.control.lease, self._clock.monotonic()
+        if lease is None or run.control.detached or now - lease.proved_at <= DOUBT or self._head is None:
             return None
         reading = asyncio.ensure_future(self._head(run.run_id))
         try:
@@ -137,19 +166,19 @@ class Writer:
         return late
 
     async def _outcome(self, run: Run[Any, Any], waiting: Awaitable[None]) -> asyncio.CancelledError | None:
-        write = run.writing = asyncio.ensure_future(waiting)
+        write = run.writes.append = asyncio.ensure_future(waiting)
         try:
             return await _done(write)
         finally:
-            if run.writing is write:
-                run.writing = None
+            if run.writes.append is write:
+                run.writes.append = None
 
     async def release(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Give a run back to the journal, one that lost it too: whoever owns it then has all that is durable.
 
         A store that fails here has all that it needs. What detached the run was told of when it did.
         """
-        lease, run.lease = run.lease, None
+        lease, run.control.lease = run.control.lease, None
         if lease is None:
             return None
         try:
@@ -158,7 +187,7 @@ class Writer:
                 return None
             return await _done(asyncio.ensure_future(self._journal.release(lease)))
         except Exception as error:  # noqa: BLE001 - whatever a store raises: it is over with the run here
-            if not run.detached:
+            if not run.control.detached:
                 self._report.failed(run, None, error)
             return None
 

@@ -108,8 +108,8 @@ class Carrier(Generic[R]):
     def _set_end(self, run: Run[Any, Any], began: float) -> None:
         """Set the time (monotonic) by which the run must have ended, from when it began."""
         seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
-        run.expires_at = began + min(seconds) if seconds else None
-        run.cancel_seconds = getattr(run.ctx.limits, "cancel_seconds", GRACE)
+        expires_at = began + min(seconds) if seconds else None
+        run.limit_time(expires_at, getattr(run.ctx.limits, "cancel_seconds", GRACE))
 
     async def _carry(self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False) -> R:
         """Drive a run to its end; with `park` until it has to wait for somebody, which raises Suspended."""
@@ -130,7 +130,7 @@ class Carrier(Generic[R]):
                     kept = self._live.close(run)
                     self._out_of_hand(run)
             if not run.ended:
-                leaves = run.held is not None and run.held.by == "shutdown"
+                leaves = run.control.pause_request is not None and run.control.pause_request.by == "shutdown"
                 raise Suspended(run.run_id, "shutdown" if leaves else self.waits_for)
             end = self._result(run, kept)
             return end
@@ -144,7 +144,7 @@ class Carrier(Generic[R]):
 
     async def _resume_here(self, run: Run[Any, Any], by: str, *, changed: bool) -> R:
         """Let a run that was paused here go on, and return what it gives. Raises Held where nothing holds it."""
-        if run.held is None or changed:
+        if run.control.pause_request is None or changed:
             raise Held(run.run_id, "this process: it is under way here")
         self._control.go_on(run.run_id, by)
         end: R = await asyncio.shield(self._live.end_of(run.run_id))

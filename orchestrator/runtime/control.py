@@ -15,8 +15,8 @@ from typing import Any
 from orchestrator.errors import AnswerRefused, ConfigError, JournalError, RunOver, RunUnknown
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.run import Kind, Signal
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.ports import Clock
 from orchestrator.runtime.answer import OpenQuestions, post_answer, post_replies

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from orchestrator.errors import RunUnknown
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, RunHead
-from orchestrator.kernel.parking import Seats
+from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.record import Fact
-from orchestrator.kernel.run import Kind, Signal
+from orchestrator.kernel.suspension import ConcurrencyLimiter
 from orchestrator.messages import Request
 from orchestrator.ports import Clock
 from orchestrator.runtime.live import LiveRuns
@@ -22,7 +22,7 @@ from orchestrator.runtime.subagent import AgentTool
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Overseer, Point
 
 
-class Host(Seats, Overseer, Protocol):
+class Host(ConcurrencyLimiter, Overseer, Protocol):
     """Who runs an agent: gives seats, and is asked before each model call and each tool call."""
 
     async def before_llm_request(self, run: LoopRun, request: Request, /) -> None:
@@ -150,7 +150,7 @@ class Hosting:
         run = self._live.find(run_id)
         if run is None:
             return None
-        return Live(run.cursor, run.started_at is not None, run.held is not None)
+        return Live(run.cursor.state, run.started_at is not None, run.control.pause_request is not None)
 
     def ask(self, run_id: str, kind: Kind, *, by: str, why: str) -> bool:
         """Ask a run of this process to cancel, pause or resume, at once; False where it is not under way here.

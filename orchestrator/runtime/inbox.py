@@ -10,7 +10,8 @@ from typing import Any
 
 from orchestrator.errors import Corrupt, RunUnknown, StoreDown
 from orchestrator.kernel.journal import Journal, Posted
-from orchestrator.kernel.run import Kind, Run, Signal
+from orchestrator.kernel.mailbox import Kind, Signal
+from orchestrator.kernel.run import Run
 from orchestrator.runtime.live import LiveRuns
 
 POLL = 0.1
@@ -73,10 +74,10 @@ class Inbox:
         if run.lease is None:  # it begins just now, or ends
             return False
         with contextlib.suppress(RunUnknown):
-            for posted in await self._journal.inbox(run_id, run.inbox):
+            for posted in await self._journal.inbox(run_id, run.control.inbox):
                 # Two may have looked at once: what the other one handed over is not handed over again.
-                signal = signal_of(posted) if posted.number > run.inbox else None
-                run.inbox = max(run.inbox, posted.number)
+                signal = signal_of(posted) if posted.number > run.control.inbox else None
+                run.acknowledge(posted.number)
                 if signal is not None:
                     run.mailbox.post(signal)
         return True
@@ -132,8 +133,8 @@ class Inbox:
             epoch = None
         except Corrupt:
             return  # whoever reads it says so
-        if run.keeper is not None and run.lease is not None and epoch != run.lease.epoch:
-            run.keeper.fence(run)
+        if run.control.services is not None and run.lease is not None and epoch != run.lease.epoch:
+            run.control.services.fence(run)
 
     def _waits(self, run_id: str) -> Run[Any, Any] | None:
         run = self._live.find(run_id)

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import CancelRequested
 from orchestrator.kernel.abandonment import grace_below
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.run import Run
 from orchestrator.runtime.underway import UnderWay
 
 T = TypeVar("T")

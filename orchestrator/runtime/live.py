@@ -39,9 +39,9 @@ class LiveRuns:
             self._talking.add(conversation)
         above = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
         if above is not None:
-            run.follower = above.follower
-        if run.follower is not None:
-            self._followers[run.run_id] = run.follower
+            run.follow(above.control.follower)
+        if run.control.follower is not None:
+            self._followers[run.run_id] = run.control.follower
         self._runs[run.run_id] = run
         self._paths[run.run_id] = deque(path, maxlen=self._kept)
 

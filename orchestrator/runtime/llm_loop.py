@@ -11,8 +11,9 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Follower, Observer, Transition
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.ending import ending
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
@@ -210,7 +211,7 @@ class Orchestrator(Asked[Result]):
         """Begin a run and drive it to its end; arguments as `check` has seen them."""
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
         run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
-        run.follower = follower
+        run.follow(follower)
         self._limit_time(run, deadline)
         return await self._carry(run, park=self.parks)
 

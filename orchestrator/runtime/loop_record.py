@@ -79,7 +79,7 @@ def restored(
     messages, made = _messages(stored)
     ctx = codec.decoded(stored.context | {"messages": messages})
     run: LoopRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=stored.created.get("parent_run_id"))
-    run.lease = lease
+    run.set_lease(lease)
     _answer(ctx, stored)
     _calls(ctx, stored, made)
     ctx.remembered = stored.remembered

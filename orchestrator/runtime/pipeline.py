@@ -176,7 +176,7 @@ class Pipeline(Asked[PipelineResult]):
     ) -> PipelineResult:
         """Begin a run and drive it to its end; arguments as `check` has seen them."""
         run = self._new(spec, run_id, limits)
-        run.follower = follower
+        run.follow(follower)
         self._limit_time(run, deadline)
         return await self._carry(run, park=self.parks)
 
@@ -240,7 +240,7 @@ class Pipeline(Asked[PipelineResult]):
 
         async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> PipelineRun:
             run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
-            run.lease = lease
+            run.set_lease(lease)
             if limits is not None:
                 run.ctx.limits = limits
             return run

@@ -74,8 +74,9 @@ def is_irreversible(port: object) -> bool:
 def refuse_unknown(run: PipelineRun) -> None:
     """Raise Suspended where such work may have happened: it was begun, and nobody knows what came of it."""
     ports = {state.value: port for state, port in run.deps.ports.items()}
-    if run.fresh and not stage.is_done(run) and is_irreversible(ports.get(run.cursor)):
-        why = f"{run.cursor} may have happened, and its port is irreversible; look, then resume it with again=True"
+    if run.cursor.entry_pending and not stage.is_done(run) and is_irreversible(ports.get(run.cursor.state)):
+        stage_name = run.cursor.state
+        why = f"{stage_name} may have happened, and its port is irreversible; look, then resume it with again=True"
         raise Suspended(run.run_id, why)
 
 

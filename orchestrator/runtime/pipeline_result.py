@@ -68,7 +68,7 @@ def result_of(run: Run[PipelineContext, Any], path: Iterable[Transition], end: E
     approved = ctx.implementation if end.outcome is Outcome.COMPLETED else None
     return PipelineResult(
         run_id=run.run_id,
-        state=State(run.cursor) if run.cursor in set(State) else run.state,
+        state=State(run.cursor.state) if run.cursor.state in set(State) else run.state,
         outcome=end.outcome,
         reason=end.reason,
         output=approved.content if approved else None,

@@ -286,7 +286,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
             ctx = self._codec.decoded(stored.context)
             deps = self._deps(SessionDirectory.open(ctx.session_path))
             run = ralph_record.restored(stored, self._machine, ctx, deps, self._codec)
-            run.lease = lease
+            run.set_lease(lease)
             ralph_log.mend(run, records)
             if limits is not None:
                 run.ctx.limits = limits

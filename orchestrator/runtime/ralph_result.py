@@ -61,7 +61,7 @@ def result_of(
     ctx = run.ctx
     return RalphResult(
         run_id=run.run_id,
-        state=State(run.cursor) if run.cursor in set(State) else run.state,
+        state=State(run.cursor.state) if run.cursor.state in set(State) else run.state,
         outcome=end.outcome,
         reason=end.reason,
         session_id=ctx.session_id,

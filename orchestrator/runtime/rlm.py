@@ -213,7 +213,7 @@ class Rlm(Carrier[RlmResult]):
     ) -> RlmResult:
         """Answer a prompt, alone or with its context; arguments as `check` has seen them."""
         run = await self._begun(prompt, run_id, conversation_id, limits)
-        run.follower = follower
+        run.follow(follower)
         self._limit_time(run, deadline)
         return await self._carried(run, park=self.parks)
 
@@ -319,7 +319,7 @@ class Rlm(Carrier[RlmResult]):
     ) -> tuple[ModeRun, list[Transition]]:
         async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> ModeRun:
             run = self._restored(stored)
-            run.lease = lease
+            run.set_lease(lease)
             rlm_record.charge(run, records)
             if limits is not None:
                 run.ctx.limits = limits

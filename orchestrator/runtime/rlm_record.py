@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError, Suspended
@@ -96,11 +96,11 @@ def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCod
     run: ModeRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=stored.created.get("parent_run_id"))
     codec.adopt(run)
     place(run, stored, deps.clock.monotonic())
-    if run.pending is not None and run.pending.value != FAILED:
-        run.fresh, run.pending = True, None
+    if run.cursor.pending_event is not None and run.cursor.pending_event.value != FAILED:
+        run.restore(replace(run.cursor, entry_pending=True, pending_event=None))
     if isinstance(ctx, CodeModeContext) and ctx.begun:
-        begun = run.fresh and not stored.unbegun
-        repeats = begun and run.cursor == CodeModeState.EXECUTING.name and ctx.blocks
+        begun = run.cursor.entry_pending and not stored.unbegun
+        repeats = begun and run.cursor.state == CodeModeState.EXECUTING.name and ctx.blocks
         ctx.notice = f"{LOST} {AGAIN}" if repeats else LOST
     return run
 
@@ -126,7 +126,9 @@ def refuse_unknown(run: ModeRun, tools: ToolSet) -> None:
     """Raise Suspended where calls may have run that must not run twice: they began, and nobody knows the end."""
     ctx = run.ctx
     if not (
-        isinstance(ctx, ToolsModeContext) and run.cursor == ToolsModeState.EXECUTING_TOOLS.name and run.fresh
+        isinstance(ctx, ToolsModeContext)
+        and run.cursor.state == ToolsModeState.EXECUTING_TOOLS.name
+        and run.cursor.entry_pending
     ):
         return
     specs = [tools.find(call.name) for call in ctx.calls]

@@ -56,7 +56,7 @@ def result_of(run: Run[ModeContext, Any], path: Iterable[Transition], end: Endin
     """Return the result of a run that ended so."""
     ctx = run.ctx
     answered = end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL)
-    state = cast("TypedMachine", run.machine).objects[run.cursor]
+    state = cast("TypedMachine", run.machine).objects[run.cursor.state]
     return RlmResult(
         run_id=run.run_id,
         state=cast("Enum", state),

@@ -105,11 +105,11 @@ class UnderWay:
         waits = self.below > 0 and self.below == self.still
         if waits and self._since is None:
             self._since = self.run.deps.clock.monotonic()
-            if self.run.alarm is not None:
-                self.run.alarm.set(None)
+            if self.run.control.alarm is not None:
+                self.run.control.alarm.set(None)
         elif not waits and self._since is not None:
-            if self.run.keeper is not None:
-                self.run.keeper.pass_over(self.run, self.run.deps.clock.monotonic() - self._since)
+            if self.run.control.services is not None:
+                self.run.control.services.pass_over(self.run, self.run.deps.clock.monotonic() - self._since)
             self._since = None
         self._tell(stood)
 

@@ -108,8 +108,8 @@ def triggering() -> Callable[[int], float]:
     machine = Machine(replace(LLM_LOOP, edges=edges, strict=False), Hooks({}))
     run: Run[Any, Any] = Run(machine, "r", None, None)
     clock = SystemClock()
-    run.executor = TransitionExecutor(Reporter((), clock), None, clock)
-    run.cursor = TURN[0]
+    run.control.executor = TransitionExecutor(Reporter((), clock), None, clock)
+    run.cursor.state = TURN[0]
     events = [machine.events[event] for _, event, _ in turn_of_the_loop()]
 
     def go(turns: int) -> float:

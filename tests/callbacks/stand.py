@@ -46,7 +46,7 @@ def loop_run(
 
 def facts(run: LoopRun, kind: type[F]) -> list[F]:
     """What the run has reported; without a driver it is held back."""
-    return [fact for fact in run.unsent if isinstance(fact, kind)]
+    return [fact for fact in run.writes.unpublished if isinstance(fact, kind)]
 
 
 def answered(run: LoopRun, *calls: ToolCall, text: str | None = None) -> LoopRun:

@@ -97,7 +97,7 @@ async def test_an_episode_says_why(
 ) -> None:
     memory = Notebook()
     run = answered(loop_run(memory=memory), call("look", at="x"))
-    run.error, run.ctx.verdict, run.ctx.fault = error, verdict, fault
+    run.cursor.error, run.ctx.verdict, run.ctx.fault = error, verdict, fault
     await recall.store_failure(run)
     ((_, episode),) = memory.episodes
     assert (episode.run_id, episode.reason, episode.error, episode.iteration) == ("r", reason, text, 1)

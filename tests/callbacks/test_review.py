@@ -169,7 +169,7 @@ def test_time_is_counted_from_the_start_even_from_second_zero(
     began: float | None, entered: float, seconds: float
 ) -> None:
     run = loop_run()
-    run.started_at, run.entered_at = began, entered
+    run.cursor.started_at, run.cursor.entered_at = began, entered
     review.note_time(run)
     assert run.ctx.spent.seconds == seconds
 

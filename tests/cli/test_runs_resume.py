@@ -158,7 +158,7 @@ def test_a_run_that_another_process_paused_goes_on_there(start: Start, cli: Cli,
         "from orchestrator import FunctionLLM\nfrom orchestrator.providers.scripted import call\n"
         "from orchestrator.runtime.underway import here\n"
         "async def slow() -> str:\n"
-        "    while here().run.held is None:\n        await asyncio.sleep(0.01)\n"
+        "    while here().run.control.pause_request is None:\n        await asyncio.sleep(0.01)\n"
         "    return 'done'\n"
         "model = FunctionLLM(lambda r: 'end' if r.messages[-1].role == 'tool' else call('slow'))\n"
     )

@@ -186,7 +186,7 @@ def open_(graph: Graph) -> Graph:
 
 def run_in(machine: Machine, state: str) -> Run[Any, Any]:
     run: Run[Any, Any] = Run(machine, "r", Context(), None)
-    run.cursor, run.fresh, run.started_at = state, False, 0.0
+    run.cursor.state, run.cursor.entry_pending, run.cursor.started_at = state, False, 0.0
     return run
 
 
@@ -216,14 +216,14 @@ def test_each_pair_commits_or_is_refused_as_the_table_says(
     dest = rows.get((state.value, event.value))
     if dest is not None:
         asyncio.run(Driver(machine).fire(run, event))
-        assert (run.cursor, run.seq) == (dest, 1)
+        assert (run.cursor.state, run.seq) == (dest, 1)
         return
     with pytest.raises(InvalidEvent) as caught:
         asyncio.run(Driver(machine).fire(run, event))
     error = caught.value
     assert (error.graph, error.state, error.event) == (graph.name, state.value, event.value)
     assert error.allowed == tuple(sorted(known for source, known in rows if source == state.value))
-    assert (run.cursor, run.seq) == (state.value, 0)
+    assert (run.cursor.state, run.seq) == (state.value, 0)
 
 
 @pytest.mark.parametrize("graph", [graph for graph, *_ in GRAPHS], ids=IDS)
@@ -251,13 +251,13 @@ def test_of_the_pipeline_each_pair_of_states_has_the_one_event_that_the_table_sa
     run = run_in(machine, source.value)
     if event is not None:
         asyncio.run(Driver(machine).fire(run, event))
-        assert run.cursor == dest
+        assert run.cursor.state == dest
         return
     for other in PIPELINE.events:  # and no other event leads there either
         run = run_in(machine, source.value)
         if run.can(other):
             asyncio.run(Driver(machine).fire(run, other))
-            assert run.cursor != dest
+            assert run.cursor.state != dest
 
 
 FINGERPRINTS = {

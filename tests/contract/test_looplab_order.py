@@ -171,7 +171,7 @@ async def test_a_veto_before_the_commit_changes_nothing(slot: str, strict: bool)
     with pytest.raises(Refused) as caught:
         await stage.fire(Event.RUN)
     assert stage.log == list(AHEAD[: AHEAD.index(slot) + 1])
-    assert (stage.run.state, stage.run.seq, stage.run.pending) == (State.START, 0, None)
+    assert (stage.run.state, stage.run.seq, stage.run.cursor.pending_event) == (State.START, 0, None)
     error = caught.value
     assert (error.graph, error.state, error.event, error.reason) == ("looplab", "start", "run", "not today")
     (failed,) = [fact for fact in stage.facts if isinstance(fact, EventFailed)]

@@ -157,9 +157,9 @@ def standing(run: LoopRun) -> dict[str, Any]:
     ctx = run.ctx
     close_turn(ctx)
     return {
-        "cursor": run.cursor,
+        "cursor": run.cursor.state,
         "seq": run.seq,
-        "pending": None if run.fresh else run.pending,
+        "pending": None if run.cursor.entry_pending else run.cursor.pending_event,
         "error": None if run.error is None else (type(run.error), str(run.error)),
         "iteration": ctx.iteration,
         "messages": ctx.messages,
@@ -263,7 +263,7 @@ async def test_asked_at_any_await_to_stop_or_to_pause_it_does(
 async def lifted(one: Orchestrator) -> None:
     """Let a paused run go on as soon as it stands still."""
     while (run := one._live.find(RUN)) is not None:
-        if run.held is not None and run.parked:
+        if run.control.pause_request is not None and run.parked:
             one._control.go_on(RUN, "ann")
             return
         await asyncio.sleep(0)

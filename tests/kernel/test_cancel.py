@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import CancelRequested
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import EventFailed, RunCompleted, RunParked
-from orchestrator.kernel.run import Signal
 from tests.kernel.toy import E, Rig, S, SlowJournal, ToyRun, nothing, rig, suspended_at
 
 
@@ -52,8 +52,8 @@ def check_journal(a: Rig, journal: SlowJournal) -> None:
     assert [body["seq"] for body in durable] == list(range(1, len(durable) + 1))
     assert [body["event"] for body in durable] == a.facts.path
     assert a.run.seq == len(durable)
-    assert a.run.cursor == (durable[-1]["dest"] if durable else "init")
-    assert (a.run.drafts, a.run.unsent, a.run.driving) == ([], [], False)
+    assert a.run.cursor.state == (durable[-1]["dest"] if durable else "init")
+    assert (a.run.writes.drafts, a.run.writes.unpublished, a.run.control.driving) == ([], [], False)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

@@ -120,13 +120,13 @@ async def test_a_run_that_its_journal_knows_leaves_nothing_behind() -> None:
     with pytest.raises(RunExists, match="r1"):
         await a.driver.drive(again)
     assert len(a.facts.all) == told
-    assert not again.driving
+    assert not again.control.driving
     assert again.started_at is None
 
 
 async def test_a_stored_run_goes_on_with_the_enter_hooks_of_its_state() -> None:
     a = rig()
-    a.run.cursor, a.run.seq, a.run.started_at, a.run.parked = "work", 1, 0.0, True
+    a.run.cursor.state, a.run.cursor.seq, a.run.cursor.started_at, a.run.cursor.parked = "work", 1, 0.0, True
     await a.driver.drive(a.run)
     assert a.facts.path == ["did", "finish"]
     assert a.facts.of(Transition)[0].seq == 2
@@ -201,7 +201,7 @@ async def test_without_observers_and_journal_a_run_counts_its_transitions_all_th
     made = machine()
     run = new_run(made, E.AGAIN)
     await Driver(made).drive(run)
-    assert (run.state, run.seq, run.unsent, run.drafts) == (S.DONE, 5, [], [])
+    assert (run.state, run.seq, run.writes.unpublished, run.writes.drafts) == (S.DONE, 5, [], [])
 
 
 async def test_ending_and_summary_are_the_compositions() -> None:

@@ -133,12 +133,12 @@ async def test_what_a_waiting_states_own_hook_raises_is_no_refused_request() -> 
 
 async def test_a_hook_that_moves_the_cursor_itself_cannot_make_a_run_fail_for_ever() -> None:
     async def meddle(run: ToyRun) -> None:
-        run.cursor = "check" if run.cursor == "work" else "work"
+        run.cursor.state = "check" if run.cursor.state == "work" else "work"
 
     a = rig(enter_work=raises(BOOM), before_fail=meddle)
     with pytest.raises(MachineError):
         await a.driver.drive(a.run)
-    assert not a.run.driving
+    assert not a.run.control.driving
 
 
 async def test_a_working_state_that_nothing_leaves_fails() -> None:
@@ -190,7 +190,7 @@ async def test_without_a_failure_event_an_error_reaches_the_caller_of_drive_and_
     with pytest.raises(ValueError, match="boom") as caught:
         await a.driver.drive(a.run)
     assert caught.value is BOOM
-    assert (a.run.state, a.run.error, a.run.driving) == (S.WORK, None, False)
+    assert (a.run.state, a.run.error, a.run.control.driving) == (S.WORK, None, False)
     assert [fact.reason for fact in a.facts.of(RunParked)] == ["interrupted"]
     await a.driver.drive(a.run)
     assert a.run.state == S.DONE

@@ -174,7 +174,7 @@ async def test_a_deadline_that_passes_while_a_stop_is_open_is_not_lost() -> None
     to_ask = Edge(E.FAIL, (S.WORK,), S.ASK)
     graph = TOY.extend(without=[("work", "fail")], edges=[to_ask], dwell={S.ASK: None})
     a = rig(graph=graph, enter_work=stubborn)
-    a.run.expires_at = 10.0
+    a.run.control.expires_at = 10.0
     drive = asyncio.create_task(a.driver.drive(a.run, park=False))
     await began.wait()
     a.run.cancel()
@@ -258,7 +258,7 @@ async def test_a_cancelled_hook_is_run_again_and_a_pending_event_is_fired_again(
     await began.wait()
     drive.cancel()
     await asyncio.wait((drive,))
-    assert (a.run.state, a.run.pending, a.run.fresh) == (S.WORK, E.DID, False)
+    assert (a.run.state, a.run.cursor.pending_event, a.run.cursor.entry_pending) == (S.WORK, E.DID, False)
     await a.driver.drive(a.run)
     assert entered == [1]
     assert a.run.state == S.DONE

@@ -14,6 +14,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import (
     EventFailed,
     Fact,
@@ -23,7 +24,6 @@ from orchestrator.kernel.record import (
     RunParked,
     Transition,
 )
-from orchestrator.kernel.run import Signal
 from tests.kernel.toy import (
     TOY,
     CountingJournal,
@@ -126,7 +126,7 @@ async def test_nothing_is_observed_before_its_record_is_durable(journal: Any) ->
 @BOTH
 async def test_folded_facts_come_in_order_with_what_hooks_emit_between_them(journal: Any) -> None:
     async def check(run: ToyRun) -> E:
-        run.emit(RunParked("toy", "r1", run.cursor, f"note {run.seq}", 0.0))
+        run.emit(RunParked("toy", "r1", run.cursor.state, f"note {run.seq}", 0.0))
         assert a.facts.path == ["start", "did", "again"][: run.seq - 1]
         return E.AGAIN if run.seq == 2 else E.FINISH
 
@@ -172,7 +172,7 @@ async def test_each_append_is_told() -> None:
 
 
 def check_lost(a: Rig, journal: Any, error: Exception) -> None:
-    assert (a.run.state, a.run.ended, a.run.detached) == (S.LOST, True, True)
+    assert (a.run.state, a.run.ended, a.run.control.detached) == (S.LOST, True, True)
     assert a.run.error is error
     assert a.facts.path == durable(journal)
     assert a.run.seq == len(a.facts.path)
@@ -181,7 +181,7 @@ def check_lost(a: Rig, journal: Any, error: Exception) -> None:
     (failed,) = a.facts.of(EventFailed)
     assert (failed.reason, failed.hook, failed.error) == ("journal_error", "journal", error)
     assert [w.outcome for w in a.facts.of(JournalWrite)].count("other") == 1
-    assert (a.run.drafts, a.run.unsent) == ([], [])
+    assert (a.run.writes.drafts, a.run.writes.unpublished) == ([], [])
 
 
 @pytest.mark.parametrize("error", [JournalError("disk full"), OSError("EIO")], ids=["journal", "os"])
@@ -212,13 +212,13 @@ async def test_a_run_that_fails_while_its_journal_breaks_keeps_its_first_error_a
     hooks_run: list[str] = []
 
     async def before_fail(run: ToyRun) -> None:
-        hooks_run.append(run.cursor)
+        hooks_run.append(run.cursor.state)
 
     boom = ValueError("boom")
     journal = BrokenJournal(2, JournalError("disk full"))
     a = rig(journal=journal, enter_work=raises(boom), before_fail=before_fail)
     await a.driver.drive(a.run)
-    assert (a.run.state, a.run.error, a.run.detached) == (S.LOST, boom, True)
+    assert (a.run.state, a.run.error, a.run.control.detached) == (S.LOST, boom, True)
     assert [fact.reason for fact in a.facts.of(EventFailed)] == ["callback_error", "journal_error"]
     assert hooks_run == ["work"]
     assert a.facts.path == durable(journal) == ["start"]
@@ -227,7 +227,7 @@ async def test_a_run_that_fails_while_its_journal_breaks_keeps_its_first_error_a
 async def test_a_journal_that_breaks_before_a_hosts_failure_hook_does_not_keep_the_run_from_failing() -> None:
     class Host:
         async def before_fail(self, run: ToyRun) -> None:
-            seen.append(run.detached)
+            seen.append(run.control.detached)
 
     seen: list[bool] = []
     boom = ValueError("boom")
@@ -280,8 +280,8 @@ async def test_a_run_without_its_journal_writes_nothing_more_even_if_a_hook_left
         async def before_fail(self, run: ToyRun) -> None: ...
 
     async def work(run: ToyRun) -> None:
-        run.detached = True
-        run.drafts.append(Draft("note", {}))
+        run.control.detached = True
+        run.writes.drafts.append(Draft("note", {}))
         raise ValueError("boom")
 
     journal = CountingJournal()
@@ -300,7 +300,7 @@ async def test_firing_by_hand_a_caller_that_cancels_while_an_append_fails_gets_i
     )
     await asyncio.wait((task,))
     assert task.cancelled()
-    assert (a.run.detached, a.run.state, journal.appends) == (True, S.INIT, 1)
+    assert (a.run.control.detached, a.run.state, journal.appends) == (True, S.INIT, 1)
 
 
 async def test_a_run_without_its_journal_cannot_go_on_where_failure_did_not_end_it() -> None:
@@ -323,7 +323,7 @@ async def test_a_run_that_the_journal_will_not_create_reaches_the_caller_and_doe
     with pytest.raises(JournalError):
         await a.driver.drive(a.run)
     assert [type(fact) for fact in a.facts.all] == [JournalWrite]
-    assert (a.run.started_at, a.run.driving) == (None, False)
+    assert (a.run.started_at, a.run.control.driving) == (None, False)
 
 
 async def test_firing_by_hand_a_failed_append_reaches_the_caller_and_the_state_stays() -> None:
@@ -357,7 +357,7 @@ async def test_a_write_that_is_itself_cancelled_leaves_the_run_without_a_journal
     a = rig(journal=Closing())
     with pytest.raises(asyncio.CancelledError):
         await a.driver.drive(a.run)
-    assert (a.run.state, a.run.detached, a.run.seq, a.facts.path) == (S.INIT, True, 0, [])
+    assert (a.run.state, a.run.control.detached, a.run.seq, a.facts.path) == (S.INIT, True, 0, [])
     assert [fact.reason for fact in a.facts.of(RunParked)] == ["interrupted"]
 
 
@@ -375,5 +375,5 @@ async def test_a_caller_that_cancels_while_an_append_fails_gets_its_cancellation
     drive.cancel()
     await asyncio.wait((drive,))
     assert drive.cancelled()
-    assert (journal.appends, a.run.detached, a.run.state) == (1, True, S.INIT)
+    assert (journal.appends, a.run.control.detached, a.run.state) == (1, True, S.INIT)
     assert durable(journal) == a.facts.path == []

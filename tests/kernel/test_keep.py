@@ -9,7 +9,7 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.run import Mailbox, Signal
+from orchestrator.kernel.mailbox import Mailbox, Signal
 from tests.kernel.toy import Context, E, S, SlowJournal, ToyRun, machine, new_run
 
 
@@ -19,7 +19,7 @@ class Died(BaseException):
 
 async def _halfway(run: ToyRun) -> E:
     run.ctx.turns += 1
-    run.note("half", {"of": run.cursor})
+    run.note("half", {"of": run.cursor.state})
     await run.keep()
     raise Died
 
@@ -57,7 +57,7 @@ async def test_keeping_raises_where_the_journal_is_lost() -> None:
     run = new_run(made)
     await Driver(made, journal=journal, codec=ContextCodec(Context)).drive(run)
 
-    assert (run.cursor, [str(error) for error in seen]) == (S.LOST, ["disk full"])
+    assert (run.cursor.state, [str(error) for error in seen]) == (S.LOST, ["disk full"])
 
 
 async def test_without_a_journal_there_is_nothing_to_keep() -> None:
@@ -70,7 +70,7 @@ async def test_without_a_journal_there_is_nothing_to_keep() -> None:
     run = new_run(made)
     await Driver(made).drive(run)
 
-    assert (run.cursor, run.ctx.turns) == (S.DONE, 7)
+    assert (run.cursor.state, run.ctx.turns) == (S.DONE, 7)
 
 
 def test_messages_are_read_in_order_each_id_once_and_apart_from_events_and_answers() -> None:

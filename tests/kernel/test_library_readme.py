@@ -104,14 +104,14 @@ async def test_a_trigger_moves_the_model_from_state_to_state() -> None:
     await driver.fire(run, Change.MELT)
     assert run.state is Matter.LIQUID
     await driver.fire(run, Change.EVAPORATE)
-    assert run.cursor == "gas"
+    assert run.cursor.state == "gas"
 
 
 async def test_an_invalid_trigger_raises_and_names_what_is_possible() -> None:
     driver, run = await lump(matter())
     with pytest.raises(InvalidEvent, match="possible: 'melt', 'sublimate'"):
         await driver.fire(run, Change.EVAPORATE)
-    assert run.cursor == "solid"
+    assert run.cursor.state == "solid"
 
 
 async def test_transitions_are_added_from_one_several_or_all_states() -> None:
@@ -150,7 +150,7 @@ async def test_ordered_transitions_lead_through_the_states() -> None:
     driver, run = await lump(machine)
     for _ in range(3):
         await driver.fire(run, machine.graph.events("next_state"))
-    assert run.cursor == "plasma"
+    assert run.cursor.state == "plasma"
 
 
 async def test_a_trigger_with_several_transitions_from_one_state_takes_the_first_that_is_allowed() -> None:
@@ -160,7 +160,7 @@ async def test_a_trigger_with_several_transitions_from_one_state_takes_the_first
     for flammable, where in ((True, "gas"), (False, "liquid")):
         driver, run = await lump(machine, flammable=flammable)
         await driver.fire(run, Change.MELT)
-        assert run.cursor == where
+        assert run.cursor.state == where
 
 
 # ---- conditions ----
@@ -175,7 +175,7 @@ async def test_a_transition_whose_conditions_do_not_all_hold_is_refused_and_move
         ({"flammable": True, "hot": False}, False),
     ):
         driver, run = await lump(machine, **given)
-        assert run.may_melt() is allowed
+        assert getattr(run, "may_melt")() is allowed  # noqa: B009 - a type checker does not know it
         if allowed:
             await driver.fire(run, Change.MELT)
         else:
@@ -183,13 +183,13 @@ async def test_a_transition_whose_conditions_do_not_all_hold_is_refused_and_move
                 Refused
             ):  # the library returns False, and a caller who forgets to look goes wrong
                 await driver.fire(run, Change.MELT)
-        assert run.cursor == ("liquid" if allowed else "solid")
+        assert run.cursor.state == ("liquid" if allowed else "solid")
 
 
 async def test_unless_is_a_condition_that_must_not_hold() -> None:
     machine = matter("melt")
     machine.add_transition("melt", "solid", "liquid", unless=["is_flammable"])
-    assert (await lump(machine))[1].may_melt()
+    assert (await lump(machine))[1].may("melt")
     driver, run = await lump(machine, flammable=True)
     with pytest.raises(Refused, match="guard not is_flammable said no"):
         await driver.fire(run, Change.MELT)
@@ -242,7 +242,7 @@ async def test_prepare_runs_also_for_a_transition_that_is_not_taken() -> None:
     machine.add_transition("melt", "solid", "liquid", prepare=says("second"))
     driver, run = await lump(machine)
     await driver.fire(run, Change.MELT)
-    assert (run.cursor, run.ctx.said) == ("liquid", ["first", "second"])
+    assert (run.cursor.state, run.ctx.said) == ("liquid", ["first", "second"])
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ async def test_an_exception_in_a_callback_reaches_the_caller_and_the_state_is_se
     driver, run = await lump(machine)
     with pytest.raises(ValueError, match="oh no"):
         await driver.fire(run, Change.MELT)
-    assert run.cursor == where
+    assert run.cursor.state == where
 
 
 # ---- where the asynchronous machine of the library does otherwise ----
@@ -283,7 +283,7 @@ async def test_a_cancellation_in_a_callback_is_not_swallowed() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert run.cursor == "solid"
+    assert run.cursor.state == "solid"
 
 
 async def test_a_second_trigger_is_refused_and_does_not_cancel_the_first() -> None:
@@ -302,7 +302,7 @@ async def test_a_second_trigger_is_refused_and_does_not_cancel_the_first() -> No
         await driver.fire(run, Change.SUBLIMATE)
     leave.set()
     await task
-    assert run.cursor == "liquid"
+    assert run.cursor.state == "liquid"
 
 
 def test_auto_transitions_do_not_exist_because_every_edge_is_in_the_table() -> None:
@@ -315,11 +315,11 @@ def test_models_are_not_registered() -> None:
 
 
 async def _enters(run: LumpRun) -> None:
-    run.ctx.said.append(f"enter {run.cursor}")
+    run.ctx.said.append(f"enter {run.cursor.state}")
 
 
 async def _leaves(run: LumpRun) -> None:
-    run.ctx.said.append(f"leave {run.cursor}")
+    run.ctx.said.append(f"leave {run.cursor.state}")
 
 
 def _is_hot(lump: Lump) -> bool:

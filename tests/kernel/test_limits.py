@@ -11,8 +11,8 @@ import pytest
 from orchestrator.errors import CancelRequested, DeadlineExceeded, Refused, StateTimeout
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.journal import Lease
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import EventFailed, RunCompleted, RunParked
-from orchestrator.kernel.run import Signal
 from tests.kernel.toy import TOY, E, Rig, S, SlowJournal, ToyRun, raises, rig
 
 
@@ -86,7 +86,7 @@ async def test_hooks_that_never_wait_are_under_the_limit_too() -> None:
         return E.DID
 
     a = rig(*[E.AGAIN] * 10_000, turns=10_000, enter_work=spin)
-    a.run.expires_at = 1_000.0
+    a.run.control.expires_at = 1_000.0
     await a.driver.drive(a.run)
     assert isinstance(a.run.error, DeadlineExceeded)
 
@@ -152,7 +152,7 @@ async def test_a_limit_that_a_hook_vetoes_fires_once_a_stay() -> None:
 
 async def test_the_runs_deadline_interrupts_any_state() -> None:
     a = rig(enter_work=hang, graph=TOY.extend(dwell={S.ASK: None}))
-    a.run.expires_at = 7.0
+    a.run.control.expires_at = 7.0
     drive = await driven(a)
     await a.clock.advance(7.0)
     await drive
@@ -166,10 +166,10 @@ async def test_the_deadline_is_said_once_so_that_the_way_to_the_end_can_take_its
 
     async def clean(run: ToyRun) -> None:
         await a.clock.sleep(3.0)
-        cleaned.append(run.cursor)
+        cleaned.append(run.cursor.state)
 
     a = rig(enter_work=hang, after_fail=clean)
-    a.run.expires_at = 7.0
+    a.run.control.expires_at = 7.0
     drive = await driven(a)
     await a.clock.advance(10.0)
     await drive
@@ -179,7 +179,7 @@ async def test_the_deadline_is_said_once_so_that_the_way_to_the_end_can_take_its
 
 async def test_a_deadline_that_has_passed_while_the_run_was_parked_fires_when_it_is_taken_up() -> None:
     a = rig(E.ASKED, graph=TOY.extend(dwell={S.WORK: None, S.ASK: None}))
-    a.run.expires_at = 5.0
+    a.run.control.expires_at = 5.0
     await a.driver.drive(a.run)
     await a.clock.advance(6.0)
     await a.driver.drive(a.run)
@@ -191,7 +191,7 @@ async def test_a_deadline_in_a_state_without_a_failure_edge_reaches_the_caller_o
     graph = TOY.extend(without=[("ask", "fail")], dwell={S.ASK: None})
     a = rig(E.ASKED, graph=graph)
     await a.driver.drive(a.run)
-    a.run.expires_at = a.clock.monotonic() + 5.0
+    a.run.control.expires_at = a.clock.monotonic() + 5.0
     await a.clock.advance(6.0)
     with pytest.raises(DeadlineExceeded):
         await a.driver.drive(a.run)
@@ -205,7 +205,7 @@ async def test_no_timer_is_left_when_a_run_is_over_or_parked() -> None:
         a = rig(*plan)
         await a.driver.drive(a.run)
         assert [timer for timer in a.clock._timers if timer.callback] == []
-        assert a.run.alarm is None
+        assert a.run.control.alarm is None
 
 
 # ---- a limit that passes just as the state is left ----
@@ -237,7 +237,7 @@ async def test_a_limit_that_passes_while_the_record_of_leaving_is_written_came_t
     a = rig(graph=graph, journal=journal, enter_done=done, before_finish=hold(journal))
     drive = await driven(a)
     await a.clock.advance(11.0)
-    assert a.run.halted
+    assert a.run.control.halted
     journal.gate.set()
     await drive
     assert a.facts.path == ["start", "did", "finish"]

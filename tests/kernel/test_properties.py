@@ -23,8 +23,9 @@ from orchestrator.kernel.history import History
 from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Fact, RunCompleted, RunParked, RunStarted, Transition
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.run import Run
 from tests.kernel.toy import moves as journalled
 
 ACTS = ("go", "go", "go", "nothing", "raise", "refuse", "wrong", "wait", "stop", "cancel")
@@ -108,7 +109,7 @@ async def act(run: Run[Context, None]) -> Any:
             task.cancel()
             await asyncio.sleep(0)
         case "go":
-            events = run.machine.events_from(run.cursor)
+            events = run.machine.events_from(run.cursor.state)
             return events[number % len(events)] if events else None
     return None
 
@@ -141,11 +142,13 @@ async def carry(driver: Driver, run: Run[Context, None]) -> None:
         assert task is not None
         while task.cancelling():
             task.uncancel()
-        assert not run.driving
-        assert run.interrupt is None
+        assert not run.control.driving
+        assert run.control.interrupt is None
         if run.ended or run.started_at is None:
             return
-        run.mailbox.post(Signal(run.machine.events_from(run.cursor)[0] if run.available_events() else None))
+        run.mailbox.post(
+            Signal(run.machine.events_from(run.cursor.state)[0] if run.available_events() else None)
+        )
 
 
 def check(run: Run[Context, None], facts: list[Fact], journal: MemoryJournal | None) -> None:
@@ -157,9 +160,9 @@ def check(run: Run[Context, None], facts: list[Fact], journal: MemoryJournal | N
     assert [fact.source for fact in moves[1:]] == [fact.dest for fact in moves[:-1]]
     if moves:
         assert moves[0].source == run.graph.initial.value
-    if not run.detached:
-        assert run.cursor == (moves[-1].dest if moves else run.graph.initial.value)
-    assert (run.unsent, run.drafts) == ([], [])
+    if not run.control.detached:
+        assert run.cursor.state == (moves[-1].dest if moves else run.graph.initial.value)
+    assert (run.writes.unpublished, run.writes.drafts) == ([], [])
     kinds = Counter(type(fact) for fact in facts)
     assert kinds[RunCompleted] == int(run.ended)
     assert kinds[RunStarted] in (kinds[RunParked], kinds[RunParked] + 1)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import CancelRequested, Refused
+from orchestrator.kernel.mailbox import Mailbox, Signal
 from orchestrator.kernel.record import EventFailed, RunCompleted, RunParked, RunStarted, Transition
-from orchestrator.kernel.run import Mailbox, Signal
 from tests.kernel.toy import TOY, E, Rig, S, ToyRun, nothing, rig
 
 
@@ -27,8 +27,8 @@ async def test_a_waiting_state_parks_and_goes_on_with_the_next_drive() -> None:
     a.run.mailbox.post(Signal(E.ANSWER, payload={"text": "yes"}))
     await a.driver.drive(a.run)
     assert a.run.state == S.DONE
-    assert a.run.signal is not None
-    assert a.run.signal.payload == {"text": "yes"}
+    assert a.run.control.signal is not None
+    assert a.run.control.signal.payload == {"text": "yes"}
     assert [fact.origin for fact in a.facts.of(RunStarted)] == ["new", "resumed"]
     assert a.facts.path == ["start", "did", "asked", "answer", "did", "finish"]
 
@@ -91,7 +91,7 @@ async def test_an_event_that_does_not_fit_is_told_and_the_run_stays(event: Any, 
     assert a.run.state == S.ASK
     (failed,) = a.facts.of(EventFailed)
     assert (failed.event, failed.reason, failed.state, failed.committed) == (event, reason, "ask", False)
-    assert (a.run.error, a.run.failure, a.run.pending) == (None, None, None)
+    assert (a.run.error, a.run.failure, a.run.cursor.pending_event) == (None, None, None)
     a.run.mailbox.post(Signal(E.ANSWER))
     await a.driver.drive(a.run)
     assert a.run.state == S.DONE
@@ -120,7 +120,7 @@ async def test_an_event_given_to_drive_that_does_not_fit_leaves_the_run_waiting(
     await a.driver.drive(a.run, E.START)
     assert a.run.state == S.ASK
     assert [fact.reason for fact in a.facts.of(EventFailed)] == ["undeclared_edge"]
-    assert a.run.pending is None
+    assert a.run.cursor.pending_event is None
 
 
 async def test_a_rest_state_waits_like_any_other_and_needs_no_end() -> None:
@@ -143,8 +143,8 @@ async def test_a_stop_posted_to_a_parked_run_ends_it() -> None:
     assert isinstance(a.run.error, CancelRequested)
     assert (a.run.error.reason, str(a.run.error)) == ("caller", "cancelled by caller: changed my mind")
     assert a.facts.of(RunCompleted)[0].outcome == "cancelled"
-    assert a.run.signal is not None
-    assert a.run.signal.by == "ann"
+    assert a.run.control.signal is not None
+    assert a.run.control.signal.by == "ann"
 
 
 async def test_a_stop_interrupts_work_and_overtakes_other_signals() -> None:
@@ -208,7 +208,7 @@ async def test_a_run_knows_what_it_can_do() -> None:
 
 async def test_a_guard_that_says_no_is_a_cannot() -> None:
     a = rig(turns=0)
-    a.run.cursor = "check"
+    a.run.cursor.state = "check"
     assert a.run.cannot(E.AGAIN)
     a.run.ctx.turns = 1
     assert a.run.can(E.AGAIN)

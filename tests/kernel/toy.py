@@ -109,7 +109,7 @@ async def _work(run: ToyRun) -> Event:
 async def _check(run: ToyRun) -> Event:
     """Answers the same when it is run again after an interruption."""
     if run.seq not in run.ctx.chosen:
-        run.ctx.chosen[run.seq] = run.ctx.plan.pop(0) if run.ctx.plan else E.FINISH
+        run.ctx.chosen[run.cursor.seq] = run.ctx.plan.pop(0) if run.ctx.plan else E.FINISH
     return run.ctx.chosen[run.seq]
 
 

@@ -58,9 +58,9 @@ def consenting(plan: Plan = PLAN) -> ApprovalContext:
 def moved(source: State, event: Event, ctx: ApprovalContext) -> str:
     """Fire an event in a state of the real graph, guards included, without hooks; return where it led."""
     run: Run[Any, Any] = Run(Machine(APPROVAL, Hooks({})), "r", ctx, None)
-    run.cursor, run.fresh, run.started_at = source.value, False, 0.0
+    run.cursor.state, run.cursor.entry_pending, run.cursor.started_at = source.value, False, 0.0
     asyncio.run(Driver(run.machine).fire(run, event))
-    return run.cursor
+    return run.cursor.state
 
 
 @pytest.mark.parametrize(("source", "dest"), list(product(State, State)), ids=lambda state: state.value)

@@ -188,9 +188,9 @@ def ended(
 ) -> Ending:
     ctx = LoopContext([Message("user", "go")], Limits(), 1, verdict=verdict, **members)
     run: Run[LoopContext, Any] = Run(MACHINE, "r", ctx, None)
-    run.cursor, run.error = state, error
+    run.cursor.state, run.cursor.error = state, error
     if error is not None:
-        run.failure = EventFailed("llm_loop", "r", failed_in, "failure", reason, 0.0, 0)
+        run.cursor.failure = EventFailed("llm_loop", "r", failed_in, "failure", reason, 0.0, 0)
     return ending(run)
 
 

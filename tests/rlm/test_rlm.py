@@ -336,7 +336,7 @@ async def test_hooks_of_a_host_run_at_their_states_and_events() -> None:
 
     class Hooks:
         async def before_code_blocks_found(self, run: Any) -> None:
-            seen.append(f"before {run.given.blocks}")
+            seen.append(f"before {run.cursor.event_object.blocks}")
 
         async def after_final_answer_found(self, run: Any) -> None:
             seen.append(f"done {run.ctx.final_answer}")

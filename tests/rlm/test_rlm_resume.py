@@ -361,7 +361,9 @@ async def test_a_paused_run_waits_and_goes_on_in_the_same_repl() -> None:
     one.append(rlm(journal, model))
     running = asyncio.create_task(one[0].completion("p", run_id="r"))
     await paused.wait()
-    await until(lambda: one[0]._live.find("r") is not None and one[0]._live.find("r").held is not None)  # type: ignore[union-attr]
+    await until(
+        lambda: (live := one[0]._live.find("r")) is not None and live.control.pause_request is not None
+    )
     done = await one[0].resume("r", by="ann")
     assert (done.output, (await running).output) == ("still here", "still here")
 

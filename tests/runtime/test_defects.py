@@ -82,7 +82,7 @@ async def test_d03_the_initial_state_is_entered() -> None:
 
     class Host:
         async def enter_init(self, run: LoopRun) -> None:
-            entered.append(run.cursor)
+            entered.append(run.cursor.state)
 
     await agent(["done"], hooks=[Host()]).run("go")
     assert entered == ["init"]

@@ -412,7 +412,7 @@ async def test_cancel_and_pause_reach_a_run_of_another_process(tmp_path: Path) -
         agent, other = office.agent(mine), Office().agent(theirs)
         async with waiting(agent) as (task, _):
             await other.pause("r", by="eve")
-            await until(lambda: agent._live.get("r").held)
+            await until(lambda: agent._live.get("r").control.pause_request)
             await other.cancel("r", by="eve", why="wrong account")
             result = await task
         assert (result.outcome, office.paid) == (Outcome.CANCELLED, [])

@@ -256,7 +256,9 @@ def test_a_run_under_way_here_is_held_and_one_that_was_paused_goes_on() -> None:
 
         pipeline._deps = replace(pipeline._deps, ports={**pipeline._deps.ports, State.IMPLEMENTING: slow})
         running = asyncio.create_task(pipeline.run("x", run_id="r"))
-        await until(lambda: pipeline._live.find("r") and pipeline._live.get("r").cursor == "implementing")
+        await until(
+            lambda: pipeline._live.find("r") and pipeline._live.get("r").cursor.state == "implementing"
+        )
         with pytest.raises(Held):
             await pipeline.resume("r")
         pipeline.pause("r")

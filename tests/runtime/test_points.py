@@ -185,7 +185,7 @@ async def test_a_failure_that_a_later_hook_takes_back_leaves_no_error() -> None:
             return "failure"
 
         async def enter_state(self, run: LoopRun) -> str | None:
-            return "response_no_tool" if run.cursor == "evaluate_response" else None
+            return "response_no_tool" if run.cursor.state == "evaluate_response" else None
 
     result = await agent(["done"], hooks=[Judge()]).run("?")
     assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
@@ -223,7 +223,7 @@ async def test_after_llm_response_is_the_hook_of_the_event_where_it_takes_the_ru
 
     class Host:
         async def after_llm_response(self, run: LoopRun) -> None:
-            seen.append((run.cursor, run.ctx.iteration))
+            seen.append((run.cursor.state, run.ctx.iteration))
 
     result = await agent(["done"], hooks=[Host(), Witness("w", [])]).run("?")
     assert result.outcome is Outcome.COMPLETED

@@ -237,7 +237,7 @@ async def test_messages_of_another_process_are_read_in_order_and_none_is_lost_be
             await elsewhere.pause(request.run_id)
             await elsewhere.inform(request.run_id, "use tabs")
             run = ralph._live.get(request.run_id)
-            await until(lambda: run.held is not None)
+            await until(lambda: run.control.pause_request is not None)
             return world.usual(request)
 
         world.says[Role.EXECUTOR, "task-1"] = [talks]

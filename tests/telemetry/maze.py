@@ -16,7 +16,8 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.run import Run
 from orchestrator_guards import Verdict
 
 EVENTS = ("left", "right", "back")
@@ -221,13 +222,13 @@ async def journey(
         if not task.cancelled():
             task.exception()  # what a lost journal or an impossible machine raises is the caller's
         left(run)
-        if run.ended or run.detached:
+        if run.ended or run.control.detached:
             return
         _answer(run, len(run.deps.deeds))
 
 
 def _answer(run: Run[Ctx, Deps], number: int) -> None:
-    if run.held is not None:
+    if run.control.pause_request is not None:
         run.mailbox.post(Signal(kind="resume"))
         return
     run.mailbox.post(Signal(run.graph.events(("right", "left", "stop")[number % 3])))

@@ -95,7 +95,7 @@ def test_whatever_happens_to_a_run_its_commits_lines_and_counts_are_one_number_a
     assert story.commits == list(range(1, len(story.commits) + 1))
     assert lines == story.commits
     assert count["transitions_total"] == len(lines)
-    if not run.detached:
+    if not run.control.detached:
         assert run.seq == len(lines)
     # It is never active after its driver returned.
     assert count["runs_active"] == 0

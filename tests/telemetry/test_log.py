@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, JournalError, LLMError, Refused
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import (
     Attempt,
@@ -34,7 +35,7 @@ from orchestrator.kernel.record import (
     ToolCall,
     Transition,
 )
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.run import Run
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.scope import logger_from_context

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError
 from orchestrator.kernel.graph import Edge
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
 from orchestrator.kernel.record import (
     FAILURES,
@@ -40,7 +41,7 @@ from orchestrator.kernel.record import (
     ToolCall,
     Transition,
 )
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.ending import LIMITS

@@ -20,6 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError, LLMError
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import (
     Attempt,
     EventFailed,
@@ -32,7 +33,7 @@ from orchestrator.kernel.record import (
     ToolCall,
     Transition,
 )
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.messages import Response
 from orchestrator.messages import ToolCall as Asked

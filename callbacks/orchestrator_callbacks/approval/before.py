@@ -138,7 +138,7 @@ def _refuse(run: ApprovalRun, blocked: Blocked | None) -> None:
 def _forget(run: ApprovalRun) -> None:
     """The run goes on after its error: the next one is the first again."""
     run.ctx.fault, run.ctx.shown = None, False
-    run.error = run.failure = None
+    run.clear_error()
 
 
 def _keep(run: ApprovalRun) -> None:

@@ -6,7 +6,7 @@ between steps, after an answer of the planner. What was read is in the journal w
 
 from __future__ import annotations
 
-from orchestrator.kernel.run import Signal
+from orchestrator.kernel.mailbox import Signal
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 WISHES = ("pause", "cancel")
@@ -32,7 +32,7 @@ def taken(run: ApprovalRun, *wishes: str) -> str:
         found.append(signal)
     chosen = max((of(one) for one in found if of(one) in wishes), key=wishes.index, default="")
     for one in found:
-        note(run, one, "" if of(one) == chosen else f"not possible in {run.cursor}")
+        note(run, one, "" if of(one) == chosen else f"not possible in {run.cursor.state}")
     return chosen
 
 

@@ -273,7 +273,12 @@ def note_unpriced(run: LoopRun, response: Response) -> None:
         return
     deps.unpriced.add((model, limit))
     logger_from_context().warning(
-        "cost.unknown", iteration=run.ctx.iteration, state=run.cursor, model=model, limit=limit, cost=None
+        "cost.unknown",
+        iteration=run.ctx.iteration,
+        state=run.cursor.state,
+        model=model,
+        limit=limit,
+        cost=None,
     )
 
 

@@ -34,7 +34,7 @@ def warn(run: LoopRun) -> None:
         logger_from_context().warning(
             "context.filling",
             iteration=ctx.iteration,
-            state=run.cursor,
+            state=run.cursor.state,
             observed=state.tokens,
             limit=state.limit,
         )

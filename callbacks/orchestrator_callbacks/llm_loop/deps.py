@@ -171,9 +171,9 @@ async def through(run: LoopRun, point: str, value: Any) -> Any:
     RunError for a hook that returns something else than its point takes.
     """
     for hook in run.deps.points.get(point, ()):
-        run.hook = point
+        run.set_hook(point)
         changed = await hook(run, value)
-        if run.halted:  # somebody stopped the run meanwhile, the hook itself perhaps: go no further
+        if run.control.halted:  # somebody stopped the run meanwhile, the hook itself perhaps: go no further
             await asyncio.sleep(0)
         if changed is None:
             continue

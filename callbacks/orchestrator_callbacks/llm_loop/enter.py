@@ -51,7 +51,7 @@ async def enter_update_budgets(run: LoopRun) -> Event:
     asked = verdicts(ctx, review.account(run))
     if ctx.verdict is not None:
         asked.insert(0, ctx.verdict)
-    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor, ctx.iteration, asked))
+    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     if review.may_start_over(ctx, asked):
         return Event.RESTART_LOOP
     verdict = review.decide(ctx, asked)

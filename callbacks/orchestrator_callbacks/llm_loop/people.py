@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import RejectRequested
-from orchestrator.kernel.run import Signal
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.toolresult import ToolResult
 from orchestrator_callbacks.llm_loop.admission import (

@@ -114,7 +114,7 @@ async def _tried(run: LoopRun, request: Request) -> Response:
     ctx, deps = run.ctx, run.deps
     route = request.route or Route()
     tries: list[Tried] = []
-    deltas = None if run.follower is None else Deltas(run, run.follower)
+    deltas = None if run.control.follower is None else Deltas(run, run.control.follower)
 
     def tried(one: Tried) -> None:
         tries.append(one)
@@ -227,7 +227,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
         LLMCall(
             run.graph.name,
             run.run_id,
-            run.cursor,
+            run.cursor.state,
             run.ctx.iteration + 1,
             model or run.deps.model,
             outcome,

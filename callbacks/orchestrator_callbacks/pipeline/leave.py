@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.kernel.record import Remark
+from orchestrator.kernel.record import TransitionNote
 from orchestrator.machines.pipeline import ending
 from orchestrator.machines.pipeline.model import Event
 from orchestrator_callbacks.pipeline import stage
@@ -24,7 +24,7 @@ async def leave_state(run: PipelineRun) -> None:
     done = stage.done_here(run)
     event = run.step.event if run.step else None
     reason = _why(run) if event == Event.FAILURE else REASONS.get(str(event), "")
-    run.remark = Remark(done.tokens if done else 0, reason)
+    run.annotate(TransitionNote(done.tokens if done else 0, reason))
 
 
 def _why(run: PipelineRun) -> str:
@@ -33,4 +33,4 @@ def _why(run: PipelineRun) -> str:
         return "max_iterations"
     done = stage.done_here(run)
     name = done.error if done and done.error else type(run.error).__name__
-    return f"{run.cursor} failed: {name}"
+    return f"{run.cursor.state} failed: {name}"

@@ -99,7 +99,7 @@ async def _goes_on(run: PipelineRun, asked: list[Verdict]) -> bool:
         asked = [host_budget(int(bool(exhausted))), *asked]
     if not asked:
         return True
-    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor, run.ctx.iteration, asked))
+    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, run.ctx.iteration, asked))
     refusal = first_refusal(one for one in asked if one.guard not in _COUNTS)
     if refusal is not None:
         run.ctx.verdict = refusal
@@ -120,7 +120,7 @@ async def _carry_out(run: PipelineRun) -> None:
         _take(run, None, Done(run.seq, sum(request.used), type(error).__name__))
         raise
     except asyncio.CancelledError:
-        if request.used and run.halted:  # else it is left, and whoever goes on with it counts
+        if request.used and run.control.halted:  # else it is left, and whoever goes on with it counts
             _take(run, None, Done(run.seq, sum(request.used), "CancelledError"))
         raise
     used = made.tokens + sum(request.used)

@@ -64,7 +64,7 @@ class Stay:
             answer = given[self._given]
             self._given += 1
             return _as(kind, contract.read(role, answer.body))
-        key = f"{run.run_id}:{run.cursor}:{run.seq}:{self._given}"
+        key = f"{run.run_id}:{run.cursor.state}:{run.seq}:{self._given}"
         found = await self._usable(kind, _Question(role, asked, key, before), usable)
         run.ctx.answers = (*given, Answer(run.seq, role, found.as_json()))
         heard(found)

@@ -128,7 +128,7 @@ async def _ask_people(run: RalphRun) -> None:
         return
     while asked:
         if not run.mailbox.unread:
-            run.stays = run.stays and asks == "wait"
+            run.wait_in_place(wanted=run.control.waits_in_place and asks == "wait")
             await run.await_message("questions", questions=[one.id for one in asked])
         await signals.poll(run)
         await asyncio.to_thread(session.refresh)

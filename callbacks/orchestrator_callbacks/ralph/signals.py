@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from orchestrator.errors import CancelRequested, JournalError
-from orchestrator.kernel.run import Signal
+from orchestrator.kernel.mailbox import Signal
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 

@@ -61,11 +61,12 @@ async def allowed(run: ModeRun, model: str) -> None:
     if host is None:
         return
     async with run.deps.turnstile:
-        stays, run.stays = run.stays, True
+        stays = run.control.waits_in_place
+        run.wait_in_place(wanted=True)
         try:
             await host.may_ask(run, model)
         finally:
-            run.stays = stays
+            run.wait_in_place(wanted=stays)
 
 
 async def next_event(run: ModeRun) -> Any:
@@ -77,16 +78,16 @@ async def next_event(run: ModeRun) -> Any:
     if deps.source is None:
         raise RuntimeError("a run of a mode needs an event source")
     host = deps.hosted.host
-    if not run.stays and host is not None and run.cursor != _READS:
+    if not run.control.waits_in_place and host is not None and run.cursor.state != _READS:
         await host.may_ask(run, deps.model)  # nothing is done yet that another process would have to do again
     try:
-        event = await deps.source(machine.objects[run.cursor], run.ctx)
+        event = await deps.source(machine.objects[run.cursor.state], run.ctx)
     finally:
         run.ctx.usage, run.ctx.sub_calls = deps.purse.usage, deps.purse.calls
-    steps = machine.candidates(run.cursor, type(event))
+    steps = machine.candidates(run.cursor.state, type(event))
     if not steps:
-        handled = [one.value for one in machine.events_from(run.cursor)]
+        handled = [one.value for one in machine.events_from(run.cursor.state)]
         name = type(event).__name__
-        raise UnhandledEventError(graph=run.graph.name, state=run.cursor, event=name, handled=handled)
-    run.given = event
+        raise UnhandledEventError(graph=run.graph.name, state=run.cursor.state, event=name, handled=handled)
+    run.set_event_object(event)
     return steps[0].event

@@ -120,7 +120,7 @@ def _tell(run: ModeRun, outcome: str, seconds: float, route: Route, response: Re
         LLMCall(
             run.graph.name,
             run.run_id,
-            run.cursor,
+            run.cursor.state,
             run.ctx.iteration + 1,
             model or run.deps.model,
             outcome,

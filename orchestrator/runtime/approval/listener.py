@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from orchestrator.errors import Corrupt, JournalError
 from orchestrator.kernel.journal import Journal, Posted
-from orchestrator.kernel.run import Signal
+from orchestrator.kernel.mailbox import Signal
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_callbacks.approval.wish import WISHES
 
@@ -41,7 +41,7 @@ async def lost(run: ApprovalRun, journal: Journal) -> CommandLost | None:
     Raises Corrupt where nothing of what was posted can be read.
     """
     damage: CommandLost | None = None
-    for number in range(run.inbox, run.inbox + _MOST):
+    for number in range(run.control.inbox, run.control.inbox + _MOST):
         try:
             await journal.inbox(run.run_id, number)
         except Corrupt as error:
@@ -51,7 +51,7 @@ async def lost(run: ApprovalRun, journal: Journal) -> CommandLost | None:
     else:
         raise damage or Corrupt(f"run {run.run_id!r}: what was posted cannot be read")
     if damage is not None:
-        run.inbox = number
+        run.acknowledge(number)
         run.note(
             "control", {"id": f"lost-{number}", "kind": "lost", "number": number, "refused": str(damage)}
         )
@@ -60,8 +60,8 @@ async def lost(run: ApprovalRun, journal: Journal) -> CommandLost | None:
 
 async def deliver(run: ApprovalRun, journal: Journal) -> None:
     """Hand the run what was posted since it was last looked at."""
-    for posted in await journal.inbox(run.run_id, run.inbox):
-        run.inbox = max(run.inbox, posted.number)
+    for posted in await journal.inbox(run.run_id, run.control.inbox):
+        run.acknowledge(posted.number)
         if posted.kind in WISHES:
             run.mailbox.post(signal_of(posted))
 

@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from orchestrator.journal.files import Hook, silent
 from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Observer
-from orchestrator.kernel.run import Signal
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.graph import is_approved
 from orchestrator.machines.approval.intent import spoken
@@ -118,7 +118,7 @@ class Approval:
     async def show(self, version: int | None = None) -> Status:
         """Return the plan, and take down that the person has seen it: only then may it be approved."""
         run = self._run("show")
-        if version is None and run.ctx.plan is not None and run.cursor == State.AWAITING_APPROVAL:
+        if version is None and run.ctx.plan is not None and run.cursor.state == State.AWAITING_APPROVAL:
             run.ctx.previewed = Plan.read(run.ctx.plan).digest
             await self._session.remember(run)
         found = self._status(version)
@@ -131,7 +131,7 @@ class Approval:
     async def shown(self) -> Status:
         """Take down that the person has seen the error: only then may it be acknowledged."""
         run = self._run("acknowledge")
-        if run.cursor == State.FAILED:
+        if run.cursor.state == State.FAILED:
             run.ctx.shown = True
             await self._session.remember(run)
         return self._status()
@@ -257,7 +257,7 @@ class Approval:
     async def cancel(self, why: str = "") -> Status:
         """Cancel the plan: what it has changed is undone. One that waits for approval is only discarded (B1)."""
         run = self._allow("cancel", State.AWAITING_APPROVAL, State.PAUSED)
-        waits = run.cursor == State.AWAITING_APPROVAL
+        waits = run.cursor.state == State.AWAITING_APPROVAL
         return await self._go(Event.REJECT if waits else Event.CANCEL, why)
 
     # ---- after a failure ----
@@ -267,7 +267,7 @@ class Approval:
         if self._session.run is None and self._session.damage is not None:
             return await self._discarded(discard=discard)
         run = self._allow("acknowledge", State.FAILED, State.COMPLETED)
-        if run.cursor == State.FAILED and not run.ctx.shown:
+        if run.cursor.state == State.FAILED and not run.ctx.shown:
             raise self._refusal("state", "the error has not been shown yet", "status")
         return await self._go(Event.ACKNOWLEDGE)
 
@@ -301,7 +301,13 @@ class Approval:
         if run is not None:
             log = session.journal.projection.steps
             return status_of(
-                run.run_id, State(run.cursor), run.ctx, log, launch=session.launch, version=version, here=True
+                run.run_id,
+                State(run.cursor.state),
+                run.ctx,
+                log,
+                launch=session.launch,
+                version=version,
+                here=True,
             )
         if session.damage is None:
             return Status(state=State.IDLE, actions=("submit",))
@@ -370,7 +376,7 @@ class Approval:
 
     def _wish(self, wish: str, why: str = "") -> None:
         run = self._session.run
-        if run is None or not run.driving:
+        if run is None or not run.control.driving:
             return
         self._wishes += 1
         payload = {"wish": wish}

@@ -50,7 +50,7 @@ def restored(
     run: ApprovalRun = Run(machine, stored.run_id, ctx, deps)
     codec.adopt(run)
     place(run, stored, deps.clock.monotonic())
-    run.inbox = stored.inbox  # what is missing before it was reported as lost
-    if run.cursor != State.FAILED:  # it has gone on since: the next error is the first again
-        run.error = run.failure = None
+    run.acknowledge(stored.inbox)  # what is missing before it was reported as lost
+    if run.cursor.state != State.FAILED:  # it has gone on since: the next error is the first again
+        run.clear_error()
     return run

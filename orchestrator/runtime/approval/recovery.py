@@ -51,7 +51,7 @@ async def recover(session: Session) -> Recovered | None:
     if not session.up_to_date and run.lease is not None:
         await session.journal.refresh(run.lease.seq)
     await session.refuse_posted(run)
-    way = _WAYS.get(State(run.cursor))
+    way = _WAYS.get(State(run.cursor.state))
     return None if way is None else await way(session, run)
 
 
@@ -73,7 +73,7 @@ async def _executing(session: Session, run: ApprovalRun) -> Recovered:
     work, why = await session.hands.work(run), await _crashed(session, run)
     unknown = [f"resume --again, if the command of step {one} may run again" for one in work.unknown]
     found = Recovered(
-        run.cursor,
+        run.cursor.state,
         State.PAUSED.value,
         why,
         session.clock.time(),
@@ -95,12 +95,12 @@ async def _crashed(session: Session, run: ApprovalRun) -> str:
 
 async def _going_on(session: Session, run: ApprovalRun) -> Recovered:
     """Go on with what needs nobody's word."""
-    state = run.cursor
+    state = run.cursor.state
     await session.drive(run)
-    failed = run.cursor == State.FAILED
+    failed = run.cursor.state == State.FAILED
     found = Recovered(
         state,
-        run.cursor,
+        run.cursor.state,
         await _crashed(session, run),
         session.clock.time(),
         undone=tuple(run.ctx.undone),
@@ -114,7 +114,7 @@ async def _going_on(session: Session, run: ApprovalRun) -> Recovered:
 
 async def _extracting(session: Session, run: ApprovalRun) -> Recovered:
     """Drop the question to the planner: nobody knows whether it was asked."""
-    found = Recovered(run.cursor, State.IDLE.value, CRASHED, session.clock.time(), options=("submit",))
+    found = Recovered(run.cursor.state, State.IDLE.value, CRASHED, session.clock.time(), options=("submit",))
     await _jumped(session, run, State.IDLE, found)
     return found
 
@@ -125,7 +125,7 @@ async def _planning(session: Session, run: ApprovalRun) -> Recovered:
     ctx.kept, ctx.intent = ctx.intent, None
     ctx.question = f"Plan again for: {(ctx.kept or {}).get('summary', ctx.request)}"
     found = Recovered(
-        run.cursor, State.IDLE.value, CRASHED, session.clock.time(), options=("confirm", "submit")
+        run.cursor.state, State.IDLE.value, CRASHED, session.clock.time(), options=("confirm", "submit")
     )
     await _jumped(session, run, State.IDLE, found)
     return found
@@ -138,7 +138,11 @@ async def _awaiting(session: Session, run: ApprovalRun) -> Recovered | None:
         return None
     run.ctx.plan_status = PlanStatus.EXPIRED.value
     found = Recovered(
-        run.cursor, State.IDLE.value, f"the plan expired: {why}", session.clock.time(), options=("submit",)
+        run.cursor.state,
+        State.IDLE.value,
+        f"the plan expired: {why}",
+        session.clock.time(),
+        options=("submit",),
     )
     run.ctx.recovery = found.plain()
     await session.drive(run, Event.REJECT)

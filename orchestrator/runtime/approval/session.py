@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +124,8 @@ class Session:
             records = await self.journal.load(head.run_id)
             stored = _of_this_graph(StoredRun.of(head.run_id, records))
             run = record.restored(stored, self.machine, self.deps, self._codec)
-            run.lease = lease
-            run.parked = stored.parked is not None
+            run.set_lease(lease)
+            run.restore(replace(run.cursor, parked=stored.parked is not None))
             self.launch = dict(stored.created.get("launch") or {})
             self.journal.projection.begin(head.run_id)
             for one in records:
@@ -196,14 +197,14 @@ class Session:
         seconds = run.elapsed(self.clock.monotonic())
         name, facts = APPROVAL.name, (run.seq, run.ctx.iteration)
         self.driver.tell(
-            RunCompleted(name, run.run_id, run.cursor, outcome.value, reason, now, seconds, *facts)
+            RunCompleted(name, run.run_id, run.cursor.state, outcome.value, reason, now, seconds, *facts)
         )
 
     async def drive(self, run: ApprovalRun, event: Event | None = None) -> None:
         """Fire an event and carry the run on until it waits for a person. Raises why the event was refused."""
         self.deps.refusal = None
         await self.refuse_posted(run)
-        state, before = run.cursor, run.seq
+        state, before = run.cursor.state, run.seq
         try:
             async with listener.listening(run, self.journal):
                 await self.driver.drive(run, event)
@@ -213,7 +214,7 @@ class Session:
                 self.deps.operation = None
         if self.deps.refusal is not None:
             raise self.deps.refusal
-        if run.detached:
+        if run.control.detached:
             raise run.error or JournalError(f"run {run.run_id!r} lost its journal")
         if event is not None and run.seq == before:
             blocked = Blocked("state", f"{event.value!r} is not possible in {state}", code="ST-001")
@@ -224,7 +225,7 @@ class Session:
         """Refuse, in the journal too, what was wished while nobody was at work, or too late."""
         await listener.deliver(run, self.journal)
         wish.taken(run)
-        if run.drafts:
+        if run.writes.drafts:
             await self._park(run)
 
     async def remember(self, run: ApprovalRun) -> None:
@@ -237,7 +238,7 @@ class Session:
     async def jump(self, run: ApprovalRun, to: State, why: str, *, corrupt: bool = False) -> None:
         """Put a run into a state past the table: recovery only, and audited by a record of its own (B9)."""
         body = {
-            "from": run.cursor,
+            "from": run.cursor.state,
             "to": to.value,
             "state": to.value,
             "why": why,
@@ -245,8 +246,8 @@ class Session:
             "context": dict(self._codec.changes(run)),
         }
         await self.driver.announce(run, "recovered", body)
-        run.cursor, run.fresh, run.pending = to.value, False, None
-        run.entered_at = self.clock.monotonic()
+        moved = replace(run.cursor, state=to.value, entry_pending=False, pending_event=None)
+        run.restore(replace(moved, entered_at=self.clock.monotonic()))
         await self._park(run)
         outcome = "corrupt" if corrupt else "resumed"
         self.driver.tell(RunRecovered(APPROVAL.name, run.run_id, outcome, self.clock.time()))

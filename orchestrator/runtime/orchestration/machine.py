@@ -33,8 +33,16 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
-from orchestrator.kernel.record import EventFailed, Observer, Remark, RunParked, RunStarted, Transition
+from orchestrator.kernel.record import (
+    EventFailed,
+    Observer,
+    RunParked,
+    RunStarted,
+    Transition,
+    TransitionNote,
+)
 from orchestrator.kernel.run import Run
+from orchestrator.kernel.run_parts import Cursor
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
 from orchestrator.machines.pipeline.limits import OFF, PipelineLimits
 from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
@@ -120,7 +128,7 @@ class OrchestrationStateMachine:
     @property
     def current_state(self) -> OrchestrationState:
         """The present state. Setting it is no transition."""
-        return OrchestrationState(self._run.cursor)
+        return OrchestrationState(self._run.cursor.state)
 
     @current_state.setter
     def current_state(self, state: OrchestrationState) -> None:
@@ -129,8 +137,8 @@ class OrchestrationStateMachine:
             self._leave()
             counted, self._run = self._run.ctx, self._new_run(None)
             self._run.ctx = counted
-        self._run.cursor = state.value
-        self._run.entered_at = self._clock.monotonic()
+        now = self._clock.monotonic()
+        self._run.restore(replace(self._run.cursor, state=state.value, entered_at=now))
         self.assigned.append((len(self.history), state))
 
     @property
@@ -197,13 +205,13 @@ class OrchestrationStateMachine:
         run.ctx.limits = self._limits(strict=strict)
         if duration_seconds is None and self.current_state == OrchestrationState.INITIALIZED:
             duration_seconds = 0.0
-        run.remark = Remark(tokens_consumed, reason or "", duration_seconds)
+        run.annotate(TransitionNote(tokens_consumed, reason or "", duration_seconds))
         self._said = {} if context is None else context
         self._take_up()
         try:
             at_once(self._driver.fire(run, event))
         except Refused as refusal:
-            run.remark = Remark()
+            run.annotate(TransitionNote())
             raise self._invalid(to_state, refusal) from refusal
         return True
 
@@ -242,11 +250,10 @@ class OrchestrationStateMachine:
         self.assigned[:] = assigned
         self.iterations_set = iterations_set
         run = self._run
-        run.cursor, run.seq = state.value, len(self.history)
         run.ctx.iteration, run.ctx.refinements = iterations, refinements
-        run.fresh, run.parked = False, True
-        run.started_at = run.entered_at = self._clock.monotonic()
-        run.ended = state in TERMINAL
+        now, ended = self._clock.monotonic(), state in TERMINAL
+        cursor = Cursor(state.value, entry_pending=False, seq=len(self.history), parked=True, ended=ended)
+        run.restore(replace(cursor, started_at=now, entered_at=now))
 
     # ---- figures ----
 
@@ -293,8 +300,7 @@ class OrchestrationStateMachine:
     def _new_run(self, run_id: str | None) -> Run[PipelineContext, None]:
         ctx = PipelineContext(None, limits=OFF)
         run: Run[PipelineContext, None] = Run(_compiled(), run_id or secrets.token_hex(16), ctx, None)
-        run.fresh = False
-        run.entered_at = self._clock.monotonic()
+        run.restore(replace(run.cursor, entry_pending=False, entered_at=self._clock.monotonic()))
         return run
 
     def ending(self) -> Ending:
@@ -315,13 +321,15 @@ class OrchestrationStateMachine:
         """Tell of a run that begins, or goes on from a checkpoint. Constructing a machine is not yet a run."""
         run, now = self._run, self._clock.monotonic()
         if run.started_at is None:
-            run.started_at = run.entered_at
-            self._driver.tell(RunStarted(PIPELINE.name, run.run_id, self._clock.time(), state=run.cursor))
+            run.restore(replace(run.cursor, started_at=run.entered_at))
+            self._driver.tell(
+                RunStarted(PIPELINE.name, run.run_id, self._clock.time(), state=run.cursor.state)
+            )
         elif run.parked:
-            run.parked = False
+            run.restore(replace(run.cursor, parked=False))
             stay = now - run.entered_at
             at = self._clock.time()
-            fact = RunStarted(PIPELINE.name, run.run_id, at, "resumed", state=run.cursor, dwell=stay)
+            fact = RunStarted(PIPELINE.name, run.run_id, at, "resumed", state=run.cursor.state, dwell=stay)
             self._driver.tell(fact)
 
     def _leave(self) -> None:
@@ -329,7 +337,7 @@ class OrchestrationStateMachine:
         run = self._run
         if run.started_at is not None and not run.ended and not run.parked:
             at = self._clock.time()
-            self._driver.tell(RunParked(PIPELINE.name, run.run_id, run.cursor, "interrupted", at))
+            self._driver.tell(RunParked(PIPELINE.name, run.run_id, run.cursor.state, "interrupted", at))
 
     def _refused(self, to_state: OrchestrationState) -> InvalidTransitionError:
         """Tell of a transition that no edge allows, as the driver tells of an event without an edge."""
@@ -338,7 +346,15 @@ class OrchestrationStateMachine:
         run, error, at = self._run, self._invalid(to_state), self._clock.time()
         self._driver.tell(
             EventFailed(
-                PIPELINE.name, run.run_id, run.cursor, str(event), reason, at, run.ctx.iteration, None, error
+                PIPELINE.name,
+                run.run_id,
+                run.cursor.state,
+                str(event),
+                reason,
+                at,
+                run.ctx.iteration,
+                None,
+                error,
             )
         )
         return error

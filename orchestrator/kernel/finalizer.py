@@ -16,7 +16,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.kernel.writer import Writer
 
 
-class Closer:
+class RunFinalizer:
     """Ends, settles and parks runs for a driver. `ending` and `summary` are the composition's."""
 
     def __init__(
@@ -45,10 +45,10 @@ class Closer:
             self._report.failed(run, None, error)
             ending, summary = Ending(Outcome.FAILED, "internal"), None
         at, late = self._clock.time(), None
-        if self._writer is not None and not run.detached:
-            run.drafts.append(Draft("ended", self._last(run, ending, at)))
-            late = await self._writer.write(run)
-        run.ended, run.ending = True, ending
+        if self._writer is not None and not run.control.detached:
+            run.writes.drafts.append(Draft("ended", self._last(run, ending, at)))
+            late = await self._write(run)
+        run.cursor.ended, run.cursor.ending = True, ending
         self._report.send(run)
         self._report.completed(run, ending, summary, at)
         if self._writer is not None:
@@ -58,10 +58,14 @@ class Closer:
 
     async def settle(self, run: Run[Any, Any]) -> None:
         """Write what is noted and folded, and tell it."""
-        late = None if self._writer is None else await self._writer.write(run)
+        late = await self._write(run)
         self._report.send(run)
         if late is not None:
             raise late
+
+    async def _write(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
+        writing = None if self._writer is None else self._writer.write(run)
+        return None if writing is None else await writing
 
     async def confirm_lease(self, run: Run[Any, Any]) -> None:
         """Raise Fenced where the run has another owner by now."""
@@ -88,12 +92,12 @@ class Closer:
 
     async def abandon(self, run: Run[Any, Any]) -> None:
         """Leave a run that goes no further here: what is folded is written, then it counts as parked."""
-        if run.started_at is None or run.ended:
+        if run.cursor.started_at is None or run.cursor.ended:
             return
-        if run.drafts or not run.parked:
+        if run.writes.drafts or not run.cursor.parked:
             self._stand(run, "interrupted", {})
         await self._settle_quietly(run)
-        if not run.parked:
+        if not run.cursor.parked:
             self._report.parked(run, "interrupted")
 
     async def _settle_quietly(self, run: Run[Any, Any]) -> None:
@@ -120,11 +124,11 @@ class Closer:
         """Draft where the run stands, unless that is where the last record says: at the begin of its state."""
         if self._writer is None:
             return
-        if run.fresh:
-            if run.folded:
+        if run.cursor.entry_pending:
+            if run.writes.has_transition:
                 self._writer.context(run)
-        elif run.pending is not None:
-            self._writer.context(run, run.pending)
+        elif run.cursor.pending_event is not None:
+            self._writer.context(run, run.cursor.pending_event)
 
     def _last(self, run: Run[Any, Any], ending: Ending, at: float) -> dict[str, Any]:
         active = micros(run.elapsed(self._clock.monotonic()))
@@ -133,8 +137,8 @@ class Closer:
 
 
 def _plain_ending(run: Run[Any, Any]) -> Ending:
-    if run.error is None:
+    if run.cursor.error is None:
         return Ending(Outcome.COMPLETED, "none")
-    if isinstance(run.error, CancelRequested):
-        return Ending(Outcome.CANCELLED, run.error.reason)
+    if isinstance(run.cursor.error, CancelRequested):
+        return Ending(Outcome.CANCELLED, run.cursor.error.reason)
     return Ending(Outcome.FAILED, "internal")

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 from orchestrator.errors import Fenced, JournalError
 from orchestrator.kernel.clock import Clock
-from orchestrator.kernel.closer import Closer
+from orchestrator.kernel.finalizer import RunFinalizer
+from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.report import Reporter
-from orchestrator.kernel.run import Run, Signal
+from orchestrator.kernel.run import Run
 from orchestrator.kernel.transition_executor import TransitionExecutor
 
 
@@ -22,7 +23,7 @@ class Park(Exception):
         self.detail = detail
 
 
-class Seats(Protocol):
+class ConcurrencyLimiter(Protocol):
     """Who limits how many runs go on at once; a run that waits for somebody needs no seat meanwhile."""
 
     def leave(self, run_id: str, reason: str, /) -> None:
@@ -34,32 +35,34 @@ class Seats(Protocol):
         ...
 
 
-class Parking:
+class HookServices:
     """What the hooks of a run may ask of its driver (`run.Keeper`), and how a driver holds a run."""
 
-    def __init__(self, report: Reporter, executor: TransitionExecutor, closer: Closer, clock: Clock) -> None:
+    def __init__(
+        self, report: Reporter, executor: TransitionExecutor, finalizer: RunFinalizer, clock: Clock
+    ) -> None:
         self._report = report
         self._executor = executor
-        self._closer = closer
+        self._finalizer = finalizer
         self._clock = clock
-        self.seats: Seats | None = None
+        self.seats: ConcurrencyLimiter | None = None
         """Asked round every wait in place; None: nobody limits the runs."""
         self._waiting: dict[Run[Any, Any], bool] = {}
         """Runs that wait in place; whether they are known to be somebody else's by now."""
 
     async def settle(self, run: Run[Any, Any]) -> None:
         """Make durable what was noted. Raises JournalError where the run has lost its journal."""
-        await self._closer.settle(run)
+        await self._finalizer.settle(run)
         _must_be_attached(run)
 
     async def keep(self, run: Run[Any, Any]) -> None:
         """Make durable what was noted and the context as it is. Raises as `settle` does."""
-        await self._closer.keep(run)
+        await self._finalizer.keep(run)
         _must_be_attached(run)
 
     async def confirm_lease(self, run: Run[Any, Any]) -> None:
         """Raise Fenced where the run has another owner by now, StoreDown where that cannot be known."""
-        await self._closer.confirm_lease(run)
+        await self._finalizer.confirm_lease(run)
 
     async def wait(
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
@@ -72,13 +75,13 @@ class Parking:
         if ready():
             return
         _must_be_attached(run)
-        if not run.stays:
+        if not run.control.waits_in_place:
             raise Park(reason, detail)
-        await self._closer.park(run, reason, detail)
+        await self._finalizer.park(run, reason, detail)
         self._waiting[run] = False
         began = self._clock.monotonic()
-        if run.alarm is not None:
-            run.alarm.set(None)
+        if run.control.alarm is not None:
+            run.control.alarm.set(None)
         try:
             await self._answered(run, reason, ready)
         finally:
@@ -87,7 +90,7 @@ class Parking:
         at = self._clock.time()
         # Else a crash after this would find it parked, and charge no lost answer.
         run.note("unparked", {"at": at})
-        await self._closer.settle(run)
+        await self._finalizer.settle(run)
         self._report.started(run, at)
 
     async def _answered(self, run: Run[Any, Any], reason: str, ready: Callable[[], bool]) -> None:
@@ -95,9 +98,9 @@ class Parking:
         while not ready():  # again, if that changed while a seat was waited for
             if self.seats is not None:
                 self.seats.leave(run.run_id, reason)
-            await run.mailbox.until(lambda: self._waiting.get(run) or ready())
+            await run.control.mailbox.until(lambda: self._waiting.get(run) or ready())
             if self._waiting.get(run):
-                raise Fenced(run.run_id, run.lease.epoch if run.lease else 0)
+                raise Fenced(run.run_id, run.control.lease.epoch if run.control.lease else 0)
             if self.seats is not None:
                 await self.seats.back(run.run_id)
 
@@ -106,9 +109,14 @@ class Parking:
 
         One that lost its journal is not held: it goes to its end, and nobody could tell it to go on.
         """
-        if run.held is not None and not run.detached:
-            reason = "shutdown" if run.held.by == "shutdown" else "paused"
-            await self.wait(run, reason, {"by": run.held.by, "why": run.held.why}, lambda: run.held is None)
+        if run.control.pause_request is not None and not run.control.detached:
+            reason = "shutdown" if run.control.pause_request.by == "shutdown" else "paused"
+            await self.wait(
+                run,
+                reason,
+                {"by": run.control.pause_request.by, "why": run.control.pause_request.why},
+                lambda: run.control.pause_request is None,
+            )
 
     def asked(self, run: Run[Any, Any], signal: Signal) -> None:
         """Take a request to stop, pause or resume, at once; who asked and why goes to the journal."""
@@ -120,13 +128,13 @@ class Parking:
             "number": signal.number,
         }
         run.note("control", body | {"at": self._clock.time()})
-        run.signal = signal
+        run.control.signal = signal
         match signal.asks:
             case "pause":
                 if not run.stopping:  # on its way out nothing holds it any more
-                    run.held = signal
+                    run.control.pause_request = signal
             case "resume":
-                run.held = None
+                run.control.pause_request = None
             case _:
                 run.cancel("shutdown" if signal.by == "shutdown" else "caller", signal.why)
 
@@ -134,17 +142,17 @@ class Parking:
         """Let a run that waits in place know that somebody else has it now: its wait raises Fenced."""
         if run in self._waiting:
             self._waiting[run] = True
-            run.mailbox.post(Signal(kind="decision"))  # wakes it; an answer that answers nothing
+            run.control.mailbox.post(Signal(kind="decision"))  # wakes it; an answer that answers nothing
 
     def pass_over(self, run: Run[Any, Any], seconds: float) -> None:
         """Move the run's times on, its alarm included, so that what it waited for somebody is nobody's time."""
-        run.started_at = (run.started_at or 0.0) + seconds
-        run.entered_at += seconds
-        if run.expires_at is not None:
-            run.expires_at += seconds
+        run.cursor.started_at = (run.cursor.started_at or 0.0) + seconds
+        run.cursor.entered_at += seconds
+        if run.control.expires_at is not None:
+            run.control.expires_at += seconds
         self._executor.arm(run)
 
 
 def _must_be_attached(run: Run[Any, Any]) -> None:
-    if run.detached:
+    if run.control.detached:
         raise JournalError(f"run {run.run_id!r} lost its journal; nothing more may be done for it")

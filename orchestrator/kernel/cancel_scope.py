@@ -12,14 +12,14 @@ from orchestrator.kernel.record import WorkAbandoned
 from orchestrator.kernel.run import Run
 
 
-class Gate:
+class CancelScope:
     """Lets a run's work be stopped by `run.stop()`, and only the work. Made in the task of who drives the run.
 
     The work goes on in a task of its own. What hooks, tools and models do to the task they run in stays there: on 3.11
     and 3.12 an asyncio.TaskGroup that fails asks its task to cancel and does not take that back, so in the caller's own
     task its error, even one that a hook handled, could not be told from a caller who gave up. The caller's task runs
     nobody's code but ours, so its count of requests is the truth. (asyncio.timeout on 3.11 compares the count with 0.)
-    Host code of the work that ignores its cancellation for `run.cancel_seconds` is abandoned.
+    Host code of the work that ignores its cancellation for `run.control.cancel_seconds` is abandoned.
     """
 
     __slots__ = ("_before", "_caller", "_clock", "_fired", "_handle", "_loop", "_run", "_work")
@@ -39,9 +39,9 @@ class Gate:
 
     async def let(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for work, or until `run.stop()` has ended it. Raises what it raises, CancelledError for the caller's."""
-        self._run.interrupt = self._interrupt
+        self._run.control.interrupt = self._interrupt
         self._fired = False
-        policy = AbandonPolicy(self._clock, self._run.cancel_seconds, self._abandoned)
+        policy = AbandonPolicy(self._clock, self._run.control.cancel_seconds, self._abandoned)
         task = self._work = AbandonableTask(work, policy, name=self._run.run_id, requests=self.requests)
         try:
             late = await until_ended((task,))
@@ -52,7 +52,7 @@ class Gate:
             if not self._fired or self.cancelled():
                 raise
         finally:
-            self._run.interrupt = self._work = None
+            self._run.control.interrupt = self._work = None
             if self._handle is not None:
                 self._handle.cancel()
                 self._handle = None
@@ -84,7 +84,7 @@ class Gate:
 
     def _abandoned(self, kind: str, name: str) -> WorkAbandoned:
         run = self._run
-        fact = WorkAbandoned(run.graph.name, run.run_id, run.cursor, kind, name, self._clock.time())
+        fact = WorkAbandoned(run.graph.name, run.run_id, run.cursor.state, kind, name, self._clock.time())
         run.emit(fact)
         return fact
 
@@ -92,7 +92,7 @@ class Gate:
 def cancellations() -> Callable[[], bool]:
     """Return what tells whether the running task was cancelled since, even where somebody swallowed that.
 
-    In a task that works behind a gate only what somebody asked for counts.
+    In a task that works behind a scope only what somebody asked for counts.
     """
     task = asyncio.current_task()
     if task is None:
