@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import Corrupt
-from orchestrator.journal.snapshot import Window, getter, lasting_fields, shows, taken
+from orchestrator.journal.snapshot import WAYS, Window, getter, lasting_fields, taken
 from orchestrator.kernel.run import Run
 
 C = TypeVar("C")
@@ -103,13 +103,14 @@ class ContextCodec(Generic[C]):
         deep = saved.deep
         for at, value in enumerate(self._wholes(ctx)):
             before = deep[at]
-            if shows(before, value):
+            view, kept, written = WAYS[type(value)]
+            seen = view(value)
+            if seen == before:
                 continue
-            copy, now = taken(value)
-            deep[at] = now
+            deep[at] = now = kept(seen)
             if now != before:
                 name = self._deep[at]
-                changed[name] = _moved(before, now) if type(now) is Window is type(before) else copy
+                changed[name] = _moved(before, now) if type(now) is Window is type(before) else written(now)
         if self._growing is not None and (grown := self._grown(getattr(ctx, self._growing), ctx, saved)):
             changed[self._growing] = grown
         return changed

@@ -6,14 +6,13 @@ copy, which is one pass in C.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from operator import attrgetter
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -31,17 +30,9 @@ class Window(tuple[Any, ...]):
 
 def taken(value: Any) -> tuple[Any, Any]:
     """Return a copy of a value in JSON's types (immutable ones are in it as they are), and what to compare it by."""
-    kind: Any = type(value)
-    way = _way(kind)
-    copy = way.copy(value)
-    return copy, tuple(copy.values()) if way.of_fields else copy
-
-
-def shows(seen: Any, value: Any) -> bool:
-    """Tell whether a value is as it was seen. False may be wrong where a changeable one is inside another."""
-    kind: Any = type(value)
-    same: bool = _way(kind).view(value) == seen
-    return same
+    view, kept, written = WAYS[type(value)]
+    seen = kept(view(value))
+    return written(seen), seen
 
 
 def lasting_fields(kind: Any) -> frozenset[str]:
@@ -56,47 +47,76 @@ def getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda value: tuple(getattr(value, name) for name in names)
 
 
-class _Way(NamedTuple):
-    """How values of one class are looked at and copied."""
+Step: TypeAlias = Callable[[Any], Any]
+Way: TypeAlias = tuple[Step, Step, Step]
+"""How values of one class are looked at and copied, in three steps. Most looks end with the first.
 
-    view: Callable[[Any], Any]
-    copy: Callable[[Any], Any]
-    of_fields: bool = False
+- The view: value -> what to compare with what was seen before. It may share changeable parts with the value.
+- What was seen: view -> the same without such parts.
+- The copy: what was seen -> JSON's types.
+"""
+
+
+class _Ways(dict[Any, Way]):
+    """Class -> the way of its values. A cached function costs more than a look at a value that did not change."""
+
+    def __missing__(self, kind: Any) -> Way:
+        self[kind] = way = _way(kind)
+        return way
+
+
+WAYS: Mapping[Any, Way] = _Ways()
 
 
 def _copied(value: Any) -> Any:
-    kind: Any = type(value)
-    return _way(kind).copy(value)
+    view, kept, written = WAYS[type(value)]
+    return written(kept(view(value)))
 
 
-@functools.cache
-def _way(kind: Any) -> _Way:
+def _way(kind: Any) -> Way:
     if _never_changes(kind):
-        return _Way(_itself, _itself)
+        return _itself, _itself, _itself
     if issubclass(kind, dict):
-        return _Way(_itself, lambda value: {name: _copied(one) for name, one in value.items()})
+        return _itself, lambda value: {name: _copied(one) for name, one in value.items()}, _itself
     if issubclass(kind, list):
-        return _Way(_itself, lambda value: [_copied(one) for one in value])
+        return _itself, lambda value: [_copied(one) for one in value], _itself
     if issubclass(kind, deque):
-        return _Way(tuple, Window)
+        return tuple, Window, _itself
     if is_dataclass(kind):
         return _way_of_fields(kind)
-    return _Way(_reread, _reread)  # somebody's own
+    return _reread, _itself, _itself  # somebody's own
 
 
-def _way_of_fields(kind: Any) -> _Way:
+def _way_of_fields(kind: Any) -> Way:
+    """Return the way of a dataclass: by the dict of an instance that has one, at a third of the cost of slots."""
     names = [one.name for one in fields(kind) if not one.name.startswith("_")]  # what orjson writes of it
-    view, lasting, flat = getter(names), lasting_fields(kind), _flat_fields(kind)
+    lasting, flat = lasting_fields(kind), _flat_fields(kind)
     deep = [(name, name in flat) for name in names if name not in lasting]
+    if kind.__dictoffset__ and kind.__dataclass_params__.init and all(one.init for one in fields(kind)):
 
-    def copy(value: Any) -> dict[str, Any]:
-        copied = dict(zip(names, view(value), strict=True))
-        for name, is_flat in deep:
-            one = copied[name]
-            copied[name] = one.copy() if is_flat and type(one) is dict else _copied(one)
-        return copied
+        def of_dict(view: dict[str, Any]) -> Any:
+            as_declared = list(view) == names  # else there is an attribute that is no field, or a private one
+            return _detached(view.copy() if as_declared else {name: view[name] for name in names}, deep)
 
-    return _Way(view, copy, of_fields=True)
+        return attrgetter("__dict__"), of_dict, _itself
+    places = [(names.index(name), is_flat) for name, is_flat in deep]
+
+    def of_slots(view: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(_detached(list(view), places))
+
+    def written(seen: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(names, seen, strict=True))
+
+    return getter(names), of_slots if deep else _itself, written
+
+
+def _detached(parts: Any, deep: Iterable[tuple[Any, bool]]) -> Any:
+    """Copy those parts that can be changed in place: a dict of what cannot be, or anything else."""
+    for at, is_flat in deep:
+        one = parts[at]
+        if one is not None:
+            parts[at] = one.copy() if is_flat and type(one) is dict else _copied(one)
+    return parts
 
 
 def _flat_fields(kind: Any) -> frozenset[str]:

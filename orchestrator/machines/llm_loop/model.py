@@ -1,4 +1,8 @@
-"""States, events and context of the LLM loop. Plain data: it can be stored, and a run can go on from it."""
+"""States, events and context of the LLM loop. Plain data: it can be stored, and a run can go on from it.
+
+The parts of the context that change in each turn have no slots: the journal compares and copies the dict of such an
+instance in one step (`journal.snapshot`).
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,7 @@ class Below:
     """The part of it that earlier turns account for: after a crash only the last turn's runs are looked up."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Spent:
     """What the run has used so far. Never reset: a restart does not give anything back."""
 
@@ -86,7 +90,7 @@ class Success(NamedTuple):
     times: int
 
 
-@dataclass(slots=True)
+@dataclass
 class Progress:
     """What the progress guards look at. A restart empties it."""
 
@@ -100,7 +104,7 @@ class Progress:
     """What the model is told before its next turn."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Completion:
     """The attempts at a usable final answer."""
 
@@ -110,7 +114,7 @@ class Completion:
     issue: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class ContextUse:
     """How full the model's context is."""
 
