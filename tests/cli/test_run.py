@@ -16,8 +16,8 @@ from tests.cli.parked import agents, bodies, parked, stored
 from tests.cli.recorded import JOURNAL
 from tests.cli.test_stop import until
 from tests.cli.test_terminal import Terminal
-from tests.conftest import SOAK
 from tests.ending import rest
+from tests.tiers import SOAK
 
 Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.servers import named
-from tests.conftest import SOAK
 from tests.ending import rest
 from tests.engines.stage import until
 from tests.providers.mcp_place import living
+from tests.tiers import SOAK
 
 Cli = Callable[..., Any]
 PROGRAM = Path(__file__).resolve().parents[1] / "providers" / "mcp_program.py"

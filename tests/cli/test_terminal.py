@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import SOAK
+from tests.tiers import SOAK
 
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -20,8 +20,8 @@ from orchestrator.ops.rule_file import alerts_yaml, rules_yaml
 from orchestrator.ops.threshold import Thresholds
 from orchestrator.ops.trial import CASES
 from orchestrator.ops.trial.case import Case, unit_tests
-from tests.conftest import SOAK
 from tests.dashboards.monitoring import ROOT
+from tests.tiers import SOAK
 
 ENDLESS = "9000h"
 ALWAYS_FIRES = {"Watchdog"}

@@ -18,8 +18,8 @@ from orchestrator import (
     OrchestrationState,
     OrchestrationStateMachine,
 )
-from tests.conftest import SOAK
 from tests.runtime.pipeline_stage import weighted
+from tests.tiers import SOAK
 
 S = OrchestrationState
 TERMINAL = OrchestrationStateMachine.TERMINAL_STATES

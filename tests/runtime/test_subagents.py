@@ -33,8 +33,8 @@ from orchestrator.runtime.subagent import agent_tool
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.testing.clock import FakeClock
 from orchestrator.toolspec import ToolContext, tool
-from tests.conftest import SOAK
 from tests.runtime.stage import NO_WAIT, Facts, faults
+from tests.tiers import SOAK
 
 USAGE = Usage(10, 5)
 SILENT: dict[str, Any] = {"observers": (), "retry": NO_WAIT}

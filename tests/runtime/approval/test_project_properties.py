@@ -25,8 +25,8 @@ from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.approval.status import Status, StepFact
-from tests.conftest import SOAK
 from tests.runtime.approval.stand import Tree, clock, intent, tree
+from tests.tiers import SOAK
 
 pytestmark = pytest.mark.timeout(1800)  # with ORCHESTRATOR_SOAK
 

@@ -16,8 +16,8 @@ from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.plan import part, selection
 from orchestrator.runtime.approval.ground import Ground
 from orchestrator.runtime.approval.preview import preview
-from tests.conftest import SOAK
 from tests.runtime.approval.work_stage import Crash, Stage, all_done, tree
+from tests.tiers import SOAK
 
 NAMES = ("a.txt", "d/b.txt", "d/e/c.txt", "x.md", "d/y.md")
 LINES = st.lists(st.sampled_from(["one", "two", "", "é", "three\r", "\u2028"]), max_size=6)

@@ -1,0 +1,75 @@
+"""What a person waits for is short, and CI leaves nothing out: the tiers of tests, the Makefile, .ci/run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import CAMPAIGN, TIERS, examples
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WITHOUT_CANARY: dict[str, str] = {}
+"""File of campaigns -> where its behaviour is tried in `make test`."""
+
+
+def recipes() -> dict[str, str]:
+    """Target of the Makefile -> its commands, with our variables in their places."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    variables = dict(re.findall(r"^([A-Z]+) *= (.+)$", text, re.MULTILINE))
+    found: dict[str, str] = {}
+    for name, body in re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", text, re.MULTILINE):
+        while (filled := re.sub(r"\$\((\w+)\)", lambda one: variables.get(one[1], one[0]), body)) != body:
+            variables = {key: value for key, value in variables.items() if key != "ARGS"}
+            body = filled
+        found[name] = body
+    return found
+
+
+def test_make_test_leaves_out_the_campaign_and_make_campaign_makes_up_for_it() -> None:
+    made = recipes()
+    assert '-m "not campaign"' in made["test"]
+    assert '-m "campaign or hypothesis"' in made["campaign"]
+    assert "ORCHESTRATOR_CAMPAIGN=1" in made["campaign"]
+
+
+def test_coverage_and_soak_run_both_tiers() -> None:
+    made = recipes()
+    for target in ("coverage", "soak"):
+        assert "campaign" not in made[target].replace("ORCHESTRATOR_CAMPAIGN", "")
+    assert "ORCHESTRATOR_CAMPAIGN=1" in made["coverage"]
+
+
+def test_ci_checks_tests_on_two_pythons_and_ends_with_the_campaign() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    commands = re.findall(r"^ *make (\w+) PYTHON=\"\$(\w+)\"", script, re.MULTILINE)
+    assert commands == [
+        ("setup", "oldest"),
+        ("check", "oldest"),
+        ("test", "newest"),
+        ("test", "oldest"),
+        ("campaign", "oldest"),
+    ]
+    assert script.rstrip().splitlines()[-1].startswith("make campaign")  # pytest's summary is the last line
+
+
+def test_each_file_of_campaigns_has_a_canary_in_make_test(request: pytest.FixtureRequest) -> None:
+    whole = not any("::" in argument for argument in request.config.args)
+    collected: dict[Path, Counter[str]] = request.config.stash[TIERS] if whole else {}
+    silent = {
+        path.relative_to(ROOT / "tests").as_posix()
+        for path, counted in collected.items()
+        if counted[CAMPAIGN] and not counted["test"]
+    }
+    assert sorted(silent - WITHOUT_CANARY.keys()) == []
+    assert {name for name in WITHOUT_CANARY if ROOT / "tests" / name in collected} <= silent
+    assert all((ROOT / "tests" / name).exists() for name in WITHOUT_CANARY)
+
+
+@pytest.mark.parametrize(("count", "least"), [(20, 6), (100, 10), (250, 10)])
+def test_a_property_has_some_examples_in_each_tier(count: int, least: int) -> None:
+    assert least <= examples(count) <= 10 * count
+    assert examples(count, count) <= count
