@@ -42,9 +42,16 @@ def examples(count: int, full: int | None = None) -> int:
     return count if IN_CAMPAIGN else max(10, count * 3 // 10)
 
 
+def is_canary(item: pytest.Item) -> bool:
+    """Whether it has the marker; `canary("a", "b")` is for the cases of a test with these ids."""
+    mark = item.get_closest_marker(CANARY)
+    case = getattr(item, "callspec", None)
+    return mark is not None and (not mark.args or (case is not None and case.id in mark.args))
+
+
 def is_campaign(item: pytest.Item) -> bool:
     marked = item.get_closest_marker(CAMPAIGN) is not None
-    if item.get_closest_marker(CANARY) is not None:
+    if is_canary(item):
         if marked:
             raise pytest.UsageError(
                 f"{item.nodeid} is marked both campaign and canary; possible: one of them"

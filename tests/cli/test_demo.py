@@ -110,6 +110,7 @@ def test_no_line_names_a_place_of_this_machine(transcript: str) -> None:
     assert "/tmp" not in transcript  # noqa: S108
 
 
+@pytest.mark.campaign
 def test_make_runs_the_demonstration() -> None:
     done = subprocess.run(
         ["make", "--dry-run", "demo-approval"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -238,6 +238,7 @@ def test_json_of_hostile_text_stays_json(hostile: Cli) -> None:
 # ---- as a process: tracebacks, warnings, logging, and a terminal ----
 
 
+@pytest.mark.canary
 def test_a_traceback_controls_nothing(folder: Path, start: Start) -> None:
     files(folder)
     process = start("--traceback", *run("factory"))

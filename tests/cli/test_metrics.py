@@ -91,6 +91,7 @@ def looked(found: dict[Sample, float]) -> bool:
 # ---- serve ----
 
 
+@pytest.mark.canary
 def test_serve_tells_what_is_in_the_journal(folder: Path, start: Start) -> None:
     record(*tapes())
     running = start(*SERVE)

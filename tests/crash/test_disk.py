@@ -56,6 +56,7 @@ async def still_there(journal: SqliteJournal, acknowledged: int) -> None:
     assert (await journal.check()).ok
 
 
+@pytest.mark.canary
 async def test_a_full_database_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         handle = journal._handle
@@ -130,6 +131,7 @@ def test_a_failing_sync_takes_the_journal_down_and_is_never_tried_again(
     assert surfaced >= len(range(1, total + 1, every)) - 8
 
 
+@pytest.mark.canary
 @pytest.mark.parametrize("existing", [False, True])
 async def test_a_read_only_folder_is_refused_at_the_start(
     tmp_path: Path, existing: bool, mounted: Callable[..., Path]
@@ -239,6 +241,7 @@ async def test_a_log_that_cannot_be_read_where_it_lies_is_a_sentence_and_not_hal
     assert await read(copy / "journal.db") == (["run"], 1), "as the sentence says"
 
 
+@pytest.mark.canary
 async def test_whoever_only_reads_sees_what_another_writes_and_makes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with pytest.raises(StoreDown):

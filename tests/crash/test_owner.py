@@ -122,6 +122,7 @@ async def test_an_owner_frozen_in_a_commit_stops_others_with_one_sentence_until_
         assert len(await journal.load("run")) == 2
 
 
+@pytest.mark.canary
 async def test_a_killed_owner_is_dead_at_once(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         with pytest.raises(Held):
@@ -133,6 +134,7 @@ async def test_a_killed_owner_is_dead_at_once(tmp_path: Path, owner: subprocess.
         check_chain("run", await journal.load("run"))
 
 
+@pytest.mark.canary
 async def test_no_jump_of_the_clock_changes_who_owns_a_run(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     jumps = (-86_400.0, -3_600.0, 0.0, 3_600.0, 86_400.0)

@@ -139,6 +139,7 @@ def test_the_shipped_unit_tests_pass(file: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.system("promtool")
 def test_a_spoilt_rule_is_noticed_by_its_cases(
     tmp_path: Path, seed: int, campaign: Callable[[int, int], int]

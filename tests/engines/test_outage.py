@@ -24,6 +24,7 @@ from tests.engines.stage import Stage, agent, until
 from tests.postgres import Cluster
 
 
+@pytest.mark.campaign
 async def test_a_worker_of_procrastinate_says_that_it_begins_anew_and_shows_no_traceback(
     server: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

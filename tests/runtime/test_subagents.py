@@ -480,6 +480,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("at", [4, 6, 8, 10] if SOAK else [4, 10])
 async def test_a_killed_process_leaves_a_tree_that_another_goes_on_with(tmp_path: Path, at: int) -> None:
     path = tmp_path / "journal.db"
