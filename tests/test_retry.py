@@ -257,6 +257,16 @@ async def test_the_delays_of_tries_without_a_limit_stay_within_their_bounds(
     assert (delays[0], delays[-1]) == (base, delay)
 
 
+async def test_an_outer_policy_that_tries_once_adds_nothing_to_what_the_inner_one_notes() -> None:
+    async def inner() -> object:
+        return await STEADY.call(Script(*failing(*[None] * 4)), clock=FakeClock(auto=True))
+
+    with pytest.raises(LLMError) as raised:
+        await STEADY.call(inner, may_retry=lambda _: False, clock=FakeClock(auto=True))
+    (note,) = raised.value.__notes__
+    assert note.startswith("tried 4 times in ")
+
+
 def waits_of(clock: FakeClock) -> Callable[[float], None]:
     """A sleep for a thread, by a clock that moves at once."""
 

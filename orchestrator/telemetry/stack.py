@@ -56,9 +56,7 @@ def _most(group: tuple[tuple[str, ...], list[str]]) -> int:
 
 
 def _all_tasks(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
-    with contextlib.suppress(
-        RuntimeError
-    ):  # the loop's thread made a task each time that asyncio counted them
+    with contextlib.suppress(RuntimeError):  # the loop's thread made a task whenever asyncio counted them
         return asyncio.all_tasks(loop)
     return set()
 
