@@ -298,7 +298,7 @@ class _Tries(Generic[T]):
         self._report("retry", _error(state), state.upcoming_sleep)
 
     def _end(self, outcome: TriedOutcome, error: Exception | None) -> None:
-        if error is not None and (self.number > 1 or not hasattr(error, "__notes__")):
+        if error is not None and (self.number > 1 or outcome == "exhausted"):
             times = "once" if self.number == 1 else f"{self.number} times"
             elapsed = self.clock.monotonic() - self.started
             error.add_note(f"tried {times} in {elapsed:.1f} s; the last failure was {self.failure.kind}")

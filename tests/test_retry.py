@@ -257,7 +257,7 @@ async def test_the_delays_of_tries_without_a_limit_stay_within_their_bounds(
     assert (delays[0], delays[-1]) == (base, delay)
 
 
-async def test_an_outer_policy_that_tries_once_adds_nothing_to_what_the_inner_one_notes() -> None:
+async def test_a_first_failure_that_is_not_tried_again_gets_no_note_of_the_tries() -> None:
     async def inner() -> object:
         return await STEADY.call(Script(*failing(*[None] * 4)), clock=FakeClock(auto=True))
 

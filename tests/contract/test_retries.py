@@ -27,12 +27,8 @@ ALLOWED: dict[str, str] = {
     "orchestrator/runtime/inbox.py:Inbox._listen": "a poll: looks for requests, also after a success",
     "orchestrator/runtime/approval/listener.py:_listen": "a poll: looks for requests, also after a success",
     "orchestrator/runtime/approval/listener.py:lost": "each turn reads another command",
-    "orchestrator/journal/postgres/session.py:Session.run": (
-        "the reconnection of the journal: it ends by the state of the connection, a stop in the middle of a wait, a "
-        "hurry or a lack of patience, and runs below the whole library"
-    ),
 }
-"""File:function -> why its loop is no retry, or not one for a policy."""
+"""File:function -> why its loop is no retry."""
 
 Loop = ast.While | ast.For | ast.AsyncFor
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
