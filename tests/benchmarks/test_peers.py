@@ -41,6 +41,7 @@ def test_every_contestant_has_a_figure_or_a_reason_in_every_workload(told: dict[
             assert ("not_measured" in figures) != (case.figures[0] in figures), (case.name, name)
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 def test_whoever_runs_in_our_environment_was_measured_and_the_others_say_what_is_missing(
     told: dict[str, Any],

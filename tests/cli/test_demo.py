@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.campaign
+
 ROOT = Path(__file__).resolve().parents[2]
 
 NORMAL = (
@@ -110,7 +112,6 @@ def test_no_line_names_a_place_of_this_machine(transcript: str) -> None:
     assert "/tmp" not in transcript  # noqa: S108
 
 
-@pytest.mark.campaign
 def test_make_runs_the_demonstration() -> None:
     done = subprocess.run(
         ["make", "--dry-run", "demo-approval"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.test_demo import ROOT, in_readme, normal, shown_on_a_terminal
 
+pytestmark = pytest.mark.campaign
+
 MODULE = "orchestrator.examples.plan_demo"
 
 
@@ -67,7 +69,6 @@ def test_no_line_names_a_place_of_this_machine(transcript: str) -> None:
     assert "/tmp" not in transcript  # noqa: S108
 
 
-@pytest.mark.campaign
 def test_make_runs_the_demonstration() -> None:
     done = subprocess.run(
         ["make", "--dry-run", "demo-plan"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -13,7 +13,25 @@ from tests.tiers import CAMPAIGN, TIERS, examples
 
 ROOT = Path(__file__).resolve().parents[2]
 
-WITHOUT_CANARY: dict[str, str] = {}
+WITHOUT_CANARY: dict[str, str] = {
+    "benchmarks/test_instructions.py": "a gate of speed, no behaviour",
+    "benchmarks/test_stores.py": "what is measured: journal/ tests the stores",
+    "benchmarks/test_workers.py": "what is measured: engines/test_worker.py tests the workers",
+    "cli/test_demo.py": "examples/ and cli/test_run.py have what the demonstration shows",
+    "cli/test_demo_plan.py": "cli/test_approval.py has what the demonstration shows",
+    "contract/test_pythons.py": "contract/test_distribution.py embeds the wheel in the running Python",
+    "crash/test_approval_kill.py": "cli/test_approval_terminal.py kills a plan in its execution",
+    "crash/test_fleet.py": "cli/test_worker.py and engines/test_worker.py have a worker each",
+    "crash/test_log_damage.py": "journal/test_sqlite_mark.py and crash/test_damage.py damage the log",
+    "crash/test_postgres_failover.py": "journal/test_postgres_server.py stops a server",
+    "crash/test_power_files.py": "crash/test_power.py loses power, crash/test_rollback_image.py undoes changes",
+    "crash/test_program_kill.py": "runtime/test_program_recovery.py ends programs that survived",
+    "crash/test_run_cancel.py": "kernel/test_cancel.py and runtime/test_cancellation.py cancel at chosen places",
+    "crash/test_takeover.py": "journal/test_sqlite_lease.py lets a lease expire",
+    "dashboards/test_live.py": "dashboards/test_rules.py and test_alertmanager.py try rules and routes",
+    "engines/test_stubborn_process.py": "cli/test_stubborn_code.py ends a process whose code ignores it",
+    "telemetry/test_conservation_kills.py": "telemetry/test_log.py kills a process that writes lines",
+}
 """File of campaigns -> where its behaviour is tried in `make test`."""
 
 

@@ -71,6 +71,7 @@ async def test_a_full_database_refuses_and_keeps_what_it_has(tmp_path: Path) -> 
         await write(journal, lease, NOTE)
 
 
+@pytest.mark.canary
 async def test_a_full_disk_refuses_and_goes_on_when_there_is_room(mounted: Callable[..., Path]) -> None:
     disk = mounted("-t", "tmpfs", "-o", "size=600k", "tmpfs")
     async with SqliteJournal(disk / "journal.db") as journal:
@@ -164,6 +165,7 @@ async def read(path: Path) -> tuple[list[str], int]:
         return heads, len(await journal.load("run"))
 
 
+@pytest.mark.canary
 async def test_a_full_disk_can_be_read_while_it_is_full(mounted: Callable[..., Path]) -> None:
     disk = mounted("-t", "tmpfs", "-o", "size=600k", "tmpfs")
     path = disk / "journal.db"
@@ -188,6 +190,7 @@ async def test_a_full_disk_can_be_read_while_it_is_full(mounted: Callable[..., P
     assert said.value.kind == "full"
 
 
+@pytest.mark.canary
 async def test_a_read_only_folder_can_be_read_and_nothing_is_written(
     tmp_path: Path, mounted: Callable[..., Path]
 ) -> None:
@@ -264,6 +267,7 @@ def test_a_slow_disk_is_made_up_for_by_committing_together(nursery: Nursery, qui
     assert log.numbers["most_commits_waited"] in (1, 2)
 
 
+@pytest.mark.canary
 def test_all_syncs_of_an_append_come_before_its_acknowledgement(nursery: Nursery, quick: Path) -> None:
     assert nursery.work(quick, mode="slow_sync", delay=0, runs=1, appends=20, plain=True) == 0
     assert prove(quick).numbers["append_commits"] == 20

@@ -57,6 +57,7 @@ def owner(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.Po
         process.kill()
 
 
+@pytest.mark.canary
 async def test_a_frozen_owner_is_alive_can_be_stolen_from_and_wakes_up_fenced(
     tmp_path: Path, owner: subprocess.Popen[str]
 ) -> None:
@@ -204,6 +205,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.canary
 async def test_nothing_leaks(tmp_path: Path, campaign: Callable[[int, int], int]) -> None:
     path = tmp_path / "journal.db"
     async with SqliteJournal(path) as journal:

@@ -69,6 +69,7 @@ async def five(agents: list[Orchestrator], desk: Orchestrator) -> list[Any]:
     return await asyncio.gather(*going, return_exceptions=True)
 
 
+@pytest.mark.canary
 @pytest.mark.parametrize("same", [True, False], ids=["one agent", "five agents"])
 async def test_of_five_who_resume_a_run_at_once_one_does_and_the_others_are_told(
     tmp_path: Path, same: bool
@@ -92,6 +93,7 @@ async def test_of_five_who_resume_a_run_at_once_one_does_and_the_others_are_told
         assert await journal.load(RUN) == records, "an ended run is only told"
 
 
+@pytest.mark.canary
 def test_of_five_processes_that_resume_a_run_at_once_one_does(begin: Begin, quick: Path) -> None:
     lives = begin(quick / "five")
     assert lives.live("run") == 0

@@ -216,6 +216,7 @@ def test_a_call_from_another_event_loop_is_an_error_result(shop: Shop) -> None:
 # ---- a server that dies ----
 
 
+@pytest.mark.campaign
 async def test_a_server_killed_in_mid_call_costs_error_results_and_the_run_goes_on_with_a_new_one(
     tmp_path: Path,
 ) -> None:
@@ -232,6 +233,7 @@ async def test_a_server_killed_in_mid_call_costs_error_results_and_the_run_goes_
         assert len(noted(tmp_path, "pid")) == 2  # and both calls share the new one
 
 
+@pytest.mark.campaign
 async def test_a_pure_call_that_was_interrupted_is_sent_once_more_to_a_new_session(tmp_path: Path) -> None:
     async with by_stdio(tmp_path) as server:
         killer = kill_when(tmp_path, "look", 1)
