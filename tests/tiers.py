@@ -50,21 +50,24 @@ def is_canary(item: pytest.Item) -> bool:
 
 
 def is_campaign(item: pytest.Item) -> bool:
-    marked = item.get_closest_marker(CAMPAIGN) is not None
-    if is_canary(item):
-        if marked:
-            raise pytest.UsageError(
-                f"{item.nodeid} is marked both campaign and canary; possible: one of them"
-            )
-        return False
     folder = item.path.relative_to(ROOT / "tests").parts[0]
-    return marked or folder in FOLDERS or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    return (
+        item.get_closest_marker(CAMPAIGN) is not None
+        or folder in FOLDERS
+        or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    )
 
 
 def sort_into_tier(item: pytest.Item) -> None:
-    """Mark an item `campaign` where it is one, and count it."""
-    in_campaign = is_campaign(item)
+    """Mark an item `campaign` where it is one, take the mark from a canary, and count the item."""
+    in_campaign = is_campaign(item) and not is_canary(item)
     if in_campaign:
         item.add_marker(CAMPAIGN)
+    else:
+        item.own_markers[:] = [mark for mark in item.own_markers if mark.name != CAMPAIGN]
+        if item.get_closest_marker(CAMPAIGN) is not None:
+            raise pytest.UsageError(
+                f"{item.nodeid} is a canary in a module that is marked campaign as a whole"
+            )
     counted = item.config.stash.setdefault(TIERS, {}).setdefault(item.path, Counter())
     counted[CAMPAIGN if in_campaign else "test"] += 1

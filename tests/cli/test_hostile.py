@@ -197,6 +197,8 @@ def arguments_of(path: tuple[str, ...], command: Any) -> Iterator[tuple[str, ...
             yield (*path, *needed, one.opts[0], HOSTILE)
 
 
+@pytest.mark.canary("run", "runs show", "approval submit", "graph")
+@pytest.mark.campaign
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_a_hostile_argument_controls_nothing(hostile: Cli, path: tuple[str, ...]) -> None:
     seen = 0

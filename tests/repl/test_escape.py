@@ -166,6 +166,8 @@ async def test_what_the_worker_was_started_with_holds_no_secret(
 # ---- too much of everything ----
 
 
+@pytest.mark.canary("an endless loop", "a list that grows", "a crash", "a frame that is no object", "leaving")
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", FLOODS)
 async def test_too_much_is_stopped_and_the_next_block_runs(opened: Opener, name: str) -> None:
     code, said = FLOODS[name]
