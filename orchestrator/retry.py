@@ -1,12 +1,12 @@
 """Trying a call again: one policy object, a fresh tenacity controller for each call that fails.
 
-The only module that imports tenacity, and every retry of the package goes through it: those of a model or an agent,
-and those of a worker, a dispatcher or a web hook that waits for a server. What is worth another try is told by types,
-`kind` and integer status, never by the text of an error; a caller with a rule of its own passes `may_retry`. The
-deadline bounds when a try may start; a try in flight is bounded by the dwell limit of the state that makes it: a timer
-for each call costs more (3 µs) than all the rest here.
+The only module that imports tenacity. Every retry of the package goes through it: calls of models and agents, and
+workers, dispatchers, journals and web hooks that wait for a server. The type, `kind` and integer status of an error
+decide whether it is retried, never its text; a caller with another rule passes `may_retry`. The deadline bounds when a
+try may start. A try in flight is bounded by the dwell limit of the state that makes it: a timer for each call costs
+more (3 µs) than all the rest here.
 
-A loop that looks for news every so many seconds is no retry: it repeats after a success too.
+A loop that polls is no retry: it repeats after a success too.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class RetryPolicy:
         sleep: Callable[[float], object] = time.sleep,
         rng: random.Random | None = None,
     ) -> T:
-        """Return the first answer of `fn(*args)`, as `call` does, for code that runs in a thread of its own.
+        """Return the first answer of `fn(*args)`, as `call` does, for code that runs in a thread.
 
         `sleep` waits between two tries, in seconds; an error that it raises ends them. `clock` measures the deadline.
         """

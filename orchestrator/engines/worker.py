@@ -279,7 +279,7 @@ class Worker:
 
 
 def _passes(error: Exception) -> bool:
-    """Tell whether the next try to carry a run may succeed.
+    """Return whether the next try to carry a run may succeed.
 
     The store is down, the run lost its journal and the journal has what counts, or the engine admits no run yet: the
     worker keeps the slice, because a slice that it returned would come back at once and be lost to all workers.

@@ -114,7 +114,7 @@ class Session:
         )
 
     def _may_retry(self, outage: _Outage, error: Exception) -> bool:
-        """Drop a connection that is lost, and tell whether another one is worth a try."""
+        """Drop a connection that is lost, and return whether another one is worth a try."""
         outage.error = error
         outage.is_lost = isinstance(error, psycopg.Error) and is_lost(error, self._db)
         if isinstance(error, errors.ReadOnlySqlTransaction) or outage.is_lost:
