@@ -6,6 +6,9 @@ PY      = $(VENV)/bin/python
 READY   = $(VENV)/.ready
 UV      = .venv-lock/bin/uv
 PYTEST  = $(PY) -m pytest -n auto --dist loadfile
+TEST    = -m "not campaign"
+# Properties are tried in both tiers, here with more examples: tests/tiers.py.
+CAMPAIGN = -m "campaign or hypothesis"
 
 # The main job of `make run`.
 RUN     = $(PY) -m orchestrator replay --bundled --live
@@ -18,7 +21,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test check coverage dashboards bench bench-peers soak lock clean
+.PHONY: help run demo-approval demo-plan setup test campaign check coverage dashboards bench bench-peers soak lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -34,8 +37,11 @@ demo-plan: $(READY) ## a plan is approved, killed half way, recovered, resumed, 
 
 setup: $(READY) ## virtual environment with the locked dependencies, nothing else
 
-test: $(READY) ## set-up, then every test
-	@$(PYTEST) $(ARGS)
+test: $(READY) ## set-up, then every behaviour once; about 4 minutes on 2 cores
+	@$(PYTEST) $(TEST) $(ARGS)
+
+campaign: $(READY) ## crashes, processes, mutations, and properties with more examples
+	@ORCHESTRATOR_CAMPAIGN=1 $(PYTEST) $(CAMPAIGN) $(ARGS)
 
 check: $(READY) ## lint, format, types, layers
 	$(PY) -m ruff check .
@@ -45,7 +51,7 @@ check: $(READY) ## lint, format, types, layers
 
 coverage: $(READY) ## branch coverage of the kernel, the heart and the guards
 	@rm -f .coverage .coverage.*
-	$(PY) -m coverage run -m pytest -n auto --dist loadfile -m "not bench" $(ARGS)
+	ORCHESTRATOR_CAMPAIGN=1 $(PY) -m coverage run -m pytest -n auto --dist loadfile -m "not bench" $(ARGS)
 	@$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report --include='$(COVERED)' --fail-under=95
 	@$(PY) -m coverage json --quiet --include='$(COVERED)' -o .coverage.json

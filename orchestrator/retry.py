@@ -1,8 +1,12 @@
 """Trying a call again: one policy object, a fresh tenacity controller for each call that fails.
 
-The only module that imports tenacity. What is worth another try is told by types, `kind` and integer status,
-never by the text of an error. The deadline bounds when a try may start; a try in flight is bounded by the
-dwell limit of the state that makes it: a timer for each call costs more (3 µs) than all the rest here.
+The only module that imports tenacity. Every retry of the package goes through it: calls of models and agents, and
+workers, dispatchers, journals and web hooks that wait for a server. The type, `kind` and integer status of an error
+decide whether it is retried, never its text; a caller with another rule passes `may_retry`. The deadline bounds when a
+try may start. A try in flight is bounded by the dwell limit of the state that makes it: a timer for each call costs
+more (3 µs) than all the rest here.
+
+A loop that polls is no retry: it repeats after a success too.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ import math
 import random
 import socket
 import ssl
+import sys
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
+from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, wait_exponential
 
 from orchestrator.errors import ERROR_KINDS, ConfigError
 from orchestrator.ports import Clock, SystemClock
@@ -28,7 +34,13 @@ Ts = TypeVarTuple("Ts")
 
 _SYSTEM_CLOCK = SystemClock()
 
+UNLIMITED: Final = sys.maxsize
+"""`attempts` of a policy whose caller decides in `may_retry` when to give up."""
+_LAST_DOUBLING = 64
+"""The delay grows until this failure: the power of two of a later one is a number that no float holds."""
+
 TriedOutcome: TypeAlias = Literal["ok", "retry", "exhausted", "fatal"]
+MayRetry: TypeAlias = Callable[[Exception], bool]
 
 
 class Failure(NamedTuple):
@@ -83,15 +95,44 @@ class RetryPolicy:
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
+        may_retry: MayRetry | None = None,
         on_attempt: Callable[[Tried], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> T:
         """Return the first answer of `fn(*args)`. Raises the last error itself, noting the tries.
 
-        `on_attempt` hears of each try, but not of one that was cancelled.
+        `may_retry` is asked once after each failed try, before `on_attempt`; by default `classify` decides.
+        `on_attempt` is called after each try, but not after one that was cancelled: a cancellation is never retried.
         """
-        return await _called(self, lambda: fn(*args), on_attempt, clock, rng)
+        return await _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
+
+    def call_sync(
+        self,
+        fn: Callable[[*Ts], T],
+        *args: *Ts,
+        may_retry: MayRetry | None = None,
+        on_attempt: Callable[[Tried], None] | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
+        sleep: Callable[[float], object] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> T:
+        """Return the first answer of `fn(*args)`, as `call` does, for code that runs in a thread.
+
+        `sleep` waits between two tries, in seconds; an error that it raises ends them. `clock` measures the deadline.
+        """
+        started = clock.monotonic()
+        try:
+            answer = fn(*args)
+        except Exception as error:  # noqa: BLE001  judged by _Tries
+            failed = error
+        else:
+            if on_attempt is not None:
+                on_attempt(Tried(1, "ok", seconds=clock.monotonic() - started))
+            return answer
+        tries = _Tries[T](self, on_attempt, clock, rng, started, failed, may_retry)
+        del failed  # else frame and traceback would hold each other
+        return tries.run_sync(lambda: fn(*args), sleep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +155,7 @@ class RetryTable:
     ) -> T:
         """Return the first answer of `fn(*args)`, as RetryPolicy.call does."""
         once = RetryPolicy(attempts=1)
-        return await _called(once, lambda: fn(*args), on_attempt, clock, rng, self.policies)
+        return await _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
 
 
 async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
@@ -123,6 +164,7 @@ async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
     on_attempt: Callable[[Tried], None] | None,
     clock: Clock,
     rng: random.Random | None,
+    may_retry: MayRetry | None,
     table: Mapping[str, RetryPolicy] | None = None,
 ) -> T:
     started = clock.monotonic()
@@ -134,21 +176,20 @@ async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
         if on_attempt is not None:
             on_attempt(Tried(1, "ok", seconds=clock.monotonic() - started))
         return answer
-    tries = _Tries(policy, fn, on_attempt, clock, rng, started, failed, table)
+    tries = _Tries[T](policy, on_attempt, clock, rng, started, failed, may_retry, table)
     del failed  # else frame and traceback would hold each other
-    return await tries.run()
+    return await tries.run(fn)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Tries(Generic[T]):
     """The tries of one call from its first failure on.
 
-    tenacity asks after each failed one, in this order: `_may_retry`, `_delay`, `_is_over`, `_before_sleep`. The
+    tenacity asks after each failed one, in this order: `_judge`, `_delay`, `_is_over`, `_before_sleep`. The
     one of them that ends the tries, or goes on, tells of the failed try.
     """
 
     policy: RetryPolicy
-    fn: Callable[[], Awaitable[T]]
     on_attempt: Callable[[Tried], None] | None
     clock: Clock
     rng: random.Random | None
@@ -156,6 +197,8 @@ class _Tries(Generic[T]):
     """Monotonic seconds at which the first try began."""
     first: Exception | None
     """What that raised, until tenacity has heard of it."""
+    may_retry: MayRetry | None = None
+    """The caller's own rule, in place of `classify`'s."""
     table: Mapping[str, RetryPolicy] | None = None
     """Where policies go by the code of the error: `policy` is then that of the last one."""
     failed: Counter[str] = field(default_factory=Counter, init=False)
@@ -171,32 +214,52 @@ class _Tries(Generic[T]):
     def __post_init__(self) -> None:
         self.took = self.clock.monotonic() - self.started
 
-    async def run(self) -> T:
-        """Let tenacity go on from the failed first try."""
-        controller = AsyncRetrying(
-            sleep=self.clock.sleep,
-            retry=retry_if_exception(self._may_retry),
-            wait=self._delay,
-            stop=self._is_over,
-            before_sleep=self._before_sleep,
-            reraise=True,
-        )
-        answer: T = await controller(self._try)
+    async def run(self, fn: Callable[[], Awaitable[T]]) -> T:
+        """Let tenacity continue after the failed first try."""
+
+        async def attempt() -> T:
+            began = self._begin()
+            try:
+                return await fn()
+            finally:
+                self.took = self.clock.monotonic() - began
+
+        answer: T = await AsyncRetrying(sleep=self.clock.sleep, **self._rules())(attempt)
         self._report("ok")  # out here: inside, tenacity would take an error of the listener for a failed try
         return answer
 
-    async def _try(self) -> T:
+    def run_sync(self, fn: Callable[[], T], sleep: Callable[[float], object]) -> T:
+        """Do what `run` does without an event loop."""
+
+        def attempt() -> T:
+            began = self._begin()
+            try:
+                return fn()
+            finally:
+                self.took = self.clock.monotonic() - began
+
+        answer: T = Retrying(sleep=sleep, **self._rules())(attempt)  # type: ignore[arg-type]
+        self._report("ok")
+        return answer
+
+    def _rules(self) -> dict[str, Any]:
+        return {
+            "retry": retry_if_exception(self._judge),
+            "wait": self._delay,
+            "stop": self._is_over,
+            "before_sleep": self._before_sleep,
+            "reraise": True,
+        }
+
+    def _begin(self) -> float:
+        """Return when a try begins. Raises the error of the first one, which tenacity has not seen."""
         if self.first is not None:
             first, self.first = self.first, None
             raise first
         self.number += 1
-        began = self.clock.monotonic()
-        try:
-            return await self.fn()
-        finally:
-            self.took = self.clock.monotonic() - began
+        return self.clock.monotonic()
 
-    def _may_retry(self, error: BaseException) -> bool:
+    def _judge(self, error: BaseException) -> bool:
         if not isinstance(error, Exception):
             return False  # a cancellation is no failed try
         self.failure = classify(error)
@@ -204,7 +267,8 @@ class _Tries(Generic[T]):
             self.code = str(getattr(error, "code", ""))
             self.policy = self.table.get(self.code, self.policy)
         self.failed[self.code] += 1
-        retryable = self.failure.retryable and (self.table is None or self.code in self.table)
+        retryable = self.failure.retryable if self.may_retry is None else self.may_retry(error)
+        retryable = retryable and (self.table is None or self.code in self.table)
         if not retryable:
             self._end("fatal", error)
         return retryable
@@ -216,7 +280,7 @@ class _Tries(Generic[T]):
         most = policy.max_delay or math.inf
         uniform = random.uniform if self.rng is None else self.rng.uniform
         state = copy(state)
-        state.attempt_number = self.failed[self.code]
+        state.attempt_number = min(self.failed[self.code], _LAST_DOUBLING)
         delay = wait_exponential(policy.base, most)(state) + uniform(-policy.jitter, policy.jitter)
         return min(max(0.0, delay), most)
 
@@ -234,7 +298,7 @@ class _Tries(Generic[T]):
         self._report("retry", _error(state), state.upcoming_sleep)
 
     def _end(self, outcome: TriedOutcome, error: Exception | None) -> None:
-        if error is not None:
+        if error is not None and (self.number > 1 or outcome == "exhausted"):
             times = "once" if self.number == 1 else f"{self.number} times"
             elapsed = self.clock.monotonic() - self.started
             error.add_note(f"tried {times} in {elapsed:.1f} s; the last failure was {self.failure.kind}")

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.tiers import EXAMPLES, SOAK, sort_into_tier
+
 if TYPE_CHECKING:
     from tests.postgres import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 ON_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
-SOAK = os.environ.get("ORCHESTRATOR_SOAK", "") not in ("", "0")
 
 # Hundreds of processes import us. Where the environment forbids to keep what was compiled (images for containers
 # do), each of them would compile all of it again: a quarter of the suite's time.
@@ -43,14 +44,14 @@ for _number in {getattr(signal, "SIGHUP", signal.SIGINT), signal.SIGINT}:
 
 # Times are not what properties are about, and machines are shared: no deadlines.
 settings.register_profile(
-    "default",
-    derandomize=True,  # the same examples on every machine: red on CI is red here
+    "ours",
+    max_examples=EXAMPLES,
+    derandomize=not SOAK,  # the same examples on every machine: red on CI is red here
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("soak", settings.get_profile("default"), derandomize=False, max_examples=5_000)
-settings.load_profile("soak" if SOAK else "default")
+settings.load_profile("ours")
 
 
 # ---- order and place ----
@@ -140,6 +141,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False  # ours is the order
     if place := memory():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    sort_into_tier(item)
 
 
 @pytest.hookimpl(trylast=True)
@@ -299,12 +304,12 @@ def seed() -> int:
 
 @pytest.fixture(scope="session")
 def campaign() -> Callable[[int, int], int]:
-    """`campaign(200, 10_000)`: how many rounds, for `make test` and for `make soak`."""
+    """`campaign(200, 10_000)`: how many rounds, for `make campaign` (and canaries) and for `make soak`."""
     return lambda small, full: full if SOAK else small
 
 
 def crossed(those: Sequence[Any], others: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Every pair for `make soak`; for `make test` each of both in at least one pair."""
+    """Every pair for `make soak`; otherwise each of both in at least one pair."""
     if SOAK:
         return list(itertools.product(those, others))
     count = max(len(those), len(others))

@@ -8,6 +8,7 @@ import http
 import random
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
 from orchestrator.ports import Clock
-from orchestrator.retry import Failure, RetryPolicy, RetryTable, Tried, classify
+from orchestrator.retry import UNLIMITED, Failure, RetryPolicy, RetryTable, Tried, classify
 from orchestrator.testing.clock import FakeClock
 
 STEADY = RetryPolicy(jitter=0)
@@ -219,6 +220,124 @@ async def test_no_try_starts_once_the_deadline_is_reached(seconds: float, tries:
 async def test_a_deadline_of_zero_is_none() -> None:
     policy = RetryPolicy(deadline=0)
     assert await delays_of(policy, *failing(1e6, 1e6)) == [1e6, 1e6]
+
+
+# ---- a rule of the caller's own ----
+
+
+async def test_a_rule_of_the_caller_decides_in_place_of_the_classification() -> None:
+    asked: list[Exception] = []
+
+    def may_retry(error: Exception) -> bool:
+        asked.append(error)
+        return isinstance(error, ValueError)
+
+    tried: list[Tried] = []
+    steps = [ValueError("1"), ValueError("2"), RATE_LIMITED]
+    with pytest.raises(LLMError) as raised:
+        await STEADY.call(
+            Script(*steps, "never"),
+            may_retry=may_retry,
+            on_attempt=tried.append,
+            clock=FakeClock(auto=True),
+        )
+    assert raised.value is RATE_LIMITED
+    assert asked == steps  # each failure is judged once
+    assert [(t.number, t.outcome) for t in tried] == [(1, "retry"), (2, "retry"), (3, "fatal")]
+
+
+@pytest.mark.parametrize(("base", "longest", "delay"), [(0.0, 0.0, 0.0), (0.2, 5.0, 5.0), (1.0, 1.0, 1.0)])
+async def test_the_delays_of_tries_without_a_limit_stay_within_their_bounds(
+    base: float, longest: float, delay: float
+) -> None:
+    failures = 1_200  # 2.0**1024 is a number that no float holds
+    policy = RetryPolicy(UNLIMITED, base=base, max_delay=longest, deadline=0, jitter=0)
+    delays = await delays_of(policy, *failing(*[None] * failures))
+    assert len(delays) == failures
+    assert (delays[0], delays[-1]) == (base, delay)
+
+
+async def test_a_first_failure_that_is_not_tried_again_gets_no_note_of_the_tries() -> None:
+    async def inner() -> object:
+        return await STEADY.call(Script(*failing(*[None] * 4)), clock=FakeClock(auto=True))
+
+    with pytest.raises(LLMError) as raised:
+        await STEADY.call(inner, may_retry=lambda _: False, clock=FakeClock(auto=True))
+    (note,) = raised.value.__notes__
+    assert note.startswith("tried 4 times in ")
+
+
+def waits_of(clock: FakeClock) -> Callable[[float], None]:
+    """A sleep for a thread, by a clock that moves at once."""
+
+    def sleep(seconds: float) -> None:
+        clock.slept.append(seconds)
+        clock._move_to(clock.monotonic() + max(0.0, seconds))
+
+    return sleep
+
+
+@given(
+    st.builds(
+        RetryPolicy,
+        st.integers(1, 5),
+        base=st.floats(0, 5),
+        max_delay=st.floats(0, 5),
+        deadline=st.floats(0, 30),
+        jitter=st.floats(0, 1),
+    ),
+    st.lists(
+        st.sampled_from([RATE_LIMITED, LLMError("no key", kind="auth"), KeyboardInterrupt(), "answer"]),
+        min_size=5,
+        max_size=5,
+    ),
+    st.integers(0, 9),
+)
+async def test_a_thread_tries_exactly_as_a_coroutine_does(
+    policy: RetryPolicy, steps: list[object], seed: int
+) -> None:
+    def ending(answer: object, tried: list[Tried], clock: FakeClock) -> tuple[object, ...]:
+        return answer, [(t.number, t.outcome, t.kind, t.delay) for t in tried], clock.slept
+
+    tried: list[Tried] = []
+    clock, script = FakeClock(auto=True), Script(*steps)
+    answer: object
+    try:
+        answer = await policy.call(script, on_attempt=tried.append, clock=clock, rng=random.Random(seed))
+    except BaseException as error:  # noqa: BLE001
+        answer = error
+    expected = ending(answer, tried, clock)
+
+    tried, clock, left = [], FakeClock(auto=True), list(steps)
+
+    def step() -> object:
+        if isinstance(left[0], BaseException):
+            raise left.pop(0)  # type: ignore[misc]
+        return left.pop(0)
+
+    try:
+        answer = policy.call_sync(
+            step, on_attempt=tried.append, clock=clock, sleep=waits_of(clock), rng=random.Random(seed)
+        )
+    except BaseException as error:  # noqa: BLE001
+        answer = error
+    assert ending(answer, tried, clock) == expected
+    assert left == script.steps
+
+
+def test_a_wait_that_is_interrupted_ends_the_tries_of_a_thread() -> None:
+    def stopped(seconds: float) -> None:
+        raise RuntimeError(f"stopped in a wait of {seconds} s")
+
+    asked: list[int] = []
+
+    def fail() -> None:
+        asked.append(1)
+        raise ConnectionResetError
+
+    with pytest.raises(RuntimeError, match=r"stopped in a wait of 0.1 s"):
+        STEADY.call_sync(fail, sleep=stopped)
+    assert asked == [1]
 
 
 # ---- cancellation ----

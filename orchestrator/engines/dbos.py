@@ -26,6 +26,7 @@ from typing import Any
 from orchestrator.address import Dsn, address_of, hidden
 from orchestrator.engines.dispatcher import Caps, Drive
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
+from orchestrator.retry import UNLIMITED, RetryPolicy
 
 APPLICATION = "orchestrator"
 VERSION = "agent-journal-v1"
@@ -36,8 +37,8 @@ NOBODY = "-"
 """Partition of runs without a tenant."""
 _OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 _POLL = 0.1
-_AWAY = 20.0
-"""Seconds that a connection is waited for, so that whoever waits for one of the pool is not refused."""
+_OUTAGE = RetryPolicy(UNLIMITED, base=_POLL, max_delay=_POLL, deadline=20.0, jitter=0.0)
+"""How long a connection is waited for, so that whoever waits for one of the pool is not refused."""
 _FROZEN = 10.0
 """Seconds after which the server ends a session that stopped between two statements: what it had locked keeps others
 waiting, all of them perhaps, for as long as its process is frozen. DBOS's own 60 are for connections that it makes."""
@@ -139,15 +140,15 @@ class DbosDispatcher:
         pool = create_engine(url, pool_size=5, max_overflow=0, pool_pre_ping=True, connect_args=about)
 
         def connect(dialect: Any, _: Any, given: Any, named: Any) -> Any:
-            ends = time.monotonic() + _AWAY
-            while not self._over.is_set():
-                try:
-                    return _bounded(dialect.connect(*given, **named))
-                except dialect.dbapi.OperationalError:
-                    if not self._launched or time.monotonic() >= ends:
-                        raise
-                self._over.wait(_POLL)
-            raise RuntimeError("this worker has stopped")
+            def opened() -> Any:
+                if self._over.is_set():
+                    raise RuntimeError("this worker has stopped")
+                return _bounded(dialect.connect(*given, **named))
+
+            def may_retry(error: Exception) -> bool:
+                return self._launched and isinstance(error, dialect.dbapi.OperationalError)
+
+            return _OUTAGE.call_sync(opened, may_retry=may_retry, sleep=self._over.wait)
 
         def close(_: Any, record: Any) -> None:
             if self._over.is_set():

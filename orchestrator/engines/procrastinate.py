@@ -15,6 +15,8 @@ from typing import Any
 from orchestrator.address import Dsn, address_of, hidden
 from orchestrator.engines.dispatcher import Caps, Drive
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
+from orchestrator.ports import Clock, SystemClock
+from orchestrator.retry import UNLIMITED, RetryPolicy, Tried
 
 QUEUE = "orchestrator-runs"
 TASK = "orchestrator.drive"
@@ -25,8 +27,8 @@ STALLED = 5.0
 _POLL = 0.5
 _PATIENCE = 5.0
 """Seconds that a connection is waited for, and jobs that are under way at the end."""
-_AGAIN = 1.0
-"""Seconds after which a worker whose connection was lost begins anew."""
+_RESTARTS = RetryPolicy(UNLIMITED, base=1.0, max_delay=1.0, deadline=0.0, jitter=0.0)
+"""How a worker of the library that ended with its connection is started again, until `cease`."""
 _POOL = "orchestrator-procrastinate"
 """Name of our connections: there may be others of their kind in the process."""
 _SCHEMA_LOCK = 7_203_117
@@ -43,7 +45,12 @@ class ProcrastinateDispatcher:
     """
 
     def __init__(
-        self, dsn: str | Dsn, *, caps: Caps | None = None, schema: str = "orchestrator_procrastinate"
+        self,
+        dsn: str | Dsn,
+        *,
+        caps: Caps | None = None,
+        schema: str = "orchestrator_procrastinate",
+        clock: Clock | None = None,
     ) -> None:
         if caps not in (None, Caps()):
             raise ConfigError("Procrastinate has no limits over all workers; use DBOS for those")
@@ -55,6 +62,7 @@ class ProcrastinateDispatcher:
         self._library = _library()
         self._address = address
         self._schema = schema
+        self._clock: Clock = clock or SystemClock()
         self._app: Any = None
         self._drive: Drive | None = None
         self._working: asyncio.Task[None] | None = None
@@ -73,23 +81,37 @@ class ProcrastinateDispatcher:
 
     async def _work(self, name: str, slots: int) -> None:
         """Work, again after the server was away: a worker of Procrastinate ends with its connection."""
-        while not self._ceased:  # it may take a cancellation for a wish to end, and end
-            try:
-                await self._app.run_worker_async(
-                    queues=[QUEUE],
-                    name=name,
-                    concurrency=slots,
-                    fetch_job_polling_interval=_POLL,
-                    update_heartbeat_interval=HEARTBEAT,
-                    stalled_worker_timeout=STALLED,
-                    shutdown_graceful_timeout=_PATIENCE,
-                    install_signal_handlers=False,
-                    delete_jobs="always",
-                )
-            except Exception as error:  # noqa: BLE001 - whatever ended it, there is work to be done
-                _log.warning("worker %s begins anew: %s", name, self._said(error))
-            if not self._ceased:
-                await asyncio.sleep(_AGAIN)
+
+        def warn(one: Tried) -> None:
+            if one.error is not None:
+                does = "begins anew" if one.outcome == "retry" else "ends"
+                _log.warning("worker %s %s: %s", name, does, self._said(one.error))
+
+        with contextlib.suppress(Exception):  # raised after `cease` only
+            await _RESTARTS.call(
+                self._worked,
+                name,
+                slots,
+                may_retry=lambda _: not self._ceased,  # whatever ended it, there is work to be done
+                on_attempt=warn,
+                clock=self._clock,
+            )
+
+    async def _worked(self, name: str, slots: int) -> None:
+        """Work as long as the library's worker does. Raises StoreDown where that ends before `cease`."""
+        await self._app.run_worker_async(
+            queues=[QUEUE],
+            name=name,
+            concurrency=slots,
+            fetch_job_polling_interval=_POLL,
+            update_heartbeat_interval=HEARTBEAT,
+            stalled_worker_timeout=STALLED,
+            shutdown_graceful_timeout=_PATIENCE,
+            install_signal_handlers=False,
+            delete_jobs="always",
+        )
+        if not self._ceased:  # after `cease` it takes the cancellation for a request to end, and returns
+            raise StoreDown("the worker of Procrastinate ended with its connection")
 
     async def _driven(self, run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
         if self._drive is not None:

@@ -39,12 +39,12 @@ from orchestrator.errors import (
     NotAdmitting,
     RunExists,
     RunUnknown,
-    StoreDown,
     Suspended,
     TooNew,
 )
 from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import RunHead
+from orchestrator.retry import UNLIMITED, RetryPolicy
 from orchestrator.telemetry.engine import Load
 
 BEAT = 1.0
@@ -53,8 +53,8 @@ TWIN = 12.0
 """Seconds that a worker waits for the one before it, of its name, to be known as dead."""
 _HANDING_ON = 10.0
 """Seconds that a worker which ends gives its drives to tell others of the runs that it leaves."""
-_BACKOFF = 0.2, 5.0
-"""First and longest wait, in seconds, for a store that is down."""
+_OUTAGE = RetryPolicy(UNLIMITED, base=0.2, max_delay=5.0, deadline=0.0, jitter=0.0)
+"""How a run is tried again whose store is down, until the worker drains."""
 
 _log = logging.getLogger("orchestrator")
 
@@ -195,24 +195,18 @@ class Worker:
         if (task := asyncio.current_task()) is not None:
             self._driving.add(task)
             task.add_done_callback(self._driving.discard)
-        wait = _BACKOFF[0]
-        while True:
-            try:
-                if await self._driven(run_id):
-                    return
-            except StoreDown:
-                pass
-            except Exception as error:  # noqa: BLE001 - the dispatcher is not to judge a run by it
+        try:
+            await _OUTAGE.call(self._driven, run_id, may_retry=self._may_retry, clock=self._crew.clock)
+        except Exception as error:  # noqa: BLE001 - the dispatcher is not to judge a run by it
+            if not _passes(error):  # else the worker drains, and the next sweep finds the run
                 kind = type(error).__name__
                 _log.error("run %r (slice %d) could not be driven: %s: %s", run_id, slice, kind, error)
-                return
-            if self._engine.load().phase in {"draining", "stopped"}:
-                return  # it drains: whoever sweeps next tells of the run
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _BACKOFF[1])
 
-    async def _driven(self, run_id: str) -> bool:
-        """Carry a run; False where that is to be tried again. Raises StoreDown, and what is wrong with the run."""
+    def _may_retry(self, error: Exception) -> bool:
+        return _passes(error) and self._engine.load().phase not in {"draining", "stopped"}
+
+    async def _driven(self, run_id: str) -> None:
+        """Carry a run. Raises JournalError, NotAdmitting, and what is wrong with the run."""
         try:
             await self._gone_on(await self._journal.head(run_id))
         except (Held, RunExists, RunUnknown):
@@ -220,15 +214,6 @@ class Worker:
         except Suspended as left:
             if left.reason in {"shutdown", "interrupted"}:
                 await self._hand_on(run_id)
-        except NotAdmitting:
-            return (
-                False  # it keeps the slice: one that it gave away would come back at once, and be lost to all
-            )
-        except (StoreDown, Corrupt, TooNew):
-            raise
-        except JournalError:
-            return False  # it lost its journal on the way: what counts is what the journal has
-        return True
 
     async def _gone_on(self, head: RunHead) -> None:
         """Go on with a run that nobody has, unless it is for a person.
@@ -291,6 +276,15 @@ class Worker:
                 known[run_id] = str(about.get("name", "")) if about.get("placed") else ""
         self._known = {run_id: name or "" for run_id, name in known.items()}
         return min(filter(None, self._known.values()), default="") == self.name
+
+
+def _passes(error: Exception) -> bool:
+    """Return whether the next try to carry a run may succeed.
+
+    The store is down, the run lost its journal and the journal has what counts, or the engine admits no run yet: the
+    worker keeps the slice, because a slice that it returned would come back at once and be lost to all workers.
+    """
+    return isinstance(error, JournalError | NotAdmitting) and not isinstance(error, Corrupt | TooNew)
 
 
 def _refuse_twice(crew: Crew) -> None:

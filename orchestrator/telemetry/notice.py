@@ -22,8 +22,9 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import Fact, RunParked
+from orchestrator.retry import RetryPolicy
 
-_TRIES = 3
+_DELIVERY = RetryPolicy(attempts=3, base=0.0, deadline=0.0, jitter=0.0)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -95,13 +96,10 @@ class ParkNotice:
 
     def _deliver(self) -> None:
         while (notice := self._notices.get()) is not None:
-            for number in range(1, _TRIES + 1):
-                try:
-                    self._post(notice)
-                    break
-                except Exception as error:  # noqa: BLE001 - whatever the other side does, runs go on
-                    if number == _TRIES:
-                        self._failed(type(error).__name__)
+            try:
+                _DELIVERY.call_sync(self._post, notice, may_retry=lambda _: True)
+            except Exception as error:  # noqa: BLE001 - whatever the other side does, runs go on
+                self._failed(type(error).__name__)
 
     def _post(self, notice: dict[str, Any]) -> None:
         body = json.dumps(notice).encode()

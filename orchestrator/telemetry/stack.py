@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -16,7 +17,6 @@ _DEEPEST = 60
 """Frames shown of one stack."""
 _NAMED = 5
 """Tasks named that stand at one place."""
-_TRIES = 10
 
 
 def stacks(loop: asyncio.AbstractEventLoop | None) -> str:
@@ -56,11 +56,8 @@ def _most(group: tuple[tuple[str, ...], list[str]]) -> int:
 
 
 def _all_tasks(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
-    for _ in range(_TRIES):
-        try:
-            return asyncio.all_tasks(loop)
-        except RuntimeError:  # the loop's thread makes tasks while we count them
-            continue
+    with contextlib.suppress(RuntimeError):  # the loop's thread made a task whenever asyncio counted them
+        return asyncio.all_tasks(loop)
     return set()
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.benchmarks.instructions import LIMITS, count
 
+pytestmark = pytest.mark.campaign
+
 if sys.version_info[:2] == (3, 11):  # the limits are those of this interpreter; CI has it as the oldest
 
     @pytest.mark.system("valgrind")

@@ -30,6 +30,7 @@ def told(results: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 def test_every_contestant_has_a_figure_or_a_reason_in_every_workload(told: dict[str, Any]) -> None:
     names = [entry.name for entry in ROSTER]
@@ -40,6 +41,7 @@ def test_every_contestant_has_a_figure_or_a_reason_in_every_workload(told: dict[
             assert ("not_measured" in figures) != (case.figures[0] in figures), (case.name, name)
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 def test_whoever_runs_in_our_environment_was_measured_and_the_others_say_what_is_missing(
     told: dict[str, Any],
@@ -122,6 +124,7 @@ def test_the_committed_plot_is_the_one_of_the_committed_figures() -> None:
     assert (peers.RESULTS / "peers.json").read_text() == report.text(told), "nobody laid it out by hand"
 
 
+@pytest.mark.campaign
 def test_a_part_measured_again_replaces_its_own_figures_and_keeps_the_others(tmp_path: Path) -> None:
     def measured(only: str) -> dict[str, dict[str, Any]]:
         peers.main(
@@ -141,6 +144,7 @@ def test_a_part_measured_again_replaces_its_own_figures_and_keeps_the_others(tmp
     assert list(again) == [case.name for case in cases.QUICK if case.name in again], "in the cases' order"
 
 
+@pytest.mark.campaign
 def test_a_case_that_there_was_no_time_for_says_so_for_everybody(tmp_path: Path) -> None:
     peers.main(
         [

@@ -5,6 +5,8 @@ import pytest
 from tests.benchmarks import stores
 from tests.postgres import Cluster
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.mark.usefixtures("postgres")
 def test_every_store_does_the_whole_workload_and_is_measured() -> None:

@@ -4,6 +4,8 @@ import pytest
 
 from tests.benchmarks import workers
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.mark.usefixtures("postgres")
 def test_workers_carry_the_whole_workload_and_take_over_and_are_measured() -> None:

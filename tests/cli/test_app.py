@@ -80,6 +80,7 @@ def test_a_command_that_keeps_no_log_loads_none(folder: Path) -> None:
     assert (status, "orchestrator.telemetry.log" in loaded, "structlog" in loaded) == ("0", True, False)
 
 
+@pytest.mark.canary
 def test_the_module_runs_like_the_script(process: Cli) -> None:
     done = process("graph", "--format", "table")
     assert done.out.startswith("from ")

@@ -78,6 +78,7 @@ def test_who_wants_no_colour_gets_none(
 # ---- the steps ----
 
 
+@pytest.mark.canary
 def test_the_steps_are_a_bar_that_moves(approved: Cli, start: Start, shop: Shop) -> None:
     terminal = Terminal(start, "approval", "execute", *shop.here)
     assert terminal.end() == (0, "")
@@ -182,6 +183,7 @@ def test_a_signal_while_the_planner_is_asked_cancels_after_its_answer(
 # ---- a crash ----
 
 
+@pytest.mark.canary
 def test_after_a_kill_the_next_start_says_what_was_recovered_and_what_can_be_done(
     approved: Cli, start: Start, shop: Shop
 ) -> None:

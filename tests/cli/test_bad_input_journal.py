@@ -242,6 +242,7 @@ def test_a_disk_that_is_full_from_the_start_is_one_sentence_and_nothing_is_run(
     assert done.code == 2
 
 
+@pytest.mark.campaign
 def test_a_disk_that_fills_up_fails_the_run_which_goes_on_when_there_is_room(
     cli: Cli, folder: Path, disk: Callable[[str], Path]
 ) -> None:

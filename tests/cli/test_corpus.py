@@ -44,11 +44,11 @@ def check(found: list[dict[str, Any]], expected: dict[str, list[tuple[object, ..
 
 
 def test_the_whole_corpus_is_reproduced_but_for_what_no_loop_produces(
-    process: Callable[..., Any], absent: Callable[[str], NoReturn]
+    cli: Callable[..., Any], absent: Callable[[str], NoReturn]
 ) -> None:
     if not CORPUS.is_dir():
         absent("no corpus of conversations beside the repository (../shared/data/trajectories)")
-    done = process("replay", str(CORPUS), "--json")
+    done = cli("replay", str(CORPUS), "--json")
     assert (done.code, done.err) == (0, "")
     found = [json.loads(line) for line in done.out.splitlines()]
     assert len(found) == 338

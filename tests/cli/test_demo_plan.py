@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.test_demo import ROOT, in_readme, normal, shown_on_a_terminal
 
+pytestmark = pytest.mark.campaign
+
 MODULE = "orchestrator.examples.plan_demo"
 
 

@@ -29,13 +29,21 @@ ENDS = [
 
 @pytest.mark.parametrize(("model", "options", "outcome", "reason", "code"), ENDS)
 def test_a_run_exits_with_the_code_of_its_outcome(
-    cli: Cli, process: Cli, model: str, options: tuple[str, ...], outcome: str, reason: str, code: int
+    cli: Cli, model: str, options: tuple[str, ...], outcome: str, reason: str, code: int
 ) -> None:
-    command = process if reason == "stalled" else cli  # one of them shows that the code leaves the process
-    done = command("run", "How many moons?", "--model", f"python:models:{model}", "--json", *options)
+    done = cli("run", "How many moons?", "--model", f"python:models:{model}", "--json", *options)
     result = json.loads(done.out)
     assert (result["outcome"], result["reason"], done.code) == (outcome, reason, code)
     assert len(done.err.splitlines()) == (0 if code == 0 else 1)
+
+
+@pytest.mark.canary
+def test_the_code_of_an_outcome_leaves_the_process(process: Cli) -> None:
+    done = process(
+        "run", "How many moons?", "--model", "python:models:repeats", *LOOK, "--limit", "max_iterations=2"
+    )
+    assert done.code == 4
+    assert len(done.err.splitlines()) == 1
 
 
 def test_each_outcome_has_a_code_of_its_own() -> None:

@@ -197,6 +197,8 @@ def arguments_of(path: tuple[str, ...], command: Any) -> Iterator[tuple[str, ...
             yield (*path, *needed, one.opts[0], HOSTILE)
 
 
+@pytest.mark.canary("run", "runs show", "approval submit", "graph")
+@pytest.mark.campaign
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_a_hostile_argument_controls_nothing(hostile: Cli, path: tuple[str, ...]) -> None:
     seen = 0
@@ -238,6 +240,7 @@ def test_json_of_hostile_text_stays_json(hostile: Cli) -> None:
 # ---- as a process: tracebacks, warnings, logging, and a terminal ----
 
 
+@pytest.mark.canary
 def test_a_traceback_controls_nothing(folder: Path, start: Start) -> None:
     files(folder)
     process = start("--traceback", *run("factory"))

@@ -24,9 +24,9 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
 from orchestrator.telemetry.exposition.stored import JournalCollector, Picture, registry_of
 from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record
-from tests.conftest import SOAK
 from tests.ending import rest
 from tests.telemetry.serving import TOKEN, ask, bearer
+from tests.tiers import SOAK
 
 Start = Callable[..., subprocess.Popen[str]]
 Cli = Callable[..., Any]
@@ -91,6 +91,7 @@ def looked(found: dict[Sample, float]) -> bool:
 # ---- serve ----
 
 
+@pytest.mark.canary
 def test_serve_tells_what_is_in_the_journal(folder: Path, start: Start) -> None:
     record(*tapes())
     running = start(*SERVE)

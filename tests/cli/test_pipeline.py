@@ -572,6 +572,7 @@ def wait_for(ready: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.campaign
 def test_a_person_answers_the_question_about_programs_for_an_engine_that_serves_the_run(
     cli: Cli, spec: Callable[..., str], folder: Path
 ) -> None:

@@ -218,6 +218,7 @@ def test_a_program_on_another_host_is_a_question_and_nothing_is_repeated_before_
 # ---- people ----
 
 
+@pytest.mark.campaign
 def test_questions_that_nobody_can_answer_here_are_answered_elsewhere(
     folder: Path, cli: Cli, whole: dict[str, bytes]
 ) -> None:

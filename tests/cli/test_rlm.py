@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,20 +144,24 @@ def test_json_data_is_given_as_data_and_a_file_takes_the_answer(cli: Cli, folder
     assert "a, b" not in done.out
 
 
-def test_the_text_may_come_from_standard_input(start: Start) -> None:
-    running = start("rlm", "run", "-", "--prompt", '"whale"', *LIBRARIAN, stdin=subprocess.PIPE)
-    out, err = running.communicate("A whale. A boat.", timeout=90)
-    assert (running.returncode, err) == (0, "")
-    assert "\nA whale.\n" in out
+def typed(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
 
 
-def test_standard_input_that_is_no_text_is_refused_in_one_sentence(start: Start, folder: Path) -> None:
-    running = start("rlm", "run", "-", "--prompt", "x", *LIBRARIAN, stdin=subprocess.PIPE)
-    assert running.stdin is not None
-    running.stdin.buffer.write(b"ab\xff")  # type: ignore[attr-defined]  # text mode has one
-    out, err = running.communicate(timeout=90)
-    assert (running.returncode, out) == (2, "")
-    assert err == "orchestrator: standard input is no text: byte 2 is not UTF-8\n"
+def test_the_text_may_come_from_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed(monkeypatch, b"A whale. A boat.")
+    done = cli("rlm", "run", "-", "--prompt", '"whale"', *LIBRARIAN)
+    assert (done.code, done.err) == (0, "")
+    assert "\nA whale.\n" in done.out
+
+
+def test_standard_input_that_is_no_text_is_refused_in_one_sentence(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed(monkeypatch, b"ab\xff")
+    done = cli("rlm", "run", "-", "--prompt", "x", *LIBRARIAN)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "orchestrator: standard input is no text: byte 2 is not UTF-8\n"
     assert not (folder / ".orchestrator").exists()
 
 

@@ -16,8 +16,8 @@ from tests.cli.parked import agents, bodies, parked, stored
 from tests.cli.recorded import JOURNAL
 from tests.cli.test_stop import until
 from tests.cli.test_terminal import Terminal
-from tests.conftest import SOAK
 from tests.ending import rest
+from tests.tiers import SOAK
 
 Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
@@ -304,6 +304,7 @@ def test_on_a_terminal_the_question_stands_above_the_table_in_lines_to_be_copied
     assert "1 paid: 4 euros" in final
 
 
+@pytest.mark.canary
 def test_a_run_that_was_killed_while_it_waits_goes_on_in_another_process(
     start: Start, cli: Cli, process: Cli, folder: Path
 ) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.servers import named
-from tests.conftest import SOAK
 from tests.ending import rest
 from tests.engines.stage import until
 from tests.providers.mcp_place import living
+from tests.tiers import SOAK
 
 Cli = Callable[..., Any]
 PROGRAM = Path(__file__).resolve().parents[1] / "providers" / "mcp_program.py"
@@ -229,6 +229,7 @@ def test_a_tool_of_a_module_and_one_of_a_server_cannot_share_a_name(
 # ---- tools that change ----
 
 
+@pytest.mark.campaign
 def test_a_tool_that_changed_since_the_first_run_is_disabled_until_the_user_consents_again(
     cli: Cli,
     untrusted: Path,
@@ -272,6 +273,7 @@ def test_a_tool_that_changed_since_the_first_run_is_disabled_until_the_user_cons
     assert again().err == ""  # the first connection again
 
 
+@pytest.mark.campaign
 def test_where_the_tools_of_a_server_cannot_be_recorded_a_run_says_so_and_works(
     cli: Cli, untrusted: Path, shopping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,14 +195,14 @@ def test_a_variable_without_a_server_is_for_nobody(cli: Cli, one_sentence: Calla
 
 
 def test_headers_of_the_settings_are_given_to_a_server_over_http(
-    cli: Cli, process: Cli, folder: Path, guarded: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, folder: Path, guarded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ("run", "shop", "--model", "python:paying:pays", "--mcp", f"http://{guarded}")
     refused = cli(*asked)
     assert (refused.code, "refuses us (HTTP 401)" in refused.err) == (2, True)
     monkeypatch.setenv("ORCHESTRATOR_MCP_HEADERS__AUTHORIZATION", f"Bearer {SECRET}")
     monkeypatch.setenv("ORCHESTRATOR_MCP_HEADERS__X_SHOP_ID", "17")
-    done = process(*asked, "--json")
+    done = cli(*asked, "--json")
     assert done.code == 0, done.err
     assert noted(folder, "pay") == ["5.0"]
     assert set(noted(folder, "shop")) == {"none", "17"}

@@ -67,6 +67,7 @@ def read_until(running: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"no {text!r}")
 
 
+@pytest.mark.canary
 def test_following_shows_what_comes_until_the_run_ends(start: Start, folder: Path) -> None:
     async def scenario() -> tuple[str, str, int]:
         async with SqliteJournal(JOURNAL) as journal:

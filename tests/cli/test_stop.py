@@ -56,6 +56,7 @@ def test_a_signal_cancels_the_run_wherever_it_is(
     assert running.returncode == 6
 
 
+@pytest.mark.canary
 def test_json_is_printed_of_a_cancelled_run_and_its_history_is_valid(start: Start) -> None:
     options = ("--json", "--log", "/dev/stderr", "--tool", "models:slow")
     running = start("run", "hi", "--model", "python:models:calls_slow", *options)
@@ -144,6 +145,7 @@ CLOSED = [
 ]
 
 
+@pytest.mark.canary
 @pytest.mark.parametrize("arguments", CLOSED, ids=" ".join)
 def test_a_reader_that_goes_away_ends_the_command_quietly(start: Start, arguments: tuple[str, ...]) -> None:
     running = start(*arguments, bufsize=0, text=False)

@@ -65,6 +65,7 @@ async def children():
 """
 
 
+@pytest.mark.canary("task")
 @pytest.mark.parametrize("kind", ["task", "thread", "executor", "children", "model"])
 def test_the_first_signal_ends_a_run_and_its_process(start: Start, folder: Path, kind: str) -> None:
     (folder / "stubborn.py").write_text(CODE.replace("NAME", repr(kind)), encoding="utf-8")

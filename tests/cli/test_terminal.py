@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import SOAK
+from tests.tiers import SOAK
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -57,6 +57,7 @@ class Terminal:
         return bool(data)
 
 
+@pytest.mark.canary
 def test_a_run_is_a_table_that_moves(start: Start) -> None:
     terminal = Terminal(start, "run", "hi", "--model", "python:models:answers", "--tool", "models:look")
     assert terminal.end() == (0, "")
@@ -124,6 +125,7 @@ PAYING = (
 )
 
 
+@pytest.mark.canary
 def test_who_looks_on_says_yes_at_the_terminal_and_the_call_runs(start: Start, folder: Path) -> None:
     terminal = Terminal(start, *PAYING)
     terminal.until("run pay? type y or n")

@@ -264,6 +264,7 @@ def test_files_of_the_folder_never_replace_installed_packages(process: Cli, proj
     assert not (project / "taken").exists()
 
 
+@pytest.mark.campaign
 @pytest.mark.system("strace")
 def test_before_consent_a_plain_run_opens_one_file_of_the_folder_and_starts_and_reaches_nothing(
     project: Path,

@@ -92,6 +92,7 @@ def ended(cli: Cli, run: str, *at: str) -> Callable[[], bool]:
     return lambda: '"status": "ended"' in cli("runs", "show", run, "--json", *at).out
 
 
+@pytest.mark.canary
 def test_what_is_submitted_is_carried_by_a_worker_which_stops_at_a_signal(
     cli: Cli, start: Start, database: str
 ) -> None:
@@ -262,6 +263,7 @@ def test_a_worker_says_that_it_waits_for_a_server_that_does_not_answer(start: St
     assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.campaign
 def test_a_server_that_is_not_there_is_bad_input_to_every_command_and_said_without_its_password(
     cli: Cli, one_sentence: Callable[[Any], str], postgres: Cluster
 ) -> None:

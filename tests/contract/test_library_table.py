@@ -14,6 +14,7 @@ from orchestrator.cli.shipped import HOOKS, SHIPPED
 from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.kernel.hooks import GENERAL, Hooks
 from orchestrator.kernel.machine import Machine
+from tests.tiers import examples
 
 
 def declared(graph: Graph) -> Counter[tuple[Any, ...]]:
@@ -120,7 +121,7 @@ def _hook(name: str) -> Any:
     return hook
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(graphs())
 def test_the_librarys_table_of_any_graph_is_its_declaration(made: tuple[Graph, Hooks]) -> None:
     check(*made)

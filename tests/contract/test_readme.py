@@ -89,6 +89,7 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopba
         yield server
 
 
+@pytest.mark.campaign
 def test_the_commands_of_ones_own_model_work_against_a_server(provider: Loopback, tmp_path: Path) -> None:
     [block] = [one for one in of_language("sh") if one.heading == OWN_MODEL]
     commands = block.text.replace("http://127.0.0.1:8080", provider.url).splitlines()
@@ -101,6 +102,7 @@ def test_the_commands_of_ones_own_model_work_against_a_server(provider: Loopback
     assert paths == {(chat, False), (chat, True), (responses, False), (messages, False)}
 
 
+@pytest.mark.campaign
 def test_the_code_of_ones_own_model_works_against_a_server(provider: Loopback, tmp_path: Path) -> None:
     [block] = [one for one in of_language("python") if one.heading == OWN_MODEL]
     (tmp_path / "block.py").write_text(block.text)

@@ -8,11 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.contract.test_readme import WORKERS, _run, of_language
 
 NAMED = "postgresql://agents@db.example/agents"
 
 
+@pytest.mark.campaign
 def test_the_commands_of_workers_carry_what_is_submitted(database: str, tmp_path: Path) -> None:
     [module] = [one for one in of_language("python") if one.heading == WORKERS]
     (tmp_path / "my_agents.py").write_text(module.text)

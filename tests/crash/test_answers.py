@@ -115,6 +115,7 @@ async def assert_decided(journal: Journal, run: str, won: dict[str, Any], told: 
     assert StoredRun.of(run, records).ended is not None
 
 
+@pytest.mark.canary("sqlite")
 async def test_of_two_processes_that_answer_differently_at_once_one_counts_and_the_other_is_told(
     address: str, environment: dict[str, str], seed: int, campaign: Callable[[int, int], int]
 ) -> None:

@@ -196,6 +196,7 @@ def driven(folder: Path, case: str, stride: int = 1) -> int:
     return int(done.stdout or 0)
 
 
+@pytest.mark.canary("in the middle")
 @pytest.mark.parametrize("case", CASES)
 def test_a_command_that_was_killed_is_run_again_only_on_a_persons_word(tmp_path: Path, case: str) -> None:
     driven(tmp_path, case)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.errors import JournalError
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Posted
@@ -110,6 +112,7 @@ def test_a_flipped_bit_in_the_file_is_never_read_as_something_else(
     assert verdicts["partly refused"] + verdicts["refused"] > verdicts.total() / 10
 
 
+@pytest.mark.canary
 def test_a_flipped_bit_in_a_blob_file_is_refused(
     quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
@@ -117,6 +120,7 @@ def test_a_flipped_bit_in_a_blob_file_is_refused(
     assert set(verdicts) == {"partly refused"}
 
 
+@pytest.mark.canary
 def test_a_flipped_bit_in_the_log_is_refused(
     quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:

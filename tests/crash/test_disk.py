@@ -56,6 +56,7 @@ async def still_there(journal: SqliteJournal, acknowledged: int) -> None:
     assert (await journal.check()).ok
 
 
+@pytest.mark.canary
 async def test_a_full_database_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         handle = journal._handle
@@ -70,6 +71,7 @@ async def test_a_full_database_refuses_and_keeps_what_it_has(tmp_path: Path) -> 
         await write(journal, lease, NOTE)
 
 
+@pytest.mark.canary
 async def test_a_full_disk_refuses_and_goes_on_when_there_is_room(mounted: Callable[..., Path]) -> None:
     disk = mounted("-t", "tmpfs", "-o", "size=600k", "tmpfs")
     async with SqliteJournal(disk / "journal.db") as journal:
@@ -130,6 +132,7 @@ def test_a_failing_sync_takes_the_journal_down_and_is_never_tried_again(
     assert surfaced >= len(range(1, total + 1, every)) - 8
 
 
+@pytest.mark.canary
 @pytest.mark.parametrize("existing", [False, True])
 async def test_a_read_only_folder_is_refused_at_the_start(
     tmp_path: Path, existing: bool, mounted: Callable[..., Path]
@@ -162,6 +165,7 @@ async def read(path: Path) -> tuple[list[str], int]:
         return heads, len(await journal.load("run"))
 
 
+@pytest.mark.canary
 async def test_a_full_disk_can_be_read_while_it_is_full(mounted: Callable[..., Path]) -> None:
     disk = mounted("-t", "tmpfs", "-o", "size=600k", "tmpfs")
     path = disk / "journal.db"
@@ -186,6 +190,7 @@ async def test_a_full_disk_can_be_read_while_it_is_full(mounted: Callable[..., P
     assert said.value.kind == "full"
 
 
+@pytest.mark.canary
 async def test_a_read_only_folder_can_be_read_and_nothing_is_written(
     tmp_path: Path, mounted: Callable[..., Path]
 ) -> None:
@@ -239,6 +244,7 @@ async def test_a_log_that_cannot_be_read_where_it_lies_is_a_sentence_and_not_hal
     assert await read(copy / "journal.db") == (["run"], 1), "as the sentence says"
 
 
+@pytest.mark.canary
 async def test_whoever_only_reads_sees_what_another_writes_and_makes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with pytest.raises(StoreDown):
@@ -261,6 +267,7 @@ def test_a_slow_disk_is_made_up_for_by_committing_together(nursery: Nursery, qui
     assert log.numbers["most_commits_waited"] in (1, 2)
 
 
+@pytest.mark.canary
 def test_all_syncs_of_an_append_come_before_its_acknowledgement(nursery: Nursery, quick: Path) -> None:
     assert nursery.work(quick, mode="slow_sync", delay=0, runs=1, appends=20, plain=True) == 0
     assert prove(quick).numbers["append_commits"] == 20

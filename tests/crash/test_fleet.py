@@ -23,12 +23,12 @@ from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.stored import StoredRun
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import Question
-from tests.conftest import SOAK
 from tests.crash import outside
 from tests.crash.fleet import Fleet, Worlds
 from tests.crash.invariants import check_run
 from tests.crash.outside import CALLS, SCRIPT, Line, happened, said_by
 from tests.postgres import Cluster, cluster
+from tests.tiers import SOAK
 
 SECONDS = 60.0 if SOAK else 15.0
 RUNS = 200 if SOAK else 40

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.crash.nursery import Nursery, client_log, prove
 
 KILLED = -signal.SIGKILL
@@ -44,6 +46,7 @@ def test_a_kill_at_every_boundary_loses_nothing_acknowledged(
     assert killed > rounds * 0.8
 
 
+@pytest.mark.canary
 def test_kills_at_random_lose_nothing_acknowledged(
     nursery: Nursery, quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:

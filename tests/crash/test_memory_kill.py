@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from orchestrator.journal.sqlite.conversation import SqliteMemory
 
 STORING = """
@@ -62,6 +64,7 @@ async def stored(path: Path, key: str) -> list[int]:
     return numbers
 
 
+@pytest.mark.canary
 def test_a_kill_at_any_moment_loses_nothing_that_was_acknowledged(
     tmp_path: Path, environment: dict[str, str], seed: int, campaign: Callable[[int, int], int]
 ) -> None:

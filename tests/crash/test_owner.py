@@ -57,6 +57,7 @@ def owner(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.Po
         process.kill()
 
 
+@pytest.mark.canary
 async def test_a_frozen_owner_is_alive_can_be_stolen_from_and_wakes_up_fenced(
     tmp_path: Path, owner: subprocess.Popen[str]
 ) -> None:
@@ -122,6 +123,7 @@ async def test_an_owner_frozen_in_a_commit_stops_others_with_one_sentence_until_
         assert len(await journal.load("run")) == 2
 
 
+@pytest.mark.canary
 async def test_a_killed_owner_is_dead_at_once(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         with pytest.raises(Held):
@@ -133,6 +135,7 @@ async def test_a_killed_owner_is_dead_at_once(tmp_path: Path, owner: subprocess.
         check_chain("run", await journal.load("run"))
 
 
+@pytest.mark.canary
 async def test_no_jump_of_the_clock_changes_who_owns_a_run(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     jumps = (-86_400.0, -3_600.0, 0.0, 3_600.0, 86_400.0)
@@ -202,6 +205,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.canary
 async def test_nothing_leaks(tmp_path: Path, campaign: Callable[[int, int], int]) -> None:
     path = tmp_path / "journal.db"
     async with SqliteJournal(path) as journal:

@@ -52,6 +52,7 @@ def begin(environment: dict[str, str]) -> Iterator[Callable[[Path], Life]]:
         yield begin
 
 
+@pytest.mark.canary
 def test_undisturbed_it_fails_validation_twice_is_refined_replanned_and_approved(
     begin: Callable[[Path], Life], quick: Path
 ) -> None:

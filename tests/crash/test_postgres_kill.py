@@ -56,6 +56,7 @@ def test_a_kill_after_the_answer(
         told(lives)
 
 
+@pytest.mark.canary
 def test_several_who_resume_it_at_once_do_its_work_once(begin: Begin, served: Path) -> None:
     lives = begin(served / "several")
     assert lives.live("run", kill="after", at=7) in KILLED

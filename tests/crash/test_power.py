@@ -36,6 +36,7 @@ def is_log(call: Call) -> bool:
     return call.path == "client.log"
 
 
+@pytest.mark.canary("json in place-False", "sqlite wal/full-True")
 @pytest.mark.parametrize(("mode", "keeps"), MODES.items())
 def test_the_model_knows_which_stores_lose_what_they_acknowledged(
     mode: str,

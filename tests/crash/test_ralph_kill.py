@@ -61,6 +61,7 @@ def undisturbed(begin: Begin, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return whole(begin, tmp_path_factory.mktemp("ralph") / "whole")
 
 
+@pytest.mark.canary
 def test_undisturbed_it_asks_reworks_finds_a_task_fails_its_check_once_and_completes(
     undisturbed: tuple[Line, Line],
 ) -> None:

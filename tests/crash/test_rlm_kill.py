@@ -65,6 +65,7 @@ def assert_same(life: Life, result: Line, expected: Line, mode: str) -> None:
     assert {name: result[name] for name in names} == {name: expected[name] for name in names}
 
 
+@pytest.mark.canary
 def test_undisturbed_both_modes_ask_and_answer(begin: Callable[[Path], Life], quick: Path) -> None:
     for mode, sub_calls, points in (("code", 3, 3 * 7), ("tools", 1, 3 * (5 + 3))):
         result, counted = whole(begin, quick / mode, mode=mode)

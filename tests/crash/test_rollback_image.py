@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,8 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.place import FileRefused
 from orchestrator.journal.rollback import RollbackStack
 from orchestrator.kernel.journal import Draft, Record
+
+pytestmark = pytest.mark.canary
 
 RUN = "run"
 BODY = {"graph": "approval", "fingerprint": "f", "at": 0.0}

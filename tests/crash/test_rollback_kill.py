@@ -23,6 +23,8 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.change import Change
 from orchestrator.journal.rollback import RollbackStack
@@ -305,6 +307,7 @@ def test_killed_at_every_step_with_an_edit_from_outside_the_edit_is_kept(
     assert again * stride >= 40
 
 
+@pytest.mark.canary
 def test_killed_at_random_times_nothing_is_lost(
     tmp_path: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:

@@ -23,6 +23,8 @@ from tests.crash.golden import KINDS, Writer, main
 from tests.crash.invariants import check_run
 from tests.crash.outside import CALLS, Outside, agent, said_by
 
+pytestmark = pytest.mark.canary
+
 DATA = Path(__file__).resolve().parents[1] / "data" / "journal"
 GOLDEN = ("loop_v1",)
 TOLD = [said_by(tool, turn) for turn, tools in CALLS.items() for tool in tools]

@@ -33,6 +33,7 @@ def told(lives: Lives) -> None:
     assert_whole(lives.result())
 
 
+@pytest.mark.canary
 def test_undisturbed_it_does_what_the_script_says(begin: Begin, quick: Path) -> None:
     writes, points, lives = whole(begin, quick / "whole")
     assert_whole(lives.result())
@@ -79,6 +80,7 @@ def test_a_kill_at_every_boundary_after_the_answer(
     assert at - 1 >= 8
 
 
+@pytest.mark.canary
 def test_a_run_that_dies_whenever_it_asks_loses_no_question(begin: Begin, quick: Path) -> None:
     lives = begin(quick / "asks")
     assert lives.live("run", person="die") in KILLED

@@ -69,6 +69,7 @@ async def five(agents: list[Orchestrator], desk: Orchestrator) -> list[Any]:
     return await asyncio.gather(*going, return_exceptions=True)
 
 
+@pytest.mark.canary
 @pytest.mark.parametrize("same", [True, False], ids=["one agent", "five agents"])
 async def test_of_five_who_resume_a_run_at_once_one_does_and_the_others_are_told(
     tmp_path: Path, same: bool
@@ -92,6 +93,7 @@ async def test_of_five_who_resume_a_run_at_once_one_does_and_the_others_are_told
         assert await journal.load(RUN) == records, "an ended run is only told"
 
 
+@pytest.mark.canary
 def test_of_five_processes_that_resume_a_run_at_once_one_does(begin: Begin, quick: Path) -> None:
     lives = begin(quick / "five")
     assert lives.live("run") == 0
@@ -105,6 +107,7 @@ def test_of_five_processes_that_resume_a_run_at_once_one_does(begin: Begin, quic
     assert_whole(lives.said("result")[0])
 
 
+@pytest.mark.canary
 async def test_a_second_answer_is_refused_with_the_first_and_the_same_one_again_is_nothing(
     tmp_path: Path,
 ) -> None:
@@ -131,6 +134,7 @@ async def test_a_second_answer_is_refused_with_the_first_and_the_same_one_again_
         await check_run(journal, RUN, outside.history, agent=desk)
 
 
+@pytest.mark.canary
 async def test_an_answer_from_another_process_is_bound_to_what_is_asked_when_it_is_given(
     tmp_path: Path,
 ) -> None:
@@ -143,6 +147,7 @@ async def test_an_answer_from_another_process_is_bound_to_what_is_asked_when_it_
         assert (posted.body["call"], posted.body["digest"]) == (asked.key, asked.digest)
 
 
+@pytest.mark.canary
 async def test_a_person_who_ends_a_run_that_another_has_paused_has_rejected_it_for_whoever_resumes_it() -> (
     None
 ):
@@ -166,6 +171,7 @@ async def test_a_person_who_ends_a_run_that_another_has_paused_has_rejected_it_f
 HOUR, DAY = 3_600.0, 86_400.0
 
 
+@pytest.mark.canary
 @pytest.mark.parametrize("jump", [-DAY, -HOUR, 0.0, HOUR, DAY])
 async def test_no_jump_of_the_clock_between_two_lives_changes_what_a_run_does(jump: float) -> None:
     outside, journal = Outside(), MemoryJournal()
@@ -184,6 +190,7 @@ async def test_no_jump_of_the_clock_between_two_lives_changes_what_a_run_does(ju
     await check_run(journal, RUN, outside.history, agent=one)
 
 
+@pytest.mark.canary
 @pytest.mark.parametrize("jump", [-DAY, -HOUR, HOUR, DAY])
 async def test_nor_does_a_jump_while_it_waits(jump: float) -> None:
     outside, journal, clock = Outside(), MemoryJournal(), FakeClock()
@@ -199,6 +206,7 @@ async def test_nor_does_a_jump_while_it_waits(jump: float) -> None:
     assert ended["t"] < 1, "waiting for a person is not counted"
 
 
+@pytest.mark.canary
 @pytest.mark.parametrize("late", [-1.0, 0.0, DAY])
 async def test_an_approval_expires_by_the_wall_clock_alone(late: float) -> None:
     """A week is what a person has: at its end nobody can say yes, neither from outside nor in the run."""

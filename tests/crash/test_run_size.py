@@ -20,6 +20,8 @@ from orchestrator.runtime.llm_loop import Orchestrator
 from orchestrator.toolspec import tool
 from tests.runtime.stage import NO_WAIT
 
+pytestmark = pytest.mark.canary
+
 TURNS = 500
 
 

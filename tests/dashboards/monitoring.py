@@ -23,7 +23,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.ops.document import yaml
 from orchestrator.ops.pack import pack, shipped
 from orchestrator.ops.rule import smoke
-from tests.conftest import SOAK
+from tests.tiers import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
 SCALE = 30 if SOAK or os.environ.get("ORCHESTRATOR_PICTURES") else 50

@@ -38,6 +38,7 @@ from tests.dashboards.monitoring import (
 )
 
 pytestmark = [
+    pytest.mark.campaign,
     pytest.mark.system("prometheus", "prometheus-alertmanager", "chromium"),
     pytest.mark.timeout(600),
 ]

@@ -20,8 +20,8 @@ from orchestrator.ops.rule_file import alerts_yaml, rules_yaml
 from orchestrator.ops.threshold import Thresholds
 from orchestrator.ops.trial import CASES
 from orchestrator.ops.trial.case import Case, unit_tests
-from tests.conftest import SOAK
 from tests.dashboards.monitoring import ROOT
+from tests.tiers import SOAK
 
 ENDLESS = "9000h"
 ALWAYS_FIRES = {"Watchdog"}
@@ -139,6 +139,7 @@ def test_the_shipped_unit_tests_pass(file: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.system("promtool")
 def test_a_spoilt_rule_is_noticed_by_its_cases(
     tmp_path: Path, seed: int, campaign: Callable[[int, int], int]

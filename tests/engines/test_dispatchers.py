@@ -104,6 +104,7 @@ LOCKING = {
 }
 
 
+@pytest.mark.campaign
 @each
 async def test_a_process_that_is_frozen_between_two_statements_keeps_nobody_waiting(
     kind: str, database: str, monkeypatch: pytest.MonkeyPatch
@@ -202,6 +203,7 @@ async def test_somebody_who_only_submits_need_not_be_a_worker(kind: str, databas
     await client.stop()
 
 
+@pytest.mark.campaign
 @each
 async def test_a_server_that_is_stopped_loses_nothing_that_was_submitted_and_who_submits_is_told(
     kind: str, server: Cluster, monkeypatch: pytest.MonkeyPatch
@@ -333,6 +335,7 @@ async def test_what_a_dead_worker_had_goes_back_to_its_queue_and_not_before(data
         await second.stop()
 
 
+@pytest.mark.campaign
 async def test_dbos_takes_up_its_work_as_soon_as_the_server_is_back(
     server: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_second_signal_ends_the_process_at_once_and_loses_nothing(start: Start
     assert outside.effects() == once_each("held")
 
 
+@pytest.mark.canary
 def test_a_killed_engine_shows_as_dead_and_its_runs_are_taken_up_elsewhere(
     start: Start, outside: Outside, operate: Callable[..., Said]
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from types import FrameType
 
+import pytest
+
 from orchestrator.engines.stop_signal import first_signal
 from tests.engines.process import Outside, Start
 from tests.engines.test_process import all_steps
@@ -16,6 +18,7 @@ def ignored(name: str) -> None:
     raise AssertionError(f"nobody sent {name}")
 
 
+@pytest.mark.canary
 def test_a_worker_says_where_it_stands_and_goes_on(start: Start, outside: Outside) -> None:
     worker = start("held", signals=[signal.SIGTERM.value, signal.SIGINT.value])
     worker.process.send_signal(signal.SIGUSR1)

@@ -67,6 +67,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["task", "thread"])
 def test_twenty_runs_in_stubborn_tools_are_left_in_the_journal(tmp_path: Path, kind: str) -> None:
     paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "callbacks", "guards"))

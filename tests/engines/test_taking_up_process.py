@@ -6,6 +6,8 @@ import re
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from tests.engines.process import Outside, Said, Start
 
 Command = Callable[..., Said]
@@ -73,6 +75,7 @@ def test_an_approval_given_after_a_restart_is_carried_out_once_by_one_of_two_eng
     assert taken_by(outside, "ask") in (["engine one"], ["engine two"])
 
 
+@pytest.mark.canary
 def test_a_run_of_a_service_that_is_killed_goes_on_in_another_one_that_lives(
     start: Start, outside: Outside
 ) -> None:

@@ -230,6 +230,7 @@ async def test_a_second_worker_of_a_name_is_refused_before_it_takes_anything(
         assert not agent(journal).parks
 
 
+@pytest.mark.campaign
 async def test_a_worker_that_is_started_anew_waits_for_the_death_of_the_one_before_it(database: str) -> None:
     before = PostgresJournal(database, name="w1")
     await before.open()
@@ -243,6 +244,7 @@ async def test_a_worker_that_is_started_anew_waits_for_the_death_of_the_one_befo
     await before.close()
 
 
+@pytest.mark.campaign
 async def test_a_worker_that_is_started_while_the_server_is_away_waits_for_it(server: Cluster) -> None:
     dsn = server.database()
     await asyncio.to_thread(server.stop)
@@ -279,6 +281,7 @@ async def test_a_worker_ends_also_where_a_library_swallows_that_its_reaper_is_ca
         await reaping.wait()
 
 
+@pytest.mark.campaign
 async def test_a_run_that_lost_its_journal_goes_on_once_the_server_is_back(server: Cluster) -> None:
     """Else it would be held, for as long as the worker lives, by a worker that does not carry it."""
     dsn, model = server.database(), Held()
@@ -330,6 +333,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.campaign
 def test_a_worker_whose_server_is_gone_for_good_can_end(server: Cluster) -> None:
     """DBOS repeats for ever what the server did not take, in threads that a process waits for at its end."""
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -390,6 +394,7 @@ def test_agents_that_no_worker_can_carry_are_refused() -> None:
         Worker(agent(MemoryJournal()), dispatcher)
 
 
+@pytest.mark.campaign
 async def test_a_worker_stops_though_the_server_is_away_for_longer_than_anybody_waits(
     server: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

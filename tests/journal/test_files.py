@@ -424,6 +424,7 @@ def test_an_io_error_of_any_sync_is_raised_and_no_half_is_left(
     assert names(path.parent) == ([] if left is None else ["file"])
 
 
+@pytest.mark.campaign
 @pytest.mark.system("strace")
 @pytest.mark.parametrize(
     ("name", "call"),

@@ -51,6 +51,7 @@ def offsets(size: dict[Direction, int], step: int, fine: int = 1) -> list[tuple[
     return [*(("there", count) for count in there), *(("back", count) for count in sorted(back))]
 
 
+@pytest.mark.campaign
 async def test_an_append_that_is_cut_at_any_byte_is_there_once(
     database: str, relay: Relay, campaign: Callable[[int, int], int]
 ) -> None:
@@ -147,6 +148,7 @@ class Life:
             await journal.head(run_id)
 
 
+@pytest.mark.campaign
 async def test_every_other_write_that_is_cut_is_done_once_and_answered_right(
     database: str, relay: Relay, campaign: Callable[[int, int], int]
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.journal.session.directory import PROGRESS, TASKS, SessionDirectory
 from orchestrator.machines.ralph.fault import IllegalMove, OutsideEdit
 from orchestrator.machines.ralph.marker import MOVES, Marker
+from tests.tiers import examples
 
 IDS = ("task-1", "task-2", "task-3")
 LISTS = (
@@ -60,7 +61,7 @@ class Both:
         self.session = SessionDirectory.open(self.session.path)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.sampled_from(LISTS), st.lists(_STEP, max_size=15))
 def test_no_bytes_are_lost_and_no_marker_moves_by_itself(
     text: str, steps: list[tuple[str, str, str]]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.journal.sqlite.conversation import SqliteMemory
 from orchestrator.messages import Message
 from tests.journal.memory_stage import exchange, failure, texts
+from tests.tiers import examples
 
 # ---- against a model of it ----
 
@@ -67,7 +68,7 @@ class Model:
         return [text for said in reversed(window) for text in said], failures[::-1]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(STEPS, max_size=30))
 def test_it_does_what_a_dict_would(steps: list[tuple[str, str, int]]) -> None:
     async def play(folder: str) -> None:

@@ -22,6 +22,7 @@ from orchestrator.kernel.record import EventFailed, GuardEvaluated, RunCompleted
 from orchestrator.kernel.typed import StateMachine
 from orchestrator.kernel.typed_error import ContextInUse, UnhandledEventError
 from tests.kernel.typed_toy import Again, Facts, Finish, Go, Notes, Place, Toy, gives, names, plain, toy
+from tests.tiers import examples
 
 # ---- async ----
 
@@ -355,7 +356,7 @@ def model(events: list[Any], bound: int) -> tuple[Place, int, bool]:
     return place, moves, False
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(EVENTS, st.integers(0, 4), st.booleans())
 def test_any_sequence_of_events_does_what_the_table_says(
     events: list[Any], bound: int, through: bool

@@ -74,6 +74,7 @@ async def test_a_run_uses_the_tools_of_an_address_and_a_hanging_call_is_cancelle
     assert said == []  # a tool that was never offered is not worth a warning
 
 
+@pytest.mark.campaign
 @KINDS
 async def test_a_server_killed_in_mid_call_costs_one_error_result_and_the_run_goes_on_with_the_next_one(
     tmp_path: Path, words: tuple[str, ...]

@@ -216,6 +216,7 @@ def test_a_call_from_another_event_loop_is_an_error_result(shop: Shop) -> None:
 # ---- a server that dies ----
 
 
+@pytest.mark.campaign
 async def test_a_server_killed_in_mid_call_costs_error_results_and_the_run_goes_on_with_a_new_one(
     tmp_path: Path,
 ) -> None:
@@ -232,6 +233,7 @@ async def test_a_server_killed_in_mid_call_costs_error_results_and_the_run_goes_
         assert len(noted(tmp_path, "pid")) == 2  # and both calls share the new one
 
 
+@pytest.mark.campaign
 async def test_a_pure_call_that_was_interrupted_is_sent_once_more_to_a_new_session(tmp_path: Path) -> None:
     async with by_stdio(tmp_path) as server:
         killer = kill_when(tmp_path, "look", 1)
@@ -242,6 +244,7 @@ async def test_a_pure_call_that_was_interrupted_is_sent_once_more_to_a_new_sessi
         assert len(noted(tmp_path, "pid")) == 2
 
 
+@pytest.mark.campaign
 async def test_a_server_that_died_between_two_calls_is_started_again_before_the_next_one(
     tmp_path: Path,
 ) -> None:
@@ -261,6 +264,7 @@ async def test_a_server_that_died_between_two_calls_is_started_again_before_the_
     assert results(after) == [(UNSENT % "shop", True)]
 
 
+@pytest.mark.campaign
 async def test_a_server_that_hangs_for_good_is_replaced_at_the_next_call(tmp_path: Path) -> None:
     async with by_stdio(tmp_path) as server:
         tools = [replace(tool, timeout=0.5) if tool.name == "hang" else tool for tool in server.tools]
@@ -290,6 +294,7 @@ async def test_a_server_that_cannot_be_started_again_is_an_error_result_and_a_lo
     assert line == f"MCP server 'once' cannot be used: there is no command {str(program)!r}"
 
 
+@pytest.mark.campaign
 async def test_a_cancellation_while_the_server_is_being_ended_is_raised_once_no_process_is_left(
     tmp_path: Path,
 ) -> None:
@@ -352,6 +357,7 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
             pytest.fail("not started")
 
 
+@pytest.mark.campaign
 async def test_a_host_that_gives_up_while_connecting_leaves_no_process(tmp_path: Path) -> None:
     waiting = script(tmp_path / "waiting", f'echo $$ >> "{tmp_path}/pid"\nexec sleep 600')
     async with nothing_left(tmp_path):
@@ -392,6 +398,7 @@ def test_only_so_many_lines_are_logged_and_a_line_without_an_end_is_not_kept(
     assert len(caplog.records) == 1_001
 
 
+@pytest.mark.campaign
 async def test_a_message_beyond_the_limit_closes_the_session_and_the_next_call_gets_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -166,6 +166,8 @@ async def test_what_the_worker_was_started_with_holds_no_secret(
 # ---- too much of everything ----
 
 
+@pytest.mark.canary("an endless loop", "a list that grows", "a crash", "a frame that is no object", "leaving")
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", FLOODS)
 async def test_too_much_is_stopped_and_the_next_block_runs(opened: Opener, name: str) -> None:
     code, said = FLOODS[name]
@@ -180,6 +182,7 @@ async def test_too_much_is_stopped_and_the_next_block_runs(opened: Opener, name:
     assert after.stdout == "'the context'\n"
 
 
+@pytest.mark.campaign
 async def test_a_fork_bomb_makes_no_process(opened: Opener) -> None:
     """The real thing, run only where a lock that this machine has says that it stops it; root is not bound by NPROC."""
     bomb = (
@@ -270,6 +273,7 @@ async def test_a_flood_of_files_is_noticed_where_the_kernel_does_not_bound_it(
         assert (await repl.run("1")).ok
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("deep", [990, 2_500])
 async def test_folders_in_folders_do_not_end_the_watch_and_are_taken_away(opened: Opener, deep: int) -> None:
     """As deep as Python calls itself, and deeper: what looks after the limits must not fall over it."""

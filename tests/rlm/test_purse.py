@@ -19,6 +19,7 @@ from orchestrator.providers.scripted import FunctionLLM
 from orchestrator_callbacks.rlm.purse import Purse
 from orchestrator_guards import cost_unknown
 from tests.rlm.test_rlm import rlm
+from tests.tiers import examples
 
 
 @given(
@@ -26,7 +27,7 @@ from tests.rlm.test_rlm import rlm
     requests=st.lists(st.tuples(st.integers(0, 90), st.booleans(), st.booleans()), max_size=25),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_requests_at_once_exceed_no_limit_where_their_most_cost_is_known_and_else_by_one_answer(
     limits: tuple[int, int], requests: list[tuple[int, bool, bool]], seed: int
 ) -> None:

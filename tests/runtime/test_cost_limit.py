@@ -28,6 +28,7 @@ from orchestrator.runtime.subagent import agent_tool
 from orchestrator.toolspec import tool
 from orchestrator_guards.money import cost_micros, limit_micros
 from tests.runtime.stage import NO_WAIT, agent
+from tests.tiers import examples
 
 OFF: dict[str, Any] = {
     "max_no_progress": 0,
@@ -269,7 +270,7 @@ def run_of(case: dict[str, Any], llm: Any, tools: Any, **options: Any) -> Any:
 
 
 @given(case=cases())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_limit_is_never_exceeded_where_the_output_is_bounded(case: dict[str, Any]) -> None:
     provider = Provider(case["rng"], case["prices"])
     llm = provider.llm("a", fails=case["fails"])
@@ -279,7 +280,7 @@ def test_the_limit_is_never_exceeded_where_the_output_is_bounded(case: dict[str,
 
 
 @given(case=cases())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_it_is_exceeded_by_the_last_answer_at_most_where_the_output_is_not_bounded(
     case: dict[str, Any],
 ) -> None:
@@ -290,7 +291,7 @@ def test_it_is_exceeded_by_the_last_answer_at_most_where_the_output_is_not_bound
 
 
 @given(case=cases())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_fallback_reserves_what_its_dearest_model_can_cost(case: dict[str, Any]) -> None:
     provider = Provider(case["rng"], case["prices"])
     llm = Fallback(
@@ -302,7 +303,7 @@ def test_a_fallback_reserves_what_its_dearest_model_can_cost(case: dict[str, Any
 
 
 @given(case=cases(), bounded=st.booleans(), share=st.sampled_from([0.0, 0.5]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_child_runs_that_share_a_limit_exceed_it_by_one_answer_at_most_and_not_at_all_where_bounded(
     case: dict[str, Any], bounded: bool, share: float
 ) -> None:

@@ -323,6 +323,7 @@ async def test_scripts_that_trip_no_guard_end_alike(seed: int, campaign: Callabl
         assert any(one[:2] == ("ended", "completed") for one in machine)
 
 
+@pytest.mark.campaign
 async def test_every_other_difference_has_one_known_cause(
     seed: int, campaign: Callable[[int, int], int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,8 +18,8 @@ from orchestrator import (
     OrchestrationState,
     OrchestrationStateMachine,
 )
-from tests.conftest import SOAK
 from tests.runtime.pipeline_stage import weighted
+from tests.tiers import examples
 
 S = OrchestrationState
 TERMINAL = OrchestrationStateMachine.TERMINAL_STATES
@@ -114,7 +114,7 @@ def test_no_sequence_of_commands_leads_to_an_illegal_state_or_a_wrong_count() ->
 
 
 # Thirty commands are short enough to be read, and to shrink them would take minutes: longer than a test may.
-@settings(max_examples=250 if SOAK else 150, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=examples(150, 250), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(commands=COMMANDS)
 def carried_out(reached: Counter[Any], commands: list[tuple[Any, ...]]) -> None:
     store, watched = CheckpointManager(), Watched()
@@ -151,7 +151,7 @@ def test_prometheus_shows_the_same_sums_as_the_report() -> None:
     assert len(on & set(reached)) >= 6, f"never taken: {on - set(reached)}"
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(commands=st.lists(MOVE, min_size=10, max_size=20))
 def counted(reached: Counter[Any], commands: list[tuple[Any, ...]]) -> None:
     registry = CollectorRegistry()

@@ -26,6 +26,7 @@ from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline_result import PipelineResult
 from tests.runtime.pipeline_stage import Purse, Stages, weighted
 from tests.runtime.stage import path
+from tests.tiers import examples
 
 used = st.integers(0, 3_000)
 severities = st.sampled_from(Severity)
@@ -75,7 +76,7 @@ def test_no_answer_of_a_stage_leads_anywhere_but_along_the_table_to_an_end() -> 
 
 
 @given(scripts=runs, limit=limits, purse=st.sampled_from((0,) * 12 + tuple(range(1, 13))))
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 def along_the_table(
     reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits, purse: int
 ) -> None:
@@ -123,7 +124,7 @@ def test_only_an_approved_implementation_is_an_output_and_the_best_has_the_highe
 
 
 @given(scripts=runs, limit=limits)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def output_and_best(reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits) -> None:
     result = Stages(**scripts).pipeline(limits=limit).run_sync("x")
 
@@ -150,7 +151,7 @@ def test_what_stages_are_told_is_of_their_kind_the_newest_and_no_longer_than_all
 
 
 @given(scripts=runs, limit=limits)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def told_no_more_than_allowed(
     reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits
 ) -> None:

@@ -27,6 +27,7 @@ from orchestrator.machines.ralph.model import Event, OrchestratorState, Standing
 from orchestrator.machines.ralph.next_state import Given, RalphEvent, next_state
 from orchestrator.machines.ralph.ports import AgentRequest
 from tests.runtime.ralph_stage import World, log_of, markers
+from tests.tiers import examples
 
 pytestmark = pytest.mark.timeout(900)  # at full size
 
@@ -196,7 +197,7 @@ events = st.one_of(
 
 
 @given(given_=st.lists(events, max_size=25), limits=LIMITS)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_next_state_goes_along_the_table_and_within_the_limits(
     given_: list[Given], limits: RalphLimits
 ) -> None:

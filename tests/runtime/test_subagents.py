@@ -33,8 +33,8 @@ from orchestrator.runtime.subagent import agent_tool
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.testing.clock import FakeClock
 from orchestrator.toolspec import ToolContext, tool
-from tests.conftest import SOAK
 from tests.runtime.stage import NO_WAIT, Facts, faults
+from tests.tiers import SOAK
 
 USAGE = Usage(10, 5)
 SILENT: dict[str, Any] = {"observers": (), "retry": NO_WAIT}
@@ -480,6 +480,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("at", [4, 6, 8, 10] if SOAK else [4, 10])
 async def test_a_killed_process_leaves_a_tree_that_another_goes_on_with(tmp_path: Path, at: int) -> None:
     path = tmp_path / "journal.db"

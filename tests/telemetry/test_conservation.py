@@ -24,6 +24,7 @@ from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
 from tests.telemetry.maze import PLANS, Ctx, Deps, Plan, graph_of, journey, machine_of
+from tests.tiers import examples
 
 SCHEMA = Path(__file__).parents[2] / "orchestrator" / "telemetry" / "log_schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
@@ -83,7 +84,7 @@ class Story:
         return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(PLANS)
 def test_whatever_happens_to_a_run_its_commits_lines_and_counts_are_one_number_and_it_is_over(
     plan: Plan,

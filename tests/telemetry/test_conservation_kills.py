@@ -25,6 +25,8 @@ from orchestrator.errors import RunUnknown
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 
+pytestmark = pytest.mark.campaign
+
 WORKER = """
 import asyncio, json, sys
 from orchestrator import Orchestrator, tool

@@ -12,12 +12,15 @@ from orchestrator.machines.ralph.contract import AgentInput, AgentOutput, Role
 from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
 from orchestrator.machines.ralph.model import Answer
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.retry import Tried
+from orchestrator.retry import UNLIMITED, RetryPolicy, Tried
 from orchestrator.thread import called
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import planning_retries, structured_retries
 
 T = TypeVar("T", bound=AgentOutput)
+
+_AT_ONCE = RetryPolicy(UNLIMITED, base=0.0, deadline=0.0, jitter=0.0)
+"""An answer that cannot be used is asked for again without a delay; the guards say how often."""
 
 
 class _Question(NamedTuple):
@@ -74,23 +77,30 @@ class Stay:
         return found
 
     async def _usable(self, kind: type[T], question: _Question, usable: Callable[[T], str | None]) -> T:
-        """Ask until the answer is of use, as often as may be."""
+        """Ask until the answer is of use, as often as the limits allow."""
         role = question.role
-        again, fault = 0, ""
-        while True:
-            try:
-                found = _as(kind, await self._once(question, again, fault))
-                wrong = usable(found)
-            except AgentOutputInvalid as error:
-                wrong = error.why
-            else:
-                if wrong is None:
-                    return found
-            repeats = self._may_repeat(role, again)
-            self._tell(again + 1, "retry" if repeats else "exhausted", "schema_invalid")
-            if not repeats:
-                raise AgentOutputInvalid(role.value, f"{wrong} (asked {again + 1} times)")
-            again, fault = again + 1, wrong
+        faults: list[str] = []
+
+        async def ask() -> T:
+            found = _as(kind, await self._once(question, len(faults), faults[-1] if faults else ""))
+            if (wrong := usable(found)) is not None:
+                raise AgentOutputInvalid(role.value, wrong)
+            return found
+
+        def may_repeat(error: Exception) -> bool:
+            return isinstance(error, AgentOutputInvalid) and self._may_repeat(role, len(faults))
+
+        def tried(one: Tried) -> None:
+            if isinstance(one.error, AgentOutputInvalid):
+                faults.append(one.error.why)
+                self._tell(one.number, "retry" if one.outcome == "retry" else "exhausted", "schema_invalid")
+
+        try:
+            return await _AT_ONCE.call(
+                ask, may_retry=may_repeat, on_attempt=tried, clock=self._run.deps.clock
+            )
+        except AgentOutputInvalid as error:
+            raise AgentOutputInvalid(role.value, f"{error.why} (asked {len(faults)} times)") from None
 
     async def _once(self, question: _Question, again: int, fault: str) -> AgentOutput:
         """Call an agent, and again for what the network breaks."""

@@ -7,10 +7,12 @@ landed (`work`). A server that restarts costs those who wait its seconds, and no
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
@@ -20,15 +22,15 @@ from orchestrator.address import Dsn
 from orchestrator.errors import StoreDown
 from orchestrator.journal.postgres import schema
 from orchestrator.journal.postgres.trouble import AGAIN, explain, is_hopeless, is_lost, unreachable
+from orchestrator.retry import UNLIMITED, RetryPolicy
 
 T = TypeVar("T")
 Db: TypeAlias = psycopg.Connection[Any]
 
-FIRST_PAUSE: Final = 0.02
-LONGEST_PAUSE: Final = 0.5
-"""Seconds between two attempts to connect, after the second."""
-ATTEMPTS: Final = 10
-"""At one statement that others were in the way of."""
+_OUTAGE: Final = RetryPolicy(UNLIMITED, base=0.01, max_delay=0.5, deadline=0.0, jitter=0.0)
+"""Pauses between two attempts to connect, but for the first: most who lose a connection find the server there."""
+_CONFLICT: Final = RetryPolicy(attempts=10, base=0.0, deadline=0.0, jitter=0.0)
+"""Attempts at one statement that other transactions were in the way of."""
 
 CLIENT: Final = {
     "connect_timeout": "10",
@@ -42,6 +44,19 @@ CLIENT: Final = {
 
 _abandoned: list[object] = []
 """Connections of a parent, kept by a forked child: closing them would speak to the parent's server session."""
+
+
+@dataclass(slots=True)
+class _Outage:
+    """The failed attempts at one piece of work."""
+
+    end: float
+    """Monotonic seconds: no attempt to connect begins later."""
+    losses: int = 0
+    is_lost: bool = False
+    """The last error was that of a lost connection."""
+    error: Exception | None = None
+    """The last error."""
 
 
 class Session:
@@ -79,29 +94,42 @@ class Session:
 
     def run(self, work: Callable[[Db], T], patience: float | None = None) -> T:
         """Do some work, on a new connection if this one gets lost. Raises JournalError, and what the work raises."""
-        end = time.monotonic() + (self._patience if patience is None else patience)
-        pause, attempts = 0.0, 0  # most who lose a connection find the server there
-        while True:
-            try:
-                return work(self._connected())
-            except psycopg.Error as error:
-                attempts += isinstance(error, AGAIN)
-                if isinstance(error, AGAIN) and attempts < ATTEMPTS:
-                    continue
-                if not is_lost(error, self._db):
-                    if isinstance(error, errors.ReadOnlySqlTransaction):
-                        self._drop()  # after a failover the next connection leads to whoever took over
-                    raise explain(error, self.address) from error
-                self._drop()
-                if (
-                    (is_hopeless(error) and not self._found)
-                    or time.monotonic() >= end
-                    # Also in a hurry one whose connection is gone may try once.
-                    or (pause and time.monotonic() < self.hurried_until)
-                    or self.stopping.wait(pause)
-                ):
-                    raise unreachable(error, self.address) from error
-                pause = min(max(pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        outage = _Outage(time.monotonic() + (self._patience if patience is None else patience))
+        try:
+            return _OUTAGE.call_sync(
+                self._attempt,
+                work,
+                may_retry=functools.partial(self._may_retry, outage),
+                sleep=functools.partial(self._pause, outage),
+            )
+        except psycopg.Error as error:
+            how = unreachable if outage.is_lost else explain
+            raise how(error, self.address) from error
+        finally:
+            outage.error = None  # else frame and traceback would hold each other
+
+    def _attempt(self, work: Callable[[Db], T]) -> T:
+        return _CONFLICT.call_sync(
+            lambda: work(self._connected()), may_retry=lambda error: isinstance(error, AGAIN)
+        )
+
+    def _may_retry(self, outage: _Outage, error: Exception) -> bool:
+        """Drop a connection that is lost, and return whether another one is worth a try."""
+        outage.error = error
+        outage.is_lost = isinstance(error, psycopg.Error) and is_lost(error, self._db)
+        if isinstance(error, errors.ReadOnlySqlTransaction) or outage.is_lost:
+            self._drop()  # read-only after a failover: the next connection leads to the new primary
+        if not outage.is_lost or (is_hopeless(error) and not self._found):
+            return False
+        outage.losses += 1
+        now = time.monotonic()
+        # Also in a hurry one whose connection is gone may try once.
+        return now < outage.end and (outage.losses == 1 or now >= self.hurried_until)
+
+    def _pause(self, outage: _Outage, seconds: float) -> None:
+        """Wait, not before the first attempt to connect again. Raises the last error if the handle is closed."""
+        if self.stopping.wait(seconds if outage.losses > 1 else 0.0) and outage.error is not None:
+            raise outage.error
 
     def close(self, last: Callable[[Db], None] = lambda _: None) -> None:
         """Do something last if there is a connection, and let go of it."""

@@ -25,8 +25,8 @@ from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.approval.status import Status, StepFact
-from tests.conftest import SOAK
 from tests.runtime.approval.stand import Tree, clock, intent, tree
+from tests.tiers import examples
 
 pytestmark = pytest.mark.timeout(1800)  # with ORCHESTRATOR_SOAK
 
@@ -336,7 +336,7 @@ def test_whatever_a_person_commands_no_write_is_without_approval_and_a_cancel_lo
 ) -> None:
     seen = seen_for_certain(tmp_path)
 
-    @settings(max_examples=400 if SOAK else 40)
+    @settings(max_examples=examples(40, 400))
     @given(st.lists(st.tuples(COMMANDS, st.integers(0, 8)), min_size=8, max_size=25), CHOICES)
     def holds(commands: list[tuple[str, int]], choices: list[int]) -> None:
         with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
@@ -376,7 +376,7 @@ BEGIN = ("cancel", "shown", "acknowledge", "submit", "confirm")
 def test_the_same_on_the_ways_that_people_take(tmp_path: Path) -> None:
     seen = seen_for_certain(tmp_path)
 
-    @settings(max_examples=200 if SOAK else 20)
+    @settings(max_examples=examples(20, 200))
     @given(st.lists(st.tuples(WAYS, st.integers(0, 8)), min_size=1, max_size=6), CHOICES)
     def holds(ways: list[tuple[Any, int]], choices: list[int]) -> None:
         commands = [(one, number) for way, number in ways for one in (*BEGIN, *way)]

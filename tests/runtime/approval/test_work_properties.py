@@ -16,8 +16,8 @@ from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.plan import part, selection
 from orchestrator.runtime.approval.ground import Ground
 from orchestrator.runtime.approval.preview import preview
-from tests.conftest import SOAK
 from tests.runtime.approval.work_stage import Crash, Stage, all_done, tree
+from tests.tiers import examples
 
 NAMES = ("a.txt", "d/b.txt", "d/e/c.txt", "x.md", "d/y.md")
 LINES = st.lists(st.sampled_from(["one", "two", "", "é", "three\r", "\u2028"]), max_size=6)
@@ -105,7 +105,7 @@ async def all_done_from(work: Any, stage: Stage) -> None:
             await work.perform(step)
 
 
-@settings(max_examples=400 if SOAK else 25)
+@settings(max_examples=examples(25, 400))
 @given(work=works().filter(has_steps), crash_at=st.integers(1, 60))
 def test_a_plan_does_what_was_rehearsed_survives_a_crash_anywhere_and_leaves_no_trace(
     tmp_path_factory: pytest.TempPathFactory,
@@ -119,7 +119,7 @@ def test_a_plan_does_what_was_rehearsed_survives_a_crash_anywhere_and_leaves_no_
         shutil.rmtree(root)
 
 
-@settings(max_examples=400 if SOAK else 25)
+@settings(max_examples=examples(25, 400))
 @given(work=works().filter(has_steps), data=st.data())
 def test_any_part_of_a_plan_that_a_person_chooses_is_a_valid_plan(
     tmp_path_factory: pytest.TempPathFactory,

@@ -1,0 +1,94 @@
+"""What a person waits for is short, and CI leaves nothing out: the tiers of tests, the Makefile, .ci/run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import CAMPAIGN, TIERS, examples
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WITHOUT_CANARY: dict[str, str] = {
+    "benchmarks/test_instructions.py": "a gate of speed, no behaviour",
+    "benchmarks/test_stores.py": "what is measured: journal/ tests the stores",
+    "benchmarks/test_workers.py": "what is measured: engines/test_worker.py tests the workers",
+    "cli/test_demo.py": "examples/ and cli/test_run.py have what the demonstration shows",
+    "cli/test_demo_plan.py": "cli/test_approval.py has what the demonstration shows",
+    "contract/test_pythons.py": "contract/test_distribution.py embeds the wheel in the running Python",
+    "contract/test_readme_workers.py": "cli/test_worker.py starts a worker",
+    "crash/test_approval_kill.py": "cli/test_approval_terminal.py kills a plan in its execution",
+    "crash/test_fleet.py": "cli/test_worker.py and engines/test_worker.py have a worker each",
+    "crash/test_log_damage.py": "journal/test_sqlite_mark.py and crash/test_damage.py damage the log",
+    "crash/test_postgres_failover.py": "journal/test_postgres_server.py stops a server",
+    "crash/test_power_files.py": "crash/test_power.py loses power, crash/test_rollback_image.py undoes changes",
+    "crash/test_program_kill.py": "runtime/test_program_recovery.py ends programs that survived",
+    "crash/test_run_cancel.py": "kernel/test_cancel.py and runtime/test_cancellation.py cancel at chosen places",
+    "crash/test_takeover.py": "journal/test_sqlite_lease.py lets a lease expire",
+    "dashboards/test_live.py": "dashboards/test_rules.py and test_alertmanager.py try rules and routes",
+    "engines/test_stubborn_process.py": "cli/test_stubborn_code.py ends a process whose code ignores it",
+    "telemetry/test_conservation_kills.py": "telemetry/test_log.py kills a process that writes lines",
+}
+"""File of campaigns -> where its behaviour is tried in `make test`."""
+
+
+def commands(target: str) -> str:
+    """What `make` would run for a target, once it is set up."""
+    made = subprocess.run(
+        ["make", "--dry-run", "--old-file", ".venv/.ready", target],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return made.stdout
+
+
+def test_make_test_leaves_out_the_campaign_and_make_campaign_makes_up_for_it() -> None:
+    assert re.search(r"-m pytest .* -m \"not campaign\"", commands("test"))
+    assert re.search(
+        r"^ORCHESTRATOR_CAMPAIGN=1 .*-m pytest .* -m \"campaign or hypothesis\"", commands("campaign")
+    )
+
+
+@pytest.mark.parametrize("target", ["coverage", "soak"])
+def test_coverage_and_soak_leave_out_neither_tier(target: str) -> None:
+    (line,) = [line for line in commands(target).splitlines() if "-m pytest" in line]
+    assert re.findall(r"-m \"(.*?)\"", line) == (["not bench"] if target == "coverage" else [])
+    assert re.match(r"ORCHESTRATOR_(CAMPAIGN|SOAK)=1 ", line)
+
+
+def test_ci_checks_tests_on_two_pythons_and_ends_with_the_campaign() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    commands = re.findall(r"^ *make (\w+) PYTHON=\"\$(\w+)\"", script, re.MULTILINE)
+    assert commands == [
+        ("setup", "oldest"),
+        ("check", "oldest"),
+        ("test", "newest"),
+        ("test", "oldest"),
+        ("campaign", "oldest"),
+    ]
+    assert script.rstrip().splitlines()[-1].startswith("make campaign")  # pytest's summary is the last line
+
+
+def test_each_file_of_campaigns_has_a_canary_in_make_test(request: pytest.FixtureRequest) -> None:
+    whole = not any("::" in argument for argument in request.config.args)
+    collected: dict[Path, Counter[str]] = request.config.stash[TIERS] if whole else {}
+    silent = {
+        path.relative_to(ROOT / "tests").as_posix()
+        for path, counted in collected.items()
+        if counted[CAMPAIGN] and not counted["test"]
+    }
+    assert sorted(silent - WITHOUT_CANARY.keys()) == []
+    assert {name for name in WITHOUT_CANARY if ROOT / "tests" / name in collected} <= silent
+    assert all((ROOT / "tests" / name).exists() for name in WITHOUT_CANARY)
+
+
+@pytest.mark.parametrize(("count", "least"), [(20, 6), (100, 10), (250, 10)])
+def test_a_property_has_some_examples_in_each_tier(count: int, least: int) -> None:
+    assert least <= examples(count) <= 10 * count
+    assert examples(count, count) <= count

@@ -1,0 +1,73 @@
+"""Which tests run where: `make test` runs what a person waits for, `make campaign` the rest, CI both.
+
+A test is in the campaign where it kills, stops or watches processes of ours: that takes seconds, of which the machine
+does little. The rules below find most of them; a test that starts processes by itself has the marker `campaign`. At
+least one test of each file is in `make test` too (`canary`), so that no path into a process is first tried on CI.
+
+The tests of a property run in both: in the campaign with as many examples as hypothesis makes by default, in `make
+test` with fewer. `make soak` is every test at full size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+CAMPAIGN = "campaign"
+CANARY = "canary"
+
+FOLDERS = frozenset(("crash",))
+"""Folders of tests/ with nothing but campaigns."""
+FIXTURES = frozenset(("start", "process"))
+"""Fixtures that start a process of ours: the command line, or an engine."""
+
+SOAK = os.environ.get("ORCHESTRATOR_SOAK", "") not in ("", "0")
+IN_CAMPAIGN = SOAK or os.environ.get("ORCHESTRATOR_CAMPAIGN", "") not in ("", "0")
+EXAMPLES = 5_000 if SOAK else 100 if IN_CAMPAIGN else 30
+"""Of each property."""
+
+TIERS: pytest.StashKey[dict[Path, Counter[str]]] = pytest.StashKey()
+"""File -> tests that were collected in it, by tier, before any was deselected."""
+
+
+def examples(count: int, full: int | None = None) -> int:
+    """How many examples a property has that wants `count` of them in the campaign, and `full` in `make soak`."""
+    if SOAK:
+        return full or 10 * count
+    return count if IN_CAMPAIGN else max(10, count * 3 // 10)
+
+
+def is_canary(item: pytest.Item) -> bool:
+    """Whether it has the marker; `canary("a", "b")` is for the cases of a test with these ids."""
+    mark = item.get_closest_marker(CANARY)
+    case = getattr(item, "callspec", None)
+    return mark is not None and (not mark.args or (case is not None and case.id in mark.args))
+
+
+def is_campaign(item: pytest.Item) -> bool:
+    folder = item.path.relative_to(ROOT / "tests").parts[0]
+    return (
+        item.get_closest_marker(CAMPAIGN) is not None
+        or folder in FOLDERS
+        or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    )
+
+
+def sort_into_tier(item: pytest.Item) -> None:
+    """Mark an item `campaign` where it is one, take the mark from a canary, and count the item."""
+    in_campaign = is_campaign(item) and not is_canary(item)
+    if in_campaign:
+        item.add_marker(CAMPAIGN)
+    else:
+        item.own_markers[:] = [mark for mark in item.own_markers if mark.name != CAMPAIGN]
+        if item.get_closest_marker(CAMPAIGN) is not None:
+            raise pytest.UsageError(
+                f"{item.nodeid} is a canary in a module that is marked campaign as a whole"
+            )
+    counted = item.config.stash.setdefault(TIERS, {}).setdefault(item.path, Counter())
+    counted[CAMPAIGN if in_campaign else "test"] += 1
