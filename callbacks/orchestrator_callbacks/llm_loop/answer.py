@@ -55,7 +55,7 @@ def request_another(run: LoopRun, issue: str) -> None:
     ctx.verdict = None if verdict else verdict
     if not review.may_go_on(ctx):
         raise LimitReached(verdict)  # the failure counts the limit
-    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor, ctx.iteration, asked))
+    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     ctx.completion.retries = attempts + 1
     run.emit(Attempt(run.graph.name, run.run_id, "completion", attempts + 1, "retry", "schema_invalid"))
     _replace_feedback(run, issue)
