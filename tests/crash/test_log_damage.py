@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import shutil
 import subprocess
@@ -30,21 +31,20 @@ pytestmark = pytest.mark.timeout(900)  # at full size
 def killed(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Path:
     """A folder in which two processes paid at the same time and were killed: all that they wrote is in the log."""
     folder = tmp_path_factory.mktemp("killed")
-    processes = []
-    for run in RUNS:
-        where = str(folder / "journal.db"), str(folder / "ledger")
-        command = [sys.executable, "-m", "tests.crash.payer", *where, run]
-        processes.append(
-            subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        )
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    with contextlib.ExitStack() as killed_at_exit:
+        processes = []
+        for run in RUNS:
+            where = str(folder / "journal.db"), str(folder / "ledger")
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.crash.payer", *where, run],
+                cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            killed_at_exit.enter_context(process)
+            killed_at_exit.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
     assert sorted((folder / "ledger").read_text().splitlines()) == [
         f"{run} {number}" for run in RUNS for number in range(PAYMENTS - 1)
     ]

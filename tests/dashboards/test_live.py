@@ -98,10 +98,11 @@ class Story:
         """Take note of what fires now."""
         now = time.time() - self.began
         firing = monitoring.firing()
-        for name in firing:
+        inhibited = monitoring.inhibited()  # by Alertmanager, to which an alert may have come since
+        for name in firing | inhibited:
             self.fired.setdefault(name, now)
-        self.ended |= self.fired.keys() - firing
-        for name in monitoring.inhibited():
+        self.ended |= self.fired.keys() - firing - inhibited
+        for name in inhibited:
             self.inhibited.setdefault(name, now)
         return self
 

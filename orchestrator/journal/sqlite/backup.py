@@ -166,7 +166,7 @@ def restore(source: Path, path: Path) -> None:
     _remove(part)
     made: list[Path] = []
     try:
-        made = place.prepare(part)
+        made = place.prepare(part, bytes)
         shutil.copyfile(source, part)
         _copy_blobs(beside(source, "-blobs"), part)
         _prove(part, busy=1.0)

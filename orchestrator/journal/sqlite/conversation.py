@@ -281,7 +281,7 @@ class SqliteMemory:
 
 def _open(path: Path, busy: float) -> Writer:
     """Open the file and start the thread. Raises StoreDown, Corrupt or TooNew, and leaves what it found."""
-    made = place.prepare(path, _NOUN)
+    made = place.prepare(path, MEMORY.image, _NOUN)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(place.undo, made)
         db = schema.connect(path, busy=busy, kind=MEMORY)

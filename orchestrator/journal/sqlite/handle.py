@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 
 from orchestrator.errors import JournalError
-from orchestrator.journal.sqlite import place, proof
+from orchestrator.journal.sqlite import place, proof, schema
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.owner import TTL, Presence
@@ -47,7 +47,7 @@ class Handle:
             self.writer = NoWriter(path, self.explain)
             return
         place.refuse_orphaned_log(path)
-        made = place.prepare(path)
+        made = place.prepare(path, schema.JOURNAL.image)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(place.undo, made)
             db = proof.connect(path, busy=busy)

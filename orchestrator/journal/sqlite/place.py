@@ -7,8 +7,13 @@ created before SQLite sees it, and afterwards only looked at by `stat`.
 from __future__ import annotations
 
 import contextlib
+import errno
+import glob
 import os
 import re
+import secrets
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import Corrupt, StoreDown
@@ -25,11 +30,22 @@ NETWORK = frozenset(
 """File systems whose locks and shared memory do not reach other machines; write-ahead logs break on them."""
 
 MOUNTS = Path("/proc/self/mountinfo")
+_NEW = ".new"
+"""End of the name of a file that is being made."""
+_ABANDONED = 3600
+"""Seconds after which such a file belongs to no living process: making it takes milliseconds."""
+_NO_LINKS = frozenset((errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK))
+"""What a file system without hard links answers (FAT)."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def prepare(path: Path, noun: str = "journal") -> list[Path]:
-    """Create what is missing (folders 0700, file 0600), durably; return it, innermost last. Raises StoreDown."""
+def prepare(path: Path, content: Callable[[], bytes], noun: str = "journal") -> list[Path]:
+    """Create what is missing, durably: the folders (0700), and the file (0600) with its content.
+
+    The file gets its name when its content is complete, so that a process that opens it at the same time finds all of
+    it, and none has to remove it again. A file that exists stays as it is. Returns the folders that were made,
+    innermost last. Raises StoreDown.
+    """
     made: list[Path] = []
     try:
         for folder in reversed([parent for parent in path.parents if not parent.exists()]):
@@ -37,9 +53,8 @@ def prepare(path: Path, noun: str = "journal") -> list[Path]:
             made.append(folder)
             sync_folder(folder.parent)
         refuse_network(path.parent, noun)
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            made.append(path)
+        if not path.exists():
+            _create(path, content())
             sync_folder(path.parent)
     except BaseException as error:
         undo(made)
@@ -47,6 +62,34 @@ def prepare(path: Path, noun: str = "journal") -> list[Path]:
             raise StoreDown(f"{noun} {path} cannot be created: {error.strerror or error}") from error
         raise
     return made
+
+
+def _create(path: Path, content: bytes) -> None:
+    for left in path.parent.glob(f"{glob.escape(path.name)}-*{_NEW}"):  # by a process that was killed here
+        with contextlib.suppress(FileNotFoundError):
+            if left.stat().st_mtime < time.time() - _ABANDONED:
+                left.unlink()
+    part = path.with_name(f"{path.name}-{secrets.token_hex(8)}{_NEW}")
+    try:
+        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):  # another process was first
+            _link(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _link(part: Path, path: Path) -> None:
+    try:
+        os.link(part, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # Empty, as SQLite itself creates a file: whoever opens it first makes its tables.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def refuse_orphaned_log(path: Path, noun: str = "journal") -> None:
@@ -61,15 +104,10 @@ def refuse_orphaned_log(path: Path, noun: str = "journal") -> None:
 
 
 def undo(made: list[Path]) -> None:
-    """Remove what `prepare` created, as far as it is still as empty as it was then."""
-    for path in reversed(made):
+    """Remove the folders that `prepare` created, as far as they are still empty."""
+    for folder in reversed(made):
         with contextlib.suppress(OSError):
-            if path.is_dir():
-                path.rmdir()
-            else:
-                for suffix in ("-wal", "-shm", "-journal"):
-                    path.with_name(path.name + suffix).unlink(missing_ok=True)
-                path.unlink()
+            folder.rmdir()
 
 
 def sync_folder(folder: Path) -> None:

@@ -78,6 +78,11 @@ PRAGMAS: dict[str, tuple[object, object]] = {
 """Name -> what to set, what must be read back."""
 
 
+_FORMAT = slice(18, 20)
+"""Of a SQLite file's header: the versions of the format that a writer and a reader need."""
+_WAL = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a file of ours is: its name in sentences, how it is known, its tables and what it may lack of them."""
@@ -89,6 +94,18 @@ class Kind:
     added: Mapping[str, str] = field(default_factory=dict)
     remedy: str = "nothing of it is used: restore a copy"
     """What to do about damage."""
+
+    def image(self) -> bytes:
+        """Return the content of a new file: the tables, without a row, in WAL mode."""
+        db = apsw.Connection(":memory:")
+        try:
+            with db:
+                _make(db, self)
+            content = bytearray(db.serialize("main"))
+        finally:
+            db.close()
+        content[_FORMAT] = bytes((_WAL, _WAL))
+        return bytes(content)
 
 
 JOURNAL = Kind(
@@ -201,12 +218,14 @@ def misset(db: apsw.Connection) -> str:
 
 def refuse_foreign(db: apsw.Connection, path: Path, kind: Kind = JOURNAL) -> None:
     """Raise TooNew or StoreDown for a file of ours that is not of this kind, or is none; an empty one will be."""
-    version, application, noun = db.pragma("user_version"), db.pragma("application_id"), kind.noun
+    with db:  # one moment: another process may create the tables meanwhile
+        version, application, tables = db.pragma("user_version"), db.pragma("application_id"), _tables(db)
+    noun = kind.noun
     if application == kind.application and isinstance(version, int) and version > kind.version:
         raise TooNew(
             f"{noun} {path} has version {version}; this version of fsm-orchestrator reads up to {kind.version}"
         )
-    if application != kind.application and (application or version or _tables(db)):
+    if application != kind.application and (application or version or tables):
         raise StoreDown(f"{path} is a SQLite database of something else, not a {noun}")
 
 
@@ -235,11 +254,15 @@ def _create(db: apsw.Connection, path: Path, kind: Kind) -> None:
         return
     with transaction(db, "IMMEDIATE") as cursor:
         refuse_foreign(db, path, kind)
-        if db.pragma("application_id") != kind.application:
-            for table in kind.tables:
-                cursor.execute(table)
-            db.pragma("user_version", kind.version)
-            db.pragma("application_id", kind.application)
-        for statement in kind.added.values():
-            cursor.execute(statement)
+        _make(db, kind)
         cursor.execute("COMMIT")
+
+
+def _make(db: apsw.Connection, kind: Kind) -> None:
+    if db.pragma("application_id") != kind.application:
+        for table in kind.tables:
+            db.execute(table)
+        db.pragma("user_version", kind.version)
+        db.pragma("application_id", kind.application)
+    for statement in kind.added.values():
+        db.execute(statement)
