@@ -22,10 +22,9 @@ import transitions
 from transitions.core import listify
 
 from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEvent
-from orchestrator.kernel.callbacks import awaitable, callback_name, resolve
 from orchestrator.kernel.derived_graph import derive
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.hooks import Hook, Hooks, collect
+from orchestrator.kernel.hooks import Hook, Hooks, awaitable, callback_name, collect, resolve
 from orchestrator.kernel.lint import Problem, Rule
 from orchestrator.kernel.purity import checks_purity
 from orchestrator.kernel.table import (
