@@ -6,7 +6,7 @@ hooks in `before`, `after`, `on_enter` and `on_exit`, general hooks in `before_s
 the table through `add_transition`, `remove_transition`, `add_callback`, `add_states` or an attribute drops them. At
 the next trigger the machine then derives its graph from the table, lints it, and compiles anew.
 
-Runs are the models. None is registered: `machine.events[event].trigger(run)` needs an object with a `cursor` only.
+Runs are the models. None is registered: `machine.events[event].trigger(run)` needs a run that a driver has claimed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Machine(transitions.Machine):
         self._declared = graph
         self._numbers = count()
         super().__init__(
-            model=None, states=None, initial=None, auto_transitions=False, model_attribute="cursor"
+            model=None, states=None, initial=None, auto_transitions=False, model_attribute="state"
         )
         self.compiled.events = self.events  # type: ignore[assignment]  # our event_cls
         self._build(graph, hooks)
