@@ -1,8 +1,13 @@
-"""Hooks by name: `enter_<state>`, `leave_<state>`, `before_<event>`, `after_<event>`, four general ones."""
+"""Hooks by name: `enter_<state>`, `leave_<state>`, `before_<event>`, `after_<event>`, four general ones.
+
+`collect` finds those of hook modules; `resolve` and `awaitable` make any callback of a table a function to await.
+"""
 
 from __future__ import annotations
 
 import difflib
+import functools
+import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import GraphError
+from orchestrator.kernel.abandonment import host_function
 from orchestrator.kernel.lint import Problem, Rule
 
 if TYPE_CHECKING:
@@ -20,6 +26,8 @@ Hook: TypeAlias = Callable[..., Awaitable[StrEnum | None]]
 
 PREFIXES = ("enter_", "leave_", "before_", "after_")
 GENERAL = ("before_event", "leave_state", "enter_state", "after_event")
+_OURS = ("orchestrator_callbacks.", "orchestrator.kernel.")
+"""Modules of our hooks: they are async, pass a cancellation on and mark the host code that they call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,7 @@ def _misfit(
         return Problem(Rule.STRAY_HOOK, f"{_where(module, name)}: give an instance of the class")
     if name not in allowed:
         return _stray(name, module, allowed)
-    if not _is_async(hook):
+    if not is_async(hook):
         return Problem(Rule.SYNC_HOOK, f"{_where(module, name)} is not an async function")
     if not any(takes(hook, len(arguments)) for arguments in allowed[name]):
         wanted = " or ".join(f"({', '.join(arguments)})" for arguments in allowed[name])
@@ -150,7 +158,7 @@ def _candidates(module: object) -> Iterator[tuple[str, Any]]:
             continue
         if inspect.ismodule(module) and _is_imported(value, name, module.__name__):
             continue
-        if name.startswith(PREFIXES) or _is_async(value):
+        if name.startswith(PREFIXES) or is_async(value):
             yield name, value
 
 
@@ -160,7 +168,8 @@ def _is_imported(value: object, name: str, module: str) -> bool:
     return inspect.isfunction(value) and home != module and value.__name__ == name
 
 
-def _is_async(value: object) -> bool:
+def is_async(value: object) -> bool:
+    """Return whether a function, or an object that is called like one, is async."""
     call = getattr(value, "__call__", None)  # noqa: B004 - an object with an async __call__ is a hook too
     return inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(call)
 
@@ -192,3 +201,59 @@ def _missing(graph: Graph, found: Mapping[str, object]) -> Iterator[Problem]:
         if ends and graph.failure is not None and graph.failure_event(state) is None:
             message = f"terminal state {state.value!r} has an enter hook but no failure edge for its errors"
             yield Problem(Rule.TERMINAL_WITHOUT_FAILURE, message, state)
+
+
+# ---- callbacks of a table, as the executor runs them ----
+
+
+def resolve(callback: Any, modules: Iterable[object]) -> Any:
+    """Return the function that a callback names: of a hook module, else under its dotted path.
+
+    A function is returned as it is. Raises LookupError for a name that is nowhere.
+    """
+    if not isinstance(callback, str):
+        return callback
+    for module in modules:
+        found = getattr(module, callback, None)
+        if callable(found):
+            return found
+    folder, _, name = callback.rpartition(".")
+    try:
+        return getattr(importlib.import_module(folder), name)
+    except (ImportError, AttributeError, ValueError):
+        text = f"callback {callback!r} is in no hook module; give a function, a name in one, or a dotted path"
+        raise LookupError(text) from None
+
+
+def awaitable(callback: Any) -> Hook:
+    """Return the callback as a function to await. Raises TypeError for one that does not take the run.
+
+    Code of the host can be abandoned where it ignores a cancellation.
+    """
+    if not callable(callback):
+        raise TypeError(f"callback {callback!r} is a {type(callback).__name__}; give a function of the run")
+    if not takes(callback, 1):
+        raise TypeError(f"callback {callback_name(callback)!r} must take the run, and nothing else")
+    if str(getattr(callback, "__module__", "")).startswith(_OURS):
+        hook: Hook = callback
+        return hook
+    return host_function(_asynchronous(callback), "hook", callback_name(callback))
+
+
+def _asynchronous(callback: Callable[..., Any]) -> Hook:
+    if is_async(callback):
+        return callback
+
+    @functools.wraps(callback)
+    async def run_callback(run: Any) -> Any:
+        answer = callback(run)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return run_callback
+
+
+def callback_name(callback: Any) -> str:
+    """Return the name of a callback in logs and fingerprints."""
+    return str(
+        callback if isinstance(callback, str) else getattr(callback, "__name__", type(callback).__name__)
+    )

@@ -6,7 +6,7 @@ hooks in `before`, `after`, `on_enter` and `on_exit`, general hooks in `before_s
 the table through `add_transition`, `remove_transition`, `add_callback`, `add_states` or an attribute drops them. At
 the next trigger the machine then derives its graph from the table, lints it, and compiles anew.
 
-Runs are the models. None is registered: `machine.events[event].trigger(run)` needs an object with a `cursor` only.
+Runs are the models. None is registered: `machine.events[event].trigger(run)` needs a run that a driver has claimed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ import transitions
 from transitions.core import listify
 
 from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEvent
-from orchestrator.kernel.callbacks import awaitable, callback_name, resolve
 from orchestrator.kernel.derived_graph import derive
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.hooks import Hook, Hooks, collect
+from orchestrator.kernel.hooks import Hook, Hooks, awaitable, callback_name, collect, resolve
 from orchestrator.kernel.lint import Problem, Rule
 from orchestrator.kernel.purity import checks_purity
 from orchestrator.kernel.table import (
@@ -86,7 +85,7 @@ class Machine(transitions.Machine):
         self._declared = graph
         self._numbers = count()
         super().__init__(
-            model=None, states=None, initial=None, auto_transitions=False, model_attribute="cursor"
+            model=None, states=None, initial=None, auto_transitions=False, model_attribute="state"
         )
         self.compiled.events = self.events  # type: ignore[assignment]  # our event_cls
         self._build(graph, hooks)

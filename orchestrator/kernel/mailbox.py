@@ -36,7 +36,7 @@ class Signal:
 
 
 class Mailbox:
-    """Signals for one run, each id once. The driver that owns the run reads it; nobody else does."""
+    """Signals for one run, each id once. Only the driver that owns the run reads it."""
 
     __slots__ = ("_decisions", "_early", "_listener", "_messages", "_news", "_seen", "_signals")
 
@@ -92,7 +92,7 @@ class Mailbox:
 
     @property
     def decided(self) -> tuple[Signal, ...]:
-        """The answers that nobody has read yet."""
+        """The answers that no hook has read."""
         return tuple(self._decisions)
 
     async def wait(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -147,8 +147,12 @@ class Run(Generic[Ctx, Deps]):
     # ---- what a composition or a hook sets ----
 
     def restore(self, cursor: Cursor) -> None:
-        """Put the run where its records say that it was, before a driver resumes it."""
-        self.cursor = cursor
+        """Put the run where its records say that it was, before a driver resumes it.
+
+        The fields are copied: the kernel keeps no other cursor of a run than its first one.
+        """
+        for field_ in fields(cursor):
+            setattr(self.cursor, field_.name, getattr(cursor, field_.name))
 
     def set_lease(self, lease: Lease | None) -> None:
         """Give the run the proof that this process owns it."""

@@ -1,6 +1,6 @@
 """The three parts of a run: its cursor, how it is controlled, and what of it is not written yet.
 
-Only the kernel writes them. Everybody may read them; what hosts and hooks read often is a property of `Run`.
+Only the kernel writes them. Hosts and hooks may read them; what they read often is a property of `Run`.
 """
 
 from __future__ import annotations

@@ -20,9 +20,8 @@ from transitions import core
 from transitions.core import listify
 
 from orchestrator.errors import GraphError, RunError
-from orchestrator.kernel.callbacks import resolve
 from orchestrator.kernel.graph import guard_name
-from orchestrator.kernel.hooks import Hook
+from orchestrator.kernel.hooks import Hook, resolve
 from orchestrator.kernel.purity import pure_guard
 from orchestrator.kernel.run import add_may_method
 

@@ -33,6 +33,7 @@ from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.diagram import FORMATS
 from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.hooks import is_async
 from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.lint import Problem
 from orchestrator.kernel.outcome import Ending, Outcome
@@ -47,7 +48,6 @@ from orchestrator.kernel.typed_table import (
     asyncs,
     gaps,
     graph_of,
-    is_async,
     state_name,
 )
 from orchestrator.kernel.typed_walk import Walker, ending

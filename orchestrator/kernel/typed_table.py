@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEvent
 from orchestrator.kernel.graph import Edge, Graph, guard_name
-from orchestrator.kernel.hooks import Hook, Hooks
+from orchestrator.kernel.hooks import Hook, Hooks, is_async
 from orchestrator.kernel.lint import Problem, Rule
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
@@ -275,12 +274,6 @@ class TypedMachine(Machine):
             answers[id(asked)] = answer
             if answer:
                 return
-
-
-def is_async(function: object) -> bool:
-    """Tell whether a function, or an object that is called like one, is async."""
-    call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is one too
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def asyncs(parts: Parts) -> Iterator[str]:

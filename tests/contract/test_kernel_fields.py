@@ -1,4 +1,4 @@
-"""Only the kernel writes the parts of a run: everybody else calls a method of `Run`."""
+"""Only the kernel writes the parts of a run; other modules call methods of `Run`."""
 
 from __future__ import annotations
 

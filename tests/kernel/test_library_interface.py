@@ -89,6 +89,16 @@ def test_may_of_an_event_that_is_nowhere_is_false_and_its_method_is_no_attribute
         run.may_soar()
 
 
+def test_the_library_reads_the_state_of_a_run_and_does_not_set_it() -> None:
+    run: Any = new_run(machine())
+    run.cursor.state = "check"
+    assert run.machine.get_model_state(run) is run.machine.states["check"]
+    assert (run.machine.is_state("check", run), run.machine.is_state("work", run)) == (True, False)
+    with pytest.raises(AttributeError, match="has no setter"):
+        run.machine.set_state("work", run)
+    assert run.cursor.state == "check"
+
+
 def test_an_event_that_is_added_has_its_may_method_at_once() -> None:
     run: Any = new_run(machine())
     run.machine.add_transition("hover", "init", "work")
