@@ -29,6 +29,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "crash/test_program_kill.py": "runtime/test_program_recovery.py ends programs that survived",
     "crash/test_run_cancel.py": "kernel/test_cancel.py and runtime/test_cancellation.py cancel at chosen places",
     "crash/test_takeover.py": "journal/test_sqlite_lease.py lets a lease expire",
+    "kernel/test_long_run.py": "kernel/test_driver.py drives runs of few turns",
     "dashboards/test_live.py": "dashboards/test_rules.py and test_alertmanager.py try rules and routes",
     "engines/test_stubborn_process.py": "cli/test_stubborn_code.py ends a process whose code ignores it",
     "telemetry/test_conservation_kills.py": "telemetry/test_log.py kills a process that writes lines",

@@ -82,6 +82,7 @@ async def test_a_tool_that_has_changed_since_its_digest_was_stored_is_not_offere
         assert names(server) == everything  # without pins the host allows what there is
 
 
+@pytest.mark.campaign
 async def test_a_tool_that_is_new_is_not_offered(tmp_path: Path) -> None:
     async with by_stdio(tmp_path) as server:
         pins = {name: digest for name, digest in server.digests.items() if name != "erase"}
