@@ -41,7 +41,7 @@ test: $(READY) ## set-up, then every behaviour once; about 4 minutes on 2 cores
 	@$(PYTEST) $(TEST) $(ARGS)
 
 campaign: $(READY) ## crashes, processes, mutations, and properties with more examples
-	@ORCHESTRATOR_CAMPAIGN=1 $(PYTEST) $(CAMPAIGN) $(ARGS)
+	@TEST_TIER=campaign $(PYTEST) $(CAMPAIGN) $(ARGS)
 
 check: $(READY) ## lint, format, types, layers
 	$(PY) -m ruff check .
@@ -51,7 +51,7 @@ check: $(READY) ## lint, format, types, layers
 
 coverage: $(READY) ## branch coverage of the kernel, the heart and the guards
 	@rm -f .coverage .coverage.*
-	ORCHESTRATOR_CAMPAIGN=1 $(PY) -m coverage run -m pytest -n auto --dist loadfile -m "not bench" $(ARGS)
+	TEST_TIER=campaign $(PY) -m coverage run -m pytest -n auto --dist loadfile -m "not bench" $(ARGS)
 	@$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report --include='$(COVERED)' --fail-under=95
 	@$(PY) -m coverage json --quiet --include='$(COVERED)' -o .coverage.json

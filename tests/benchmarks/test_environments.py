@@ -11,6 +11,7 @@ from tests.benchmarks.contestant import NotMeasured
 from tests.benchmarks.roster import ROSTER
 
 
+@pytest.mark.campaign
 def test_pins_that_cannot_be_had_are_told_without_the_place_they_were_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -27,6 +28,7 @@ def test_pins_that_cannot_be_had_are_told_without_the_place_they_were_looked_for
     assert environments.there(tmp_path / "peers") is None
 
 
+@pytest.mark.campaign
 def test_an_environment_without_pins_is_made_once_and_again_when_its_pins_change(tmp_path: Path) -> None:
     folder, pins = tmp_path / "peers", tmp_path / "pins.txt"
     pins.write_text("# nothing\n")

@@ -53,6 +53,7 @@ def test_a_contestant_that_cannot_be_had_leaves_a_row_that_says_why(tmp_path: Pa
     assert about[1] == {"not_measured": "no registry"}
 
 
+@pytest.mark.campaign
 def test_make_bench_shows_langgraph_beside_ours_or_says_plainly_that_it_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ def test_the_typed_machine_and_the_kernels_own_make_the_same_transitions() -> No
     assert {go(7) for go in (typed.kernel(), typed.sync_run(), typed.async_run())} == {14}
 
 
+@pytest.mark.campaign
 @pytest.mark.bench
 def test_a_transition_of_the_typed_machine_costs_at_most_a_third_more_than_the_kernels_own() -> None:
     ratio = min(typed.measure(turns=1_000, rounds=7).best_ratio for _ in range(3))

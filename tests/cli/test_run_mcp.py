@@ -206,6 +206,7 @@ async def shopper(request):
 """
 
 
+@pytest.mark.campaign
 def test_two_servers_with_one_tool_are_both_named_and_so_is_what_helps(
     cli: Cli, one_sentence: Callable[[Any], str], shopping: tuple[str, ...]
 ) -> None:

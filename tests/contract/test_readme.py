@@ -112,6 +112,10 @@ def test_the_code_of_ones_own_model_works_against_a_server(provider: Loopback, t
     assert [len(one.json["tools"]) for one in provider.asked] == [2, 2]
 
 
+@pytest.mark.canary(
+    "Two commands", "Embed it", "Operate it", "Untrusted projects", "Approve a plan, take it back0"
+)
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "block",
     [one for one in of_language("sh") if one.heading not in {OWN_MODEL, WORKERS}],

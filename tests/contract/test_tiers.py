@@ -29,6 +29,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "crash/test_program_kill.py": "runtime/test_program_recovery.py ends programs that survived",
     "crash/test_run_cancel.py": "kernel/test_cancel.py and runtime/test_cancellation.py cancel at chosen places",
     "crash/test_takeover.py": "journal/test_sqlite_lease.py lets a lease expire",
+    "kernel/test_long_run.py": "kernel/test_driver.py drives runs of few turns",
     "dashboards/test_live.py": "dashboards/test_rules.py and test_alertmanager.py try rules and routes",
     "engines/test_stubborn_process.py": "cli/test_stubborn_code.py ends a process whose code ignores it",
     "telemetry/test_conservation_kills.py": "telemetry/test_log.py kills a process that writes lines",
@@ -51,7 +52,7 @@ def commands(target: str) -> str:
 def test_make_test_leaves_out_the_campaign_and_make_campaign_makes_up_for_it() -> None:
     assert re.search(r"-m pytest .* -m \"not campaign\"", commands("test"))
     assert re.search(
-        r"^ORCHESTRATOR_CAMPAIGN=1 .*-m pytest .* -m \"campaign or hypothesis\"", commands("campaign")
+        r"^TEST_TIER=campaign .*-m pytest .* -m \"campaign or hypothesis\"", commands("campaign")
     )
 
 
@@ -59,7 +60,7 @@ def test_make_test_leaves_out_the_campaign_and_make_campaign_makes_up_for_it() -
 def test_coverage_and_soak_leave_out_neither_tier(target: str) -> None:
     (line,) = [line for line in commands(target).splitlines() if "-m pytest" in line]
     assert re.findall(r"-m \"(.*?)\"", line) == (["not bench"] if target == "coverage" else [])
-    assert re.match(r"ORCHESTRATOR_(CAMPAIGN|SOAK)=1 ", line)
+    assert re.match(r"(TEST_TIER=campaign|ORCHESTRATOR_SOAK=1) ", line)
 
 
 def test_ci_checks_tests_on_two_pythons_and_ends_with_the_campaign() -> None:

@@ -47,6 +47,7 @@ def test_each_recorded_expression_has_the_values_of_its_cases(tmp_path: Path) ->
     assert cases_pass(tmp_path)
 
 
+@pytest.mark.campaign
 @pytest.mark.system("promtool")
 @pytest.mark.parametrize("spoil", SPOILS, ids=[before for before, _ in SPOILS])
 def test_a_spoilt_expression_is_noticed(spoil: tuple[str, str], tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path, profile: Profile) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.canary("Watchdog", "MetricsAbsent")
+@pytest.mark.campaign
 @pytest.mark.system("promtool")
 @pytest.mark.parametrize("name", sorted(BY_ALERT))
 def test_the_cases_of_an_alert_pass(tmp_path: Path, name: str) -> None:

@@ -80,6 +80,7 @@ async def test_a_hook_that_swallows_the_interruption_does_not_defeat_the_limit()
     assert a.facts.path == ["start", "fail"]
 
 
+@pytest.mark.campaign
 async def test_hooks_that_never_wait_are_under_the_limit_too() -> None:
     async def spin(run: ToyRun) -> E:
         a.clock._move_to(a.clock.monotonic() + 0.5)

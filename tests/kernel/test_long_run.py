@@ -7,6 +7,8 @@ import inspect
 import tracemalloc
 from collections.abc import Callable
 
+import pytest
+
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.history import History
 from tests.kernel.toy import E, ToyRun, machine, new_run
@@ -26,6 +28,7 @@ def depth() -> int:
     return count
 
 
+@pytest.mark.campaign
 async def test_stack_and_tasks_stay_the_same_and_memory_grows_by_less_than_a_mebibyte(
     campaign: Callable[[int, int], int],
 ) -> None:

@@ -46,6 +46,7 @@ def test_mypy_infers_states_events_and_context(cases: Path, tmp_path: Path) -> N
     assert {int(line.split(":")[1]) for line in errors} == refused(), done.stdout + done.stderr
 
 
+@pytest.mark.campaign
 def test_pyright_infers_states_events_and_context(cases: Path, tmp_path: Path) -> None:
     config = {
         "include": [str(cases)],

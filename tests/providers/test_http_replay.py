@@ -204,6 +204,8 @@ def reproduced(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if expectation(record) == REPRODUCED]
 
 
+@pytest.mark.canary("chat-streamed")
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 async def test_every_reproduced_conversation_ends_over_http_as_in_the_process(

@@ -38,6 +38,8 @@ async def connected(folder: Path, **options: Any) -> AsyncIterator[McpServer]:
     assert asyncio.all_tasks() == before
 
 
+@pytest.mark.canary("2026")
+@pytest.mark.campaign
 @KINDS
 async def test_a_run_uses_the_tools_of_an_address_and_a_hanging_call_is_cancelled(
     tmp_path: Path, words: tuple[str, ...], caplog: pytest.LogCaptureFixture

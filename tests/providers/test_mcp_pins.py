@@ -82,6 +82,7 @@ async def test_a_tool_that_has_changed_since_its_digest_was_stored_is_not_offere
         assert names(server) == everything  # without pins the host allows what there is
 
 
+@pytest.mark.campaign
 async def test_a_tool_that_is_new_is_not_offered(tmp_path: Path) -> None:
     async with by_stdio(tmp_path) as server:
         pins = {name: digest for name, digest in server.digests.items() if name != "erase"}
@@ -104,6 +105,7 @@ def announced(caplog: pytest.LogCaptureFixture, times: int, say: Item) -> Callab
     return answer
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("what", ["description", "annotations"])
 async def test_a_tool_that_changes_in_the_middle_of_a_run_is_not_called_any_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
@@ -138,6 +140,7 @@ async def test_a_tool_that_changes_in_the_middle_of_a_run_is_not_called_any_more
     ]
 
 
+@pytest.mark.campaign
 async def test_a_server_that_comes_back_with_another_tool_is_not_called(tmp_path: Path) -> None:
     said: list[str] = []
     async with (
@@ -156,6 +159,7 @@ async def test_a_server_that_comes_back_with_another_tool_is_not_called(tmp_path
     assert len(said) == 1
 
 
+@pytest.mark.campaign
 async def test_calls_at_once_all_wait_for_the_comparison_after_an_announcement(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -70,6 +70,7 @@ SENTENCE = (
 )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("kind", "way", "status", "headers", "body", "sentence"),
     [

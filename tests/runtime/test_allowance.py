@@ -317,6 +317,7 @@ async def run_through_crashes(
             return await agent(inner).resume("p"), broken
 
 
+@pytest.mark.campaign
 async def test_no_limit_of_any_run_is_exceeded_by_more_than_one_request_crashes_and_resumes_included(
     seed: int, campaign: Callable[[int, int], int]
 ) -> None:

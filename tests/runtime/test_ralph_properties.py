@@ -101,6 +101,7 @@ LIMITS = st.builds(
 ROWS = {(source.value, event.value, dest.value) for source, event, dest, _ in RALPH.rows}
 
 
+@pytest.mark.campaign
 def test_no_answer_and_no_message_leads_anywhere_but_along_the_table_to_an_end(
     tmp_path: Path, campaign: Any
 ) -> None:

@@ -45,6 +45,7 @@ def test_in_every_world_each_run_ends_and_nothing_is_lost_or_done_twice(
     assert {"rolled_back", "unknown_effect", "approval", "parked", "resumed", "control"} <= set(seen)
 
 
+@pytest.mark.campaign
 def test_a_seed_is_the_same_world_each_time_in_any_process(seed: int) -> None:
     for number in range(seed, seed + 6):
         assert digest_of(simulated(number)) == digest_of(simulated(number)), number

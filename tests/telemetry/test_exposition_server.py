@@ -215,6 +215,7 @@ def test_it_serves_on_ipv6_as_well_or_says_that_this_machine_has_none() -> None:
             assert line.recv(100).startswith(b"HTTP/1.0 200")
 
 
+@pytest.mark.campaign
 def test_hundreds_of_scrapes_grow_neither_memory_nor_threads(campaign: Callable[[int, int], int]) -> None:
     with serve_metrics(counted(), port=0, live=live_runs) as server:
 
@@ -236,6 +237,7 @@ def test_hundreds_of_scrapes_grow_neither_memory_nor_threads(campaign: Callable[
     assert grown < 200_000, f"{grown:,} bytes more"
 
 
+@pytest.mark.campaign
 def test_scrapes_side_by_side_all_get_their_answer() -> None:
     with serve_metrics(counted(), port=0) as server, ThreadPoolExecutor(8) as pool:
         assert set(pool.map(lambda _: ask(server.port).status, range(80))) == {200}

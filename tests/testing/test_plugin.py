@@ -105,6 +105,7 @@ def test_the_report_sums_over_tests_and_lists_what_is_missing(project: pytest.Py
     )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("least", "options", "code"), [("90", (), 0), ("90.4", (), 1), ("90.4", ("-n", "2"), 1)]
 )
