@@ -23,7 +23,7 @@ Image: TypeAlias = dict[str, bytes | None]
 """Path -> content, or None for a folder."""
 
 CALLS = (
-    "openat,write,pwrite64,fsync,fdatasync,ftruncate,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat"
+    "openat,write,pwrite64,fsync,fdatasync,ftruncate,rename,renameat,renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat"
 )
 
 LINE = re.compile(r"^(?P<pid>\d+)\s+(?P<name>\w+)\((?P<arguments>.*)\)\s+=\s+(?P<result>-?\d+)(?P<rest>.*)$")
@@ -73,7 +73,7 @@ def _plain(text: str) -> bytes:
 
 
 SAME = {"fsync": "sync", "fdatasync": "sync", "write": "write", "pwrite64": "write", "ftruncate": "resize"}
-NAMES = {"rename": "rename", "unlink": "unlink", "mkdir": "mkdir"}
+NAMES = ("rename", "link", "unlink", "mkdir")
 
 
 def _named_in(name: str, arguments: str) -> list[tuple[str, str]]:
@@ -99,7 +99,7 @@ def _call(name: str, arguments: str, root: str) -> Iterator[Call]:
         yield Call(SAME[name], inside, data, offset, size=int(last) if name == "ftruncate" else 0)
     else:
         plain = next(known for known in NAMES if name.startswith(known))
-        yield Call(plain, inside, to=named[1][len(root) :] if plain == "rename" else "")
+        yield Call(plain, inside, to=named[1][len(root) :] if len(named) > 1 else "")
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +143,8 @@ class Disk:
             case "rename" if file is not None:
                 self._change("set", call.to, file)
                 self._change("drop", call.path, None)
+            case "link" if file is not None:
+                self._change("set", call.to, file)
             case "unlink":
                 self._change("drop", call.path, None)
             case "sync":

@@ -100,13 +100,27 @@ async def test_a_disk_too_full_for_a_blob_leaves_no_record_that_names_it(
         assert len(await journal.load("run")) == 1
 
 
-async def test_a_disk_too_full_to_begin_leaves_nothing_behind(mounted: Callable[..., Path]) -> None:
+async def test_a_disk_too_full_for_a_new_file_has_nothing_of_it(mounted: Callable[..., Path]) -> None:
+    disk = mounted("-t", "tmpfs", "-o", "size=16k", "tmpfs")
+    journal = SqliteJournal(disk / "new" / "journal.db")
+    with pytest.raises(StoreDown, match="cannot be created: No space left on device"):
+        await journal.open()
+    assert names_in(disk) == []
+    await journal.close()
+
+
+async def test_a_disk_too_full_to_begin_has_a_journal_that_works_when_there_is_room(
+    mounted: Callable[..., Path],
+) -> None:
     disk = mounted("-t", "tmpfs", "-o", "size=64k", "tmpfs")
     journal = SqliteJournal(disk / "new" / "journal.db")
     with pytest.raises(StoreDown, match="full"):
         await journal.open()
-    assert names_in(disk) == []
     await journal.close()
+    remount(disk, "size=2m")
+    async with SqliteJournal(disk / "new" / "journal.db") as again:
+        await again.create("run", "me", BODY)
+        assert (await again.check()).ok
 
 
 def test_a_failing_sync_takes_the_journal_down_and_is_never_tried_again(

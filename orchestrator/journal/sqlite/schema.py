@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,8 +99,7 @@ class Kind:
         """Return the content of a new file: the tables, without a row, in WAL mode."""
         db = apsw.Connection(":memory:")
         try:
-            with db:
-                _make(db, self)
+            _make(db, self)
             content = bytearray(db.serialize("main"))
         finally:
             db.close()
@@ -218,7 +217,8 @@ def misset(db: apsw.Connection) -> str:
 
 def refuse_foreign(db: apsw.Connection, path: Path, kind: Kind = JOURNAL) -> None:
     """Raise TooNew or StoreDown for a file of ours that is not of this kind, or is none; an empty one will be."""
-    with db:  # one moment: another process may create the tables meanwhile
+    # At one moment: another process may create the tables meanwhile.
+    with nullcontext() if db.in_transaction else transaction(db):
         version, application, tables = db.pragma("user_version"), db.pragma("application_id"), _tables(db)
     noun = kind.noun
     if application == kind.application and isinstance(version, int) and version > kind.version:
