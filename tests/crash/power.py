@@ -140,13 +140,11 @@ class Disk:
                 _write(file, len(file.seen) if call.offset is None else call.offset, call.data)
             case "resize" if file is not None:
                 _write(file, call.size, None)
-            case "rename" if file is not None:
-                self._change("set", call.to, file)
-                self._change("drop", call.path, None)
-            case "link" if file is not None:
-                self._change("set", call.to, file)
-            case "unlink":
-                self._change("drop", call.path, None)
+            case "rename" | "link" | "unlink":
+                if file is not None and call.to:
+                    self._change("set", call.to, file)
+                if call.name != "link":
+                    self._change("drop", call.path, None)
             case "sync":
                 self._sync(call.path, file)
             case _:
