@@ -23,7 +23,8 @@ Image: TypeAlias = dict[str, bytes | None]
 """Path -> content, or None for a folder."""
 
 CALLS = (
-    "openat,write,pwrite64,fsync,fdatasync,ftruncate,rename,renameat,renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat"
+    "openat,write,pwrite64,fsync,fdatasync,ftruncate,"
+    "rename,renameat,renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat"
 )
 
 LINE = re.compile(r"^(?P<pid>\d+)\s+(?P<name>\w+)\((?P<arguments>.*)\)\s+=\s+(?P<result>-?\d+)(?P<rest>.*)$")
@@ -141,14 +142,17 @@ class Disk:
             case "resize" if file is not None:
                 _write(file, call.size, None)
             case "rename" | "link" | "unlink":
-                if file is not None and call.to:
-                    self._change("set", call.to, file)
-                if call.name != "link":
-                    self._change("drop", call.path, None)
+                self._move(call, file)
             case "sync":
                 self._sync(call.path, file)
             case _:
                 pass
+
+    def _move(self, call: Call, file: File | None) -> None:
+        if file is not None and call.to:
+            self._change("set", call.to, file)
+        if call.name != "link":
+            self._change("drop", call.path, None)
 
     def _change(self, what: str, path: str, file: File | None) -> None:
         self.changes.append((what, path, file))
