@@ -43,6 +43,11 @@ def examples(count: int, full: int | None = None) -> int:
     return count if IN_CAMPAIGN else max(10, count * 3 // 10)
 
 
+def reaching(count: int, full: int | None = None) -> int:
+    """How many examples a property has that must reach certain cases: fewer would miss them at times."""
+    return (full or 10 * count) if SOAK else count
+
+
 def is_canary(item: pytest.Item) -> bool:
     """Whether it has the marker; `canary("a", "b")` is for the cases of a test with these ids."""
     mark = item.get_closest_marker(CANARY)

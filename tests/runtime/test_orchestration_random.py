@@ -19,7 +19,7 @@ from orchestrator import (
     OrchestrationStateMachine,
 )
 from tests.runtime.pipeline_stage import weighted
-from tests.tiers import examples
+from tests.tiers import examples, reaching
 
 S = OrchestrationState
 TERMINAL = OrchestrationStateMachine.TERMINAL_STATES
@@ -114,7 +114,7 @@ def test_no_sequence_of_commands_leads_to_an_illegal_state_or_a_wrong_count() ->
 
 
 # Thirty commands are short enough to be read, and to shrink them would take minutes: longer than a test may.
-@settings(max_examples=examples(150, 250), phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=reaching(150, 250), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(commands=COMMANDS)
 def carried_out(reached: Counter[Any], commands: list[tuple[Any, ...]]) -> None:
     store, watched = CheckpointManager(), Watched()

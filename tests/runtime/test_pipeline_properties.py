@@ -26,7 +26,7 @@ from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline_result import PipelineResult
 from tests.runtime.pipeline_stage import Purse, Stages, weighted
 from tests.runtime.stage import path
-from tests.tiers import examples
+from tests.tiers import reaching
 
 used = st.integers(0, 3_000)
 severities = st.sampled_from(Severity)
@@ -124,7 +124,7 @@ def test_only_an_approved_implementation_is_an_output_and_the_best_has_the_highe
 
 
 @given(scripts=runs, limit=limits)
-@settings(max_examples=examples(150))
+@settings(max_examples=reaching(150))
 def output_and_best(reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits) -> None:
     result = Stages(**scripts).pipeline(limits=limit).run_sync("x")
 
@@ -151,7 +151,7 @@ def test_what_stages_are_told_is_of_their_kind_the_newest_and_no_longer_than_all
 
 
 @given(scripts=runs, limit=limits)
-@settings(max_examples=examples(150))
+@settings(max_examples=reaching(150))
 def told_no_more_than_allowed(
     reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits
 ) -> None:
