@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orchestrator.engines.dbos import DbosDispatcher as DbosDispatcher
     from orchestrator.engines.dispatcher import Caps as Caps
-    from orchestrator.engines.local import LocalEngine as LocalEngine
+    from orchestrator.engines.local_engine import LocalEngine as LocalEngine
     from orchestrator.engines.procrastinate import ProcrastinateDispatcher as ProcrastinateDispatcher
     from orchestrator.engines.worker import Worker as Worker
     from orchestrator.errors import AnswerRefused as AnswerRefused
@@ -49,6 +49,12 @@ if TYPE_CHECKING:
     from orchestrator.kernel.typed import StateMachine as StateMachine
     from orchestrator.kernel.typed_error import ContextInUse as ContextInUse
     from orchestrator.kernel.typed_error import UnhandledEventError as UnhandledEventError
+    from orchestrator.llm.message import Message as Message
+    from orchestrator.llm.message import Request as Request
+    from orchestrator.llm.message import Response as Response
+    from orchestrator.llm.message import ToolCall as ToolCall
+    from orchestrator.llm.message import Usage as Usage
+    from orchestrator.llm.retry import RetryPolicy as RetryPolicy
     from orchestrator.machines.approval.caps import PlanCaps as PlanCaps
     from orchestrator.machines.approval.fault import Faulted as Faulted
     from orchestrator.machines.approval.graph import APPROVAL as APPROVAL
@@ -113,53 +119,49 @@ if TYPE_CHECKING:
     from orchestrator.machines.tools_mode.model import ToolsModeContext as ToolsModeContext
     from orchestrator.machines.tools_mode.model import ToolsModeEvent as ToolsModeEvent
     from orchestrator.machines.tools_mode.model import ToolsModeState as ToolsModeState
-    from orchestrator.messages import Message as Message
-    from orchestrator.messages import Request as Request
-    from orchestrator.messages import Response as Response
-    from orchestrator.messages import ToolCall as ToolCall
-    from orchestrator.messages import Usage as Usage
     from orchestrator.providers.replay import ReplayLLM as ReplayLLM
     from orchestrator.providers.replay_tool import ReplayTools as ReplayTools
     from orchestrator.providers.scripted import FunctionLLM as FunctionLLM
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
-    from orchestrator.retry import RetryPolicy as RetryPolicy
+    from orchestrator.runtime.approval.approval import Approval as Approval
     from orchestrator.runtime.approval.plan_file import FixedPlanner as FixedPlanner
     from orchestrator.runtime.approval.planner import ModelPlanner as ModelPlanner
-    from orchestrator.runtime.approval.project import Approval as Approval
-    from orchestrator.runtime.llm_loop import Orchestrator as Orchestrator
-    from orchestrator.runtime.orchestration.agent import AgentOrchestrator as AgentOrchestrator
-    from orchestrator.runtime.orchestration.checkpoint import CheckpointManager as CheckpointManager
-    from orchestrator.runtime.orchestration.machine import (
+    from orchestrator.runtime.llm_loop.agent import Orchestrator as Orchestrator
+    from orchestrator.runtime.llm_loop.agent_tool import agent_tool as agent_tool
+    from orchestrator.runtime.llm_loop.result import Result as Result
+    from orchestrator.runtime.pipeline.orchestration.agent import AgentOrchestrator as AgentOrchestrator
+    from orchestrator.runtime.pipeline.orchestration.checkpoint import CheckpointManager as CheckpointManager
+    from orchestrator.runtime.pipeline.orchestration.machine import (
         OrchestrationStateMachine as OrchestrationStateMachine,
     )
-    from orchestrator.runtime.orchestration.model import InvalidTransitionError as InvalidTransitionError
-    from orchestrator.runtime.orchestration.model import StateMachineObserver as StateMachineObserver
-    from orchestrator.runtime.orchestration.model import StateMetrics as StateMetrics
-    from orchestrator.runtime.orchestration.model import StateTransition as StateTransition
-    from orchestrator.runtime.pipeline import Pipeline as Pipeline
-    from orchestrator.runtime.pipeline_result import PipelineResult as PipelineResult
-    from orchestrator.runtime.prompt_stage import PromptStage as PromptStage
-    from orchestrator.runtime.ralph import RalphOrchestrator as RalphOrchestrator
-    from orchestrator.runtime.ralph_agent import PromptAgent as PromptAgent
-    from orchestrator.runtime.ralph_command import CommandAgent as CommandAgent
-    from orchestrator.runtime.ralph_result import RalphResult as RalphResult
-    from orchestrator.runtime.recovery import Migration as Migration
-    from orchestrator.runtime.recovery import OpenRun as OpenRun
-    from orchestrator.runtime.result import Result as Result
-    from orchestrator.runtime.rlm import Rlm as Rlm
-    from orchestrator.runtime.rlm_result import RlmResult as RlmResult
-    from orchestrator.runtime.stream import RunStream as RunStream
-    from orchestrator.runtime.subagent import agent_tool as agent_tool
-    from orchestrator.scope import config_from_context as config_from_context
-    from orchestrator.scope import logger_from_context as logger_from_context
+    from orchestrator.runtime.pipeline.orchestration.model import (
+        InvalidTransitionError as InvalidTransitionError,
+    )
+    from orchestrator.runtime.pipeline.orchestration.model import StateMachineObserver as StateMachineObserver
+    from orchestrator.runtime.pipeline.orchestration.model import StateMetrics as StateMetrics
+    from orchestrator.runtime.pipeline.orchestration.model import StateTransition as StateTransition
+    from orchestrator.runtime.pipeline.pipeline import Pipeline as Pipeline
+    from orchestrator.runtime.pipeline.prompt_stage import PromptStage as PromptStage
+    from orchestrator.runtime.pipeline.result import PipelineResult as PipelineResult
+    from orchestrator.runtime.ralph.command_agent import CommandAgent as CommandAgent
+    from orchestrator.runtime.ralph.prompt_agent import PromptAgent as PromptAgent
+    from orchestrator.runtime.ralph.ralph import RalphOrchestrator as RalphOrchestrator
+    from orchestrator.runtime.ralph.result import RalphResult as RalphResult
+    from orchestrator.runtime.rlm.result import RlmResult as RlmResult
+    from orchestrator.runtime.rlm.rlm import Rlm as Rlm
+    from orchestrator.runtime.service.recovery import Migration as Migration
+    from orchestrator.runtime.service.recovery import OpenRun as OpenRun
+    from orchestrator.runtime.service.stream import RunStream as RunStream
     from orchestrator.telemetry.log import TransitionLog as TransitionLog
     from orchestrator.telemetry.metrics import Metrics as Metrics
     from orchestrator.telemetry.notice import ParkNotice as ParkNotice
+    from orchestrator.telemetry.scope import config_from_context as config_from_context
+    from orchestrator.telemetry.scope import logger_from_context as logger_from_context
     from orchestrator.testing.clock import FakeClock as FakeClock
-    from orchestrator.toolresult import ToolResult as ToolResult
-    from orchestrator.toolspec import ToolContext as ToolContext
-    from orchestrator.toolspec import ToolSpec as ToolSpec
-    from orchestrator.toolspec import tool as tool
+    from orchestrator.tools.result import ToolResult as ToolResult
+    from orchestrator.tools.spec import ToolContext as ToolContext
+    from orchestrator.tools.spec import ToolSpec as ToolSpec
+    from orchestrator.tools.spec import tool as tool
     from orchestrator_callbacks.code_mode.source import CodeModeSource as CodeModeSource
     from orchestrator_callbacks.rlm.loop_policy import PolicyHooks as PolicyHooks
     from orchestrator_callbacks.tools_mode.source import ToolsModeSource as ToolsModeSource
@@ -167,29 +169,29 @@ if TYPE_CHECKING:
 
 _HOME = {
     "APPROVAL": "machines.approval.graph",
-    "AgentOrchestrator": "runtime.orchestration.agent",
+    "AgentOrchestrator": "runtime.pipeline.orchestration.agent",
     "AgentRequest": "machines.ralph.ports",
     "AnswerRefused": "errors",
-    "Approval": "runtime.approval.project",
+    "Approval": "runtime.approval.approval",
     "ApprovalLimits": "machines.approval.limits",
     "Attempt": "machines.pipeline.model",
     "BudgetManager": "machines.pipeline.ports",
     "CODE_MODE": "machines.code_mode.graph",
     "Caps": "engines.dispatcher",
-    "CheckpointManager": "runtime.orchestration.checkpoint",
-    "CommandAgent": "runtime.ralph_command",
+    "CheckpointManager": "runtime.pipeline.orchestration.checkpoint",
     "CodeBlocksFound": "machines.code_mode.model",
     "CodeExecuted": "machines.code_mode.model",
     "CodeModeContext": "machines.code_mode.model",
     "CodeModeEvent": "machines.code_mode.model",
     "CodeModeSource": "orchestrator_callbacks.code_mode.source",
     "CodeModeState": "machines.code_mode.model",
+    "CommandAgent": "runtime.ralph.command_agent",
     "ConfigError": "errors",
     "ContextCompressor": "machines.rlm.policy",
     "ContextInUse": "kernel.typed_error",
     "CrashingJournal": "journal.crashing",
-    "DepthExceeded": "machines.code_mode.model",
     "DbosDispatcher": "engines.dbos",
+    "DepthExceeded": "machines.code_mode.model",
     "Driver": "kernel.driver",
     "Edge": "kernel.graph",
     "Evaluation": "machines.pipeline.model",
@@ -208,7 +210,7 @@ _HOME = {
     "History": "kernel.history",
     "Implementation": "machines.pipeline.model",
     "Implementer": "machines.pipeline.ports",
-    "InvalidTransitionError": "runtime.orchestration.model",
+    "InvalidTransitionError": "runtime.pipeline.orchestration.model",
     "Issue": "machines.pipeline.model",
     "JournalError": "errors",
     "Judge": "machines.pipeline.ports",
@@ -217,12 +219,12 @@ _HOME = {
     "LLMResponseReceived": "machines.rlm.model",
     "LLM_LOOP": "machines.llm_loop.graph",
     "Limits": "machines.llm_loop.limits",
-    "LocalEngine": "engines.local",
+    "LocalEngine": "engines.local_engine",
     "MaxIterationsReached": "machines.rlm.model",
     "MemoryJournal": "journal.memory",
-    "Message": "messages",
+    "Message": "llm.message",
     "Metrics": "telemetry.metrics",
-    "Migration": "runtime.recovery",
+    "Migration": "runtime.service.recovery",
     "ModelPlanner": "runtime.approval.planner",
     "NestedCallPolicy": "machines.rlm.policy",
     "NestedConfig": "machines.rlm.policy",
@@ -231,10 +233,10 @@ _HOME = {
     "NoNesting": "machines.rlm.policy",
     "NoToolCalls": "machines.tools_mode.model",
     "NotAdmitting": "errors",
-    "OpenRun": "runtime.recovery",
+    "OpenRun": "runtime.service.recovery",
     "OrchestrationState": "machines.pipeline.model",
-    "OrchestrationStateMachine": "runtime.orchestration.machine",
-    "Orchestrator": "runtime.llm_loop",
+    "OrchestrationStateMachine": "runtime.pipeline.orchestration.machine",
+    "Orchestrator": "runtime.llm_loop.agent",
     "OrchestratorError": "errors",
     "OrchestratorState": "machines.ralph.model",
     "OtherGraph": "errors",
@@ -242,41 +244,41 @@ _HOME = {
     "Overloaded": "errors",
     "PIPELINE": "machines.pipeline.graph",
     "ParkNotice": "telemetry.notice",
-    "Pipeline": "runtime.pipeline",
+    "Pipeline": "runtime.pipeline.pipeline",
     "PipelineLimits": "machines.pipeline.limits",
-    "PipelineResult": "runtime.pipeline_result",
+    "PipelineResult": "runtime.pipeline.result",
     "Plan": "machines.pipeline.model",
     "PlanCaps": "machines.approval.caps",
     "PlanDraft": "machines.approval.plan",
     "Planner": "machines.pipeline.ports",
-    "PromptAgent": "runtime.ralph_agent",
     "PolicyHooks": "orchestrator_callbacks.rlm.loop_policy",
     "PolicyStop": "machines.rlm.model",
     "PostgresJournal": "journal.postgres",
     "ProcrastinateDispatcher": "engines.procrastinate",
-    "PromptStage": "runtime.prompt_stage",
+    "PromptAgent": "runtime.ralph.prompt_agent",
+    "PromptStage": "runtime.pipeline.prompt_stage",
     "Question": "machines.llm_loop.model",
     "RALPH": "machines.ralph.graph",
     "RalphEvent": "machines.ralph.next_state",
     "RalphLimits": "machines.ralph.limits",
-    "RalphOrchestrator": "runtime.ralph",
-    "RalphResult": "runtime.ralph_result",
+    "RalphOrchestrator": "runtime.ralph.ralph",
+    "RalphResult": "runtime.ralph.result",
     "Refused": "errors",
     "ReplayLLM": "providers.replay",
     "ReplayTools": "providers.replay_tool",
-    "Request": "messages",
-    "Response": "messages",
-    "Result": "runtime.result",
-    "RetryPolicy": "retry",
-    "Rlm": "runtime.rlm",
+    "Request": "llm.message",
+    "Response": "llm.message",
+    "Result": "runtime.llm_loop.result",
+    "RetryPolicy": "llm.retry",
+    "Rlm": "runtime.rlm.rlm",
     "RlmLimits": "machines.rlm.limits",
-    "RlmResult": "runtime.rlm_result",
+    "RlmResult": "runtime.rlm.result",
     "Rubric": "machines.pipeline.rubric",
     "Run": "kernel.run",
     "RunError": "errors",
     "RunExists": "errors",
     "RunStopped": "errors",
-    "RunStream": "runtime.stream",
+    "RunStream": "runtime.service.stream",
     "RunUnknown": "errors",
     "ScriptedLLM": "providers.scripted",
     "Severity": "machines.pipeline.model",
@@ -285,19 +287,19 @@ _HOME = {
     "SqliteMemory": "journal.sqlite.conversation",
     "StageRequest": "machines.pipeline.ports",
     "StateMachine": "kernel.typed",
-    "StateMachineObserver": "runtime.orchestration.model",
-    "StateMetrics": "runtime.orchestration.model",
-    "StateTransition": "runtime.orchestration.model",
+    "StateMachineObserver": "runtime.pipeline.orchestration.model",
+    "StateMetrics": "runtime.pipeline.orchestration.model",
+    "StateTransition": "runtime.pipeline.orchestration.model",
     "StopAfter": "machines.rlm.policy",
     "StoppingPolicy": "machines.rlm.policy",
     "Suspended": "errors",
     "TOOLS_MODE": "machines.tools_mode.graph",
     "TokenDelta": "kernel.record",
-    "ToolCall": "messages",
+    "ToolCall": "llm.message",
     "ToolCallsFound": "machines.tools_mode.model",
-    "ToolContext": "toolspec",
-    "ToolResult": "toolresult",
-    "ToolSpec": "toolspec",
+    "ToolContext": "tools.spec",
+    "ToolResult": "tools.result",
+    "ToolSpec": "tools.spec",
     "ToolsExecuted": "machines.tools_mode.model",
     "ToolsModeContext": "machines.tools_mode.model",
     "ToolsModeEvent": "machines.tools_mode.model",
@@ -305,20 +307,20 @@ _HOME = {
     "ToolsModeState": "machines.tools_mode.model",
     "TransitionLog": "telemetry.log",
     "UnhandledEventError": "kernel.typed_error",
-    "Usage": "messages",
+    "Usage": "llm.message",
     "Validation": "machines.pipeline.model",
     "Validator": "machines.pipeline.ports",
     "Verdict": "",
     "Worker": "engines.worker",
-    "agent_tool": "runtime.subagent",
+    "agent_tool": "runtime.llm_loop.agent_tool",
     "bind": "kernel.machine",
     "bounding": "kernel.graph",
     "build_code_mode_machine": "machines.code_mode.graph",
     "build_tools_mode_machine": "machines.tools_mode.graph",
-    "config_from_context": "scope",
-    "logger_from_context": "scope",
+    "config_from_context": "telemetry.scope",
+    "logger_from_context": "telemetry.scope",
     "next_state": "machines.ralph.next_state",
-    "tool": "toolspec",
+    "tool": "tools.spec",
 }
 """Public name -> the module it lives in; empty for the guards' own package, whole for the callbacks'."""
 

@@ -19,8 +19,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from orchestrator.address import Address, address_of
 from orchestrator.errors import ConfigError
+from orchestrator.journal.address import Address, address_of
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import CheckpointManager, OrchestrationStateMachine, Orchestrator, ScriptedLLM
-from orchestrator.address import Dsn, address_of, hidden
 from orchestrator.errors import ConfigError
+from orchestrator.journal.address import Dsn, address_of, hidden
 from orchestrator.settings import Settings
 
 SHOWN = [

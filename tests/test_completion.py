@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.completion import OutputSpec, UnusableAnswer, error_payload, json_values
 from orchestrator.errors import ConfigError
+from orchestrator.llm.structured_output import OutputSpec, UnusableAnswer, error_payload, json_values
 
 
 @pytest.mark.parametrize(

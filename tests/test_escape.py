@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.escape import KEPT, escape, escapes
+from orchestrator.telemetry.escape import KEPT, escape, escapes
 
 REQUIRED = [
     *(chr(code) for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"),

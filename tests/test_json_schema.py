@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.completion import OutputSpec, UnusableAnswer
 from orchestrator.errors import ConfigError
-from orchestrator.json_schema import Fault, UnusablePattern, UnusableSchema, checker
-from orchestrator.toolarguments import BadArguments
-from orchestrator.toolspec import ToolSpec, parse_arguments
+from orchestrator.llm.json_schema import Fault, UnusablePattern, UnusableSchema, checker
+from orchestrator.llm.structured_output import OutputSpec, UnusableAnswer
+from orchestrator.tools.argument import BadArguments
+from orchestrator.tools.spec import ToolSpec, parse_arguments
 
 CATASTROPHIC = ["^(a+)+$", "^(a|a)*$", "^(a|aa)+$", "^(a*)*$", "^(.*a){20}$", r"^(\w+\s?)*$"]
 """Patterns for which an engine that backtracks needs longer than anybody waits."""

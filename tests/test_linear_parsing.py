@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.completion import json_values
+from orchestrator.llm.structured_output import json_values
 from orchestrator.machines.ralph.contract import _fenced
 from orchestrator.machines.ralph.outline import _HEADING, _title
 

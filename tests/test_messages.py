@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.messages import Message, Request, Response, ToolCall, Transcript, Usage
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Transcript, Usage
 
 TEXT = st.text(max_size=20)
 CALLS = st.builds(ToolCall, TEXT, TEXT, TEXT)

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
-from orchestrator.ports import Clock
-from orchestrator.retry import UNLIMITED, Failure, RetryPolicy, RetryTable, Tried, classify
+from orchestrator.llm.port import Clock
+from orchestrator.llm.retry import UNLIMITED, Failure, RetryPolicy, RetryTable, Tried, classify
 from orchestrator.testing.clock import FakeClock
 
 STEADY = RetryPolicy(jitter=0)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from orchestrator.scope import (
+from orchestrator.telemetry.scope import (
     config_from_context,
     logger_from_context,
     scope,

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.messages import Message, ToolCall
+from orchestrator.llm.message import Message, ToolCall
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolarguments import BadArguments
-from orchestrator.toolresult import ToolResult, cut
-from orchestrator.toolset import ToolSet
-from orchestrator.toolspec import ToolContext, ToolSpec, tool
+from orchestrator.tools.argument import BadArguments
+from orchestrator.tools.result import ToolResult, cut
+from orchestrator.tools.spec import ToolContext, ToolSpec, tool
+from orchestrator.tools.tool_set import ToolSet
 
 
 def context_for(call: ToolCall, position: int) -> ToolContext:
@@ -372,9 +372,9 @@ async def test_the_deadline_of_the_run_wins_over_a_longer_timeout() -> None:
 def test_a_tool_that_never_returns_does_not_keep_the_interpreter_from_exiting() -> None:
     program = """
 import asyncio, threading
-from orchestrator.messages import ToolCall
-from orchestrator.toolspec import ToolContext, tool
-from orchestrator.toolset import ToolSet
+from orchestrator.llm.message import ToolCall
+from orchestrator.tools.spec import ToolContext, tool
+from orchestrator.tools.tool_set import ToolSet
 
 @tool(timeout=0.05)
 def forever() -> None:

@@ -30,10 +30,10 @@ from pydantic import (
 )
 
 from orchestrator.errors import ConfigError
-from orchestrator.messages import Request, ToolOffer
+from orchestrator.llm.message import Request, ToolOffer
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolarguments import BadArguments, UnstableArguments
-from orchestrator.toolspec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments, tool
+from orchestrator.tools.argument import BadArguments, UnstableArguments
+from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments, tool
 
 if TYPE_CHECKING:
     from somewhere import OnlyForCheckers  # type: ignore[import-not-found]
@@ -445,7 +445,7 @@ def test_the_handler_of_a_raw_schema_may_take_a_context() -> None:
 
 def test_the_checker_of_schemas_is_imported_for_raw_schemas_only() -> None:
     program = (
-        "import sys; from orchestrator.toolspec import tool, ToolSpec\n"
+        "import sys; from orchestrator.tools.spec import tool, ToolSpec\n"
         "def f(a: int): 'f'\n"
         "tool(f); assert 'jsonschema_rs' not in sys.modules\n"
         "ToolSpec('f', '', {}, f); assert 'jsonschema_rs' in sys.modules\n"

@@ -12,9 +12,9 @@ import pytest
 
 from orchestrator.journal.snapshot import lasting_fields, taken
 from orchestrator.kernel.record import LLMCall
-from orchestrator.messages import Message, Request, Response, ToolCall, Usage
-from orchestrator.toolresult import ToolResult
-from orchestrator.value import value
+from orchestrator.kernel.value import value
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
+from orchestrator.tools.result import ToolResult
 
 CALL = ToolCall("1", "pay", '{"to": "ann"}')
 VALUES = (

@@ -13,9 +13,9 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.redaction import redacted
 from orchestrator.cli.trust.configuration import settings_file
 from orchestrator.cli.trust.refusal import is_trusted_file
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.limiter import RateLimit
-from orchestrator.retry import RetryPolicy
 from orchestrator.settings import DEFAULT_FILE, PREFIX, Settings, build
 
 _SECTIONS: Mapping[str, type] = {"limits": Limits, "retry": RetryPolicy, "rate_limit": RateLimit}

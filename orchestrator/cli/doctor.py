@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from orchestrator.address import Address, Dsn
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
-from orchestrator.cli.runs.standing import head_reason, holder
+from orchestrator.cli.runs.position import head_reason, holder
 from orchestrator.cli.runs.store import Store, existing, head_json
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError, RunError
+from orchestrator.journal.address import Address, Dsn
 from orchestrator.journal.opening import journal_at
 from orchestrator.journal.sqlite import Health, SqliteJournal
 from orchestrator.kernel.journal import RunHead

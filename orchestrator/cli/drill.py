@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.address import Address
 from orchestrator.cli.doctor import judged, not_ended, open_runs
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json
 from orchestrator.cli.runs.phrase import heading, many, table
 from orchestrator.cli.runs.store import head_json, journal_file
 from orchestrator.errors import ConfigError, JournalError
+from orchestrator.journal.address import Address
 from orchestrator.journal.difference import Difference, difference
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite import Health, SqliteJournal

@@ -20,12 +20,12 @@ from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
+from orchestrator.llm.port import LLM, Price
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.ports import LLM, Price
-from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.settings import Settings, build
-from orchestrator.toolspec import ToolSpec, as_tool
+from orchestrator.tools.spec import ToolSpec, as_tool
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from orchestrator.cli.screen import Screen, Tally, console, print_report, states
 from orchestrator.kernel.record import Fact
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.replay import Record, ReplayError, RunScript
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.result import Result
 
 PAUSE = 0.2
 """Seconds that stand for a reply whose time was not recorded."""

@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.look import Watch
 from orchestrator.cli.output import complain, say, shown
@@ -18,6 +17,7 @@ from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, RunError
+from orchestrator.journal.address import Address
 from orchestrator.telemetry.exposition.batch import Batch
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.exposition.stored import JournalCollector, registry_of

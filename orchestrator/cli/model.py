@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, cast
 from orchestrator.cli.load import imported
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
-from orchestrator.ports import LLM
+from orchestrator.llm.port import LLM
 
 _FORMS = "openai:NAME, openai-responses:NAME, anthropic:NAME, python:MODULE:ATTRIBUTE, replay:FILE[#ID]"
 _SHOWN = 5

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator.address import Address
+from orchestrator.cli.actor import known_who, who
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, roughly, table
 from orchestrator.cli.runs.store import Store, at_journal
-from orchestrator.cli.who import known_who, who
-from orchestrator.engines.order import Order
+from orchestrator.engines.engine_directory import ANSWERS_WITHIN, Seen, ask, engines, meant
+from orchestrator.engines.operator_command import Order
 from orchestrator.engines.registration import STATUS
-from orchestrator.engines.roster import ANSWERS_WITHIN, Seen, ask, engines, meant
+from orchestrator.journal.address import Address
 
 Body = Mapping[str, Any]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from orchestrator.address import Address, address_of
 from orchestrator.errors import ConfigError
+from orchestrator.journal.address import Address, address_of
 
 if TYPE_CHECKING:
     _Address = Address

@@ -15,7 +15,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import IO, Any, TextIO, cast
 
-from orchestrator.escape import KEPT, escape
+from orchestrator.telemetry.escape import KEPT, escape
 
 _SHOW_CURSOR = b"\x1b[?25h"
 

@@ -192,7 +192,7 @@ def tell(
     at: given.Place,
 ) -> None:
     """Say something to a run for all its agents to know; with --steer, ask for something new; with --stop, end it."""
-    from orchestrator.cli.ralph.tell import Said, tell_run
+    from orchestrator.cli.ralph.message import Said, tell_run
 
     kind = "stop" if stop else "steer" if steer else "inform"
     raise typer.Exit(tell_run(Said(run=run, text=text, kind=kind, by=by, json=at.json, journal=at.journal)))

@@ -18,8 +18,8 @@ from uuid import uuid4
 from orchestrator.errors import OrchestratorError, RunUnknown
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Observer
+from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message
 from orchestrator.providers.difference import Difference, differences
 from orchestrator.providers.recorded_run import IRREGULAR, UNUSABLE
 from orchestrator.providers.replay import (
@@ -32,8 +32,8 @@ from orchestrator.providers.replay import (
     irregularities,
     split_runs,
 )
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
 
 DIVERGED = "diverged"
 """Ours is not what was recorded: a limit cut the run short, or we do not do what the recorded agent did."""

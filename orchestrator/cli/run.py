@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import limits_from, prompt_of
@@ -17,14 +16,15 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, Words, streamed
+from orchestrator.cli.supervised_run import Going, Watched
 from orchestrator.cli.trust.configuration import project_settings
-from orchestrator.cli.watched import Going, Watched
 from orchestrator.errors import ConfigError
+from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.result import Ended, Result, ended_as
+from orchestrator.runtime.llm_loop.result import Ended, Result, ended_as
 from orchestrator.telemetry.live import Live
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.watchdog import on_signal

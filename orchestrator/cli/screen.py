@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
-from orchestrator.escape import escape
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.record import (
@@ -27,6 +26,7 @@ from orchestrator.kernel.record import (
     ToolCall,
     Transition,
 )
+from orchestrator.telemetry.escape import escape
 
 _BAR = 20
 _WIDTH = 160

@@ -20,7 +20,7 @@ from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.tool_pin import ToolPins, is_address
 from orchestrator.errors import ConfigError
-from orchestrator.toolspec import ToolSpec
+from orchestrator.tools.spec import ToolSpec
 
 if TYPE_CHECKING:
     from orchestrator.providers.mcp import McpServer

@@ -10,8 +10,8 @@ from pydantic_core import to_jsonable_python
 from orchestrator.cli.output import say, say_json, say_more
 from orchestrator.cli.screen import line_of
 from orchestrator.kernel.record import LLMCall, RunCompleted, Streamed, TokenDelta, ToolCall
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
 
 
 class Words:

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.output import complain, say, say_json, shown
-from orchestrator.cli.rlm.made import context_from
+from orchestrator.cli.rlm.agent_spec import context_from
 from orchestrator.cli.run import new_id
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.worker import database, dispatcher, made
 from orchestrator.engines.dispatcher import Caps, Placer
 from orchestrator.errors import ConfigError, JournalError, MissingExtra
-from orchestrator.messages import Request, Response
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.rlm import Rlm
+from orchestrator.journal.address import Address
+from orchestrator.llm.message import Request, Response
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.rlm.rlm import Rlm
 
 OPENING = 3.0
 """Seconds that the server gets to answer at first."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.address import Address, Dsn
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.launch import Launch, Parts
 from orchestrator.cli.load import imported, limits_from
@@ -23,9 +22,10 @@ from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.engines.agent import Agent, refuse_bound
 from orchestrator.engines.dispatcher import Caps, Dispatcher
-from orchestrator.engines.order import Order
+from orchestrator.engines.operator_command import Order
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.journal.address import Address, Dsn
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.llm_loop.limits import Limits

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import Follower
-from orchestrator.runtime.hosting import Hosting
+from orchestrator.runtime.service.hosting import Hosting
 
 
 @runtime_checkable

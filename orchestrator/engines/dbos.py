@@ -23,10 +23,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from orchestrator.address import Dsn, address_of, hidden
 from orchestrator.engines.dispatcher import Caps, Drive
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
-from orchestrator.retry import UNLIMITED, RetryPolicy
+from orchestrator.journal.address import Dsn, address_of, hidden
+from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 
 APPLICATION = "orchestrator"
 VERSION = "agent-journal-v1"

@@ -17,10 +17,10 @@ import asyncio
 from dataclasses import dataclass
 
 from orchestrator.engines.handle import Job
-from orchestrator.engines.line import Line
+from orchestrator.engines.run_queue import Line
 from orchestrator.errors import JournalError, NotAdmitting, RunUnknown, Suspended
 from orchestrator.kernel.journal import Journal
-from orchestrator.ports import Clock
+from orchestrator.llm.port import Clock
 
 SETTLE = 5.0
 """Seconds that runs get to reach the end of their step.

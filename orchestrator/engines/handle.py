@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.runtime.hosting import Hosting
+from orchestrator.runtime.service.hosting import Hosting
 
 
 class Phase(StrEnum):

@@ -12,11 +12,11 @@ import contextlib
 import logging
 from typing import Any
 
-from orchestrator.address import Dsn, address_of, hidden
 from orchestrator.engines.dispatcher import Caps, Drive
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
-from orchestrator.ports import Clock, SystemClock
-from orchestrator.retry import UNLIMITED, RetryPolicy, Tried
+from orchestrator.journal.address import Dsn, address_of, hidden
+from orchestrator.llm.port import Clock, SystemClock
+from orchestrator.llm.retry import UNLIMITED, RetryPolicy, Tried
 
 QUEUE = "orchestrator-runs"
 TASK = "orchestrator.drive"

@@ -28,7 +28,7 @@ from typing import Any
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown
 from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted, let_go
-from orchestrator.ports import Clock
+from orchestrator.llm.port import Clock
 
 ENGINE = "engine"
 """Graph of the runs that stand for engines."""

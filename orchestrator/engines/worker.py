@@ -26,10 +26,10 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from orchestrator.engines.agent import Agent
-from orchestrator.engines.crew import Crew
+from orchestrator.engines.agent_registry import Crew
 from orchestrator.engines.dispatcher import Dispatcher
 from orchestrator.engines.drain import Drained
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import (
     ConfigError,
@@ -44,7 +44,7 @@ from orchestrator.errors import (
 )
 from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import RunHead
-from orchestrator.retry import UNLIMITED, RetryPolicy
+from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 from orchestrator.telemetry.engine import Load
 
 BEAT = 1.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.messages import Request, Response, ToolCall
+from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import call
 
 _LOOK = """I do not know the text yet.

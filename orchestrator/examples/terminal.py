@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator.escape import escape
+from orchestrator.telemetry.escape import escape
 
 
 class Failed(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from orchestrator.address import Address, Dsn
+from orchestrator.journal.address import Address, Dsn
 from orchestrator.journal.sqlite import SqliteJournal
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from orchestrator.messages import finish_word
+from orchestrator.llm.message import finish_word
 
 UNREGISTERED = "_unregistered"
 """Stands for the name of a tool that nobody registered, as in metrics and logs."""

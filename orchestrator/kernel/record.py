@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from orchestrator.value import value as fact
+from orchestrator.kernel.value import value as fact
 
 
 @fact(frozen=True, slots=True)

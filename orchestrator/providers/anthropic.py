@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.messages import Request, Response, encodable
+from orchestrator.llm.message import Request, Response, encodable
 from orchestrator.providers.anthropic_answer import MessageAssembly, merged, response_of
 from orchestrator.providers.anthropic_request import conversation, tools
 from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.messages import Content, Response, ToolCall, Usage
+from orchestrator.llm.message import Content, Response, ToolCall, Usage
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
 from orchestrator.providers.reading import count, malformed, mapping, objects, parsed, text, text_or_none

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from orchestrator.messages import Content, Message, Request, ToolCall
+from orchestrator.llm.message import Content, Message, Request, ToolCall
 from orchestrator.providers.reading import mapping
 
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.messages import Message
+from orchestrator.llm.message import Message
 from orchestrator.providers.scripted import shorten
 
 _LEAD = 20

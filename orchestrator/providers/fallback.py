@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
-from orchestrator.messages import Request, Response, input_bound
-from orchestrator.ports import LLM, Clock, SystemClock
-from orchestrator.retry import Failure, classify
+from orchestrator.llm.message import Request, Response, input_bound
+from orchestrator.llm.port import LLM, Clock, SystemClock
+from orchestrator.llm.retry import Failure, classify
 
 FALLBACK_KINDS = ("rate_limited", "server_error", "timeout", "connection")
 """In which ways a model may fail for the next one to be asked, unless told otherwise."""

@@ -32,8 +32,8 @@ from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from orchestrator.errors import LLMError
+from orchestrator.llm.retry import classify
 from orchestrator.providers.context_length import is_context_too_long
-from orchestrator.retry import classify
 
 _KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
     "context_length": (

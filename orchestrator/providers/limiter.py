@@ -31,9 +31,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from orchestrator.errors import ConfigError, LLMError
-from orchestrator.messages import NO_USAGE, Request, Response, Usage, input_bound, output_bound
-from orchestrator.ports import LLM, Clock, SystemClock
-from orchestrator.retry import classify
+from orchestrator.llm.message import NO_USAGE, Request, Response, Usage, input_bound, output_bound
+from orchestrator.llm.port import LLM, Clock, SystemClock
+from orchestrator.llm.retry import classify
 
 MINUTE = 60.0
 _ROUNDING = 1e-6

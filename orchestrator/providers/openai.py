@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.messages import encodable
+from orchestrator.llm.message import encodable
 from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import Options

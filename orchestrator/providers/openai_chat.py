@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import LLMError
-from orchestrator.messages import Content, Message, Request, Response, ToolCall
+from orchestrator.llm.message import Content, Message, Request, Response, ToolCall
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
 from orchestrator.providers.openai_form import Options

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers import openai_schema
 
 

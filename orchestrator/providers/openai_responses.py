@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.messages import Message, Request, Response
+from orchestrator.llm.message import Message, Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
 from orchestrator.providers.openai_form import Options

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.ports import Price
+from orchestrator.llm.port import Price
 
 _MILLION = 1_000_000
 _DATED = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from orchestrator.errors import LLMError
-from orchestrator.messages import NO_USAGE, Response, ToolCall, Usage, encodable
+from orchestrator.llm.message import NO_USAGE, Response, ToolCall, Usage, encodable
 from orchestrator.providers.member import Malformed
 from orchestrator.providers.recording import usage_from
 

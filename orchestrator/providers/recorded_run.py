@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ConfigError, OrchestratorError
-from orchestrator.messages import Message, ToolCall
-from orchestrator.ports import Clock, SystemClock
+from orchestrator.llm.message import Message, ToolCall
+from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.providers.difference import Difference
 from orchestrator.providers.recording import Record
-from orchestrator.toolresult import ToolResult
+from orchestrator.tools.result import ToolResult
 
 RESULTS_OUT_OF_ORDER = "results_out_of_order"
 """In mid-conversation, results that are not exactly those of the calls before, in order."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.messages import NO_USAGE, Message, Usage
+from orchestrator.llm.message import NO_USAGE, Message, Usage
 from orchestrator.providers.member import Malformed, check_text, json_type, number_in, object_in, objects_in
 
 INDEX_FILE = "index.jsonl"

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from orchestrator.messages import Message, Request, Response
-from orchestrator.ports import Clock
+from orchestrator.llm.message import Message, Request, Response
+from orchestrator.llm.port import Clock
 from orchestrator.providers.difference import Difference, compare, differences
 from orchestrator.providers.recorded_run import (
     RecordingEnds,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.messages import Message, ToolCall
-from orchestrator.ports import Clock
+from orchestrator.llm.message import Message, ToolCall
+from orchestrator.llm.port import Clock
 from orchestrator.providers.difference import differences
 from orchestrator.providers.recorded_run import (
     RecordingEnds,
@@ -16,9 +16,9 @@ from orchestrator.providers.recorded_run import (
     results_after,
 )
 from orchestrator.providers.recording import Record, tool_name
-from orchestrator.toolresult import ToolResult
-from orchestrator.toolset import After, Before, ContextFor, ToolSet
-from orchestrator.toolspec import ToolContext, ToolSpec
+from orchestrator.tools.result import ToolResult
+from orchestrator.tools.spec import ToolContext, ToolSpec
+from orchestrator.tools.tool_set import After, Before, ContextFor, ToolSet
 
 
 def no_context(call: ToolCall, position: int) -> ToolContext:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.messages import Message
+from orchestrator.llm.message import Message
 
 _WORDS = (
     "Give your final answer as JSON that fits the JSON schema below: only the JSON, no text around it, no code "

@@ -25,8 +25,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from orchestrator.errors import ConfigError, LLMError
-from orchestrator.messages import Content, Message, Request, Response, ToolCall, Usage
-from orchestrator.ports import Clock, SystemClock
+from orchestrator.llm.message import Content, Message, Request, Response, ToolCall, Usage
+from orchestrator.llm.port import Clock, SystemClock
 
 Answer: TypeAlias = (
     str | Response | Message | ToolCall | Sequence[ToolCall] | Mapping[str, Any] | BaseException

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from pydantic import SecretStr
 
 from orchestrator.errors import LLMError
-from orchestrator.messages import Request, Response
+from orchestrator.llm.message import Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event, EventDecoder, EventTooLarge
 from orchestrator.providers.reading import malformed, parsed, storable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from orchestrator.kernel.record import LLMCall, ToolCall
-from orchestrator.messages import finish_word
+from orchestrator.llm.message import finish_word
 from orchestrator.telemetry import semconv as ours
 from orchestrator.telemetry.semconv import Conventions
 

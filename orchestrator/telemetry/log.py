@@ -30,7 +30,7 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
-from orchestrator.messages import finish_word
+from orchestrator.llm.message import finish_word
 from orchestrator.telemetry.line import (
     LEVELS,
     SCHEMA,

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import Fact, RunParked
-from orchestrator.retry import RetryPolicy
+from orchestrator.llm.retry import RetryPolicy
 
 _DELIVERY = RetryPolicy(attempts=3, base=0.0, deadline=0.0, jitter=0.0)
 

@@ -81,4 +81,4 @@ LINKED = "orchestrator.link"
 
 TRANSITION_EVENT = "orchestrator.transition"
 FAILED_EVENT = "orchestrator.event_failed"
-RETRY_EVENT = "orchestrator.retry"
+RETRY_EVENT = "orchestrator.llm.retry"

@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from orchestrator.errors import ConfigError
-from orchestrator.escape import escape
+from orchestrator.telemetry.escape import escape
 from orchestrator.telemetry.live import Live, LiveRun
 from orchestrator.telemetry.stack import stacks
 

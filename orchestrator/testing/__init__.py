@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.journal.memory import MemoryJournal as MemoryJournal
+    from orchestrator.providers.model_guard import refuse_real_models as refuse_real_models
     from orchestrator.providers.replay import ReplayLLM as ReplayLLM
     from orchestrator.providers.replay_tool import ReplayTools as ReplayTools
     from orchestrator.providers.scripted import FunctionLLM as FunctionLLM
     from orchestrator.providers.scripted import ScriptedLLM as ScriptedLLM
-    from orchestrator.switch import refuse_real_models as refuse_real_models
     from orchestrator.testing.clock import FakeClock as FakeClock
     from orchestrator.testing.coverage import GraphCoverage as GraphCoverage
     from orchestrator.testing.paths import edge_paths as edge_paths
@@ -42,7 +42,7 @@ _HOME = {
     "parametrize_paths": "testing.paths",
     "path_id": "testing.paths",
     "pure": "testing.purity",
-    "refuse_real_models": "switch",
+    "refuse_real_models": "providers.model_guard",
     "shortest_paths": "testing.paths",
     "simple_paths": "testing.paths",
     "strict_guards": "testing.purity",

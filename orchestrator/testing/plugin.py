@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.switch import NO_REAL_MODELS
+from orchestrator.providers.model_guard import NO_REAL_MODELS
 
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph

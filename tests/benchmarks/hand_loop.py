@@ -7,8 +7,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from orchestrator.messages import Message, Request, ToolCall
-from orchestrator.ports import LLM
+from orchestrator.llm.message import Message, Request, ToolCall
+from orchestrator.llm.port import LLM
 
 Tool = Callable[..., Awaitable[Any]]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.kernel.purity import CHECK_PURITY
-from orchestrator.messages import Request, Response
+from orchestrator.llm.message import Request, Response
 from tests.benchmarks.measure import Contestant, by_hand, machine
 from tests.benchmarks.workload import PacedLLM
 

@@ -14,9 +14,9 @@ from typing import BinaryIO
 from prometheus_client import CollectorRegistry
 
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from tests.benchmarks.hand_loop import hand_loop

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.json_schema import checker
+from orchestrator.llm.json_schema import checker
 from orchestrator.providers.event_stream import EventDecoder
 
 NAME = "input from outside"

@@ -23,11 +23,11 @@ from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.mark import HighWater
 from orchestrator.kernel.journal import Draft, Journal
+from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import tool
 from tests.postgres import Cluster, cluster, programs
 
 NAME: Final = "stores"

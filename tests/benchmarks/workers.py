@@ -25,9 +25,9 @@ import orjson
 
 from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.journal.postgres import PostgresJournal
+from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from tests.benchmarks.stores import DISK, Noting, note
 from tests.crash.fleet import Fleet
 from tests.postgres import cluster, programs

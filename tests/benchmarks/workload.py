@@ -6,8 +6,8 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from orchestrator.messages import Request, Response, ToolCall, Usage
-from orchestrator.toolspec import tool
+from orchestrator.llm.message import Request, Response, ToolCall, Usage
+from orchestrator.tools.spec import tool
 
 _USAGE = Usage(900, 60)
 _DONE = Response("done", usage=_USAGE)

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
+from orchestrator.llm.message import Message, Response, ToolCall
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Message, Response, ToolCall
 from orchestrator.providers.scripted import Item, ScriptedLLM
-from orchestrator.retry import RetryPolicy
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolset import ToolSet
+from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
 
 MACHINE = Machine(LLM_LOOP, Hooks({}))

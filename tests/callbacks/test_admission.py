@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.machines.llm_loop.model import Success
-from orchestrator.messages import ToolCall
 from orchestrator.providers.scripted import call
-from orchestrator.toolresult import ToolResult
-from orchestrator.toolspec import tool
-from orchestrator_callbacks.llm_loop import admission, work
+from orchestrator.tools.result import ToolResult
+from orchestrator.tools.spec import tool
+from orchestrator_callbacks.llm_loop import admission
+from orchestrator_callbacks.llm_loop import tool_work as work
 from orchestrator_guards import CallSeen, call_key, fingerprint
 from tests.callbacks.stand import answered, facts, loop_run
 

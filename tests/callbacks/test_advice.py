@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.llm.message import Message, ToolCall
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Message, ToolCall
-from orchestrator_callbacks.llm_loop.advice import guidance
+from orchestrator_callbacks.llm_loop.guidance import guidance
 from tests.callbacks.stand import USER
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.completion import OutputSpec
 from orchestrator.errors import CompletionError, LimitReached
 from orchestrator.kernel.record import Attempt
+from orchestrator.llm.message import Message, Response
+from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.messages import Message, Response
 from orchestrator_callbacks.llm_loop import answer
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import fingerprint

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.kernel.record import Attempt
+from orchestrator.llm.message import Message, ToolCall
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.messages import Message, ToolCall
-from orchestrator.scope import scope
+from orchestrator.telemetry.scope import scope
 from orchestrator_callbacks.llm_loop import compaction
 from tests.callbacks.stand import USER, facts, loop_run
 from tests.runtime.stage import Notebook

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.completion import OutputSpec
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.record import BudgetChecked
+from orchestrator.llm.message import Message, Response, Usage
+from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.machines.llm_loop.model import Event
-from orchestrator.messages import Message, Response, Usage
 from orchestrator.providers.scripted import call
-from orchestrator.scope import scope
-from orchestrator.toolresult import ToolResult
+from orchestrator.telemetry.scope import scope
+from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopRun, split, through
 from orchestrator_guards import Verdict

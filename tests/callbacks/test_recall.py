@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.kernel.record import Attempt
+from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.messages import Message
 from orchestrator.providers.scripted import call
-from orchestrator_callbacks.llm_loop import recall
+from orchestrator_callbacks.llm_loop import memory as recall
 from orchestrator_guards import Verdict
 from tests.callbacks.stand import USER, answered, facts, loop_run
 from tests.runtime.stage import Notebook

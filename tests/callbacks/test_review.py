@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.machines.llm_loop.model import Completion, ContextUse
-from orchestrator.messages import Message, Usage
 from orchestrator.providers.scripted import call
-from orchestrator.toolresult import ToolOutcome, ToolResult
-from orchestrator_callbacks.llm_loop import review
+from orchestrator.tools.result import ToolOutcome, ToolResult
+from orchestrator_callbacks.llm_loop import turn_accounting as review
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict
 from tests.callbacks.stand import USER, answered, loop_run

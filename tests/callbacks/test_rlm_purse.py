@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import LimitReached
+from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator.messages import Message, Usage
-from orchestrator_callbacks.rlm.purse import Purse, estimated
+from orchestrator_callbacks.rlm.budget_account import Purse, estimated
 
 
 def test_what_is_spent_below_counts_in_every_purse_above() -> None:

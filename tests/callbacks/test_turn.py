@@ -8,10 +8,10 @@ import pytest
 
 from orchestrator.errors import LimitReached, LLMError
 from orchestrator.kernel.record import Attempt, LLMCall
+from orchestrator.llm.message import Message, Request, Response, Usage
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.messages import Message, Request, Response, Usage
 from orchestrator.providers.scripted import call
-from orchestrator.retry import RetryPolicy
 from orchestrator_callbacks.llm_loop import turn
 from orchestrator_guards import Verdict
 from tests.callbacks.stand import USER, facts, loop_run

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cli.approval import difference, standing
+from orchestrator.cli.approval import difference
+from orchestrator.cli.approval import status as standing
 from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.progress import Steps, line, output_lines
 from orchestrator.cli.exit import Exit

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.address import Dsn
 from orchestrator.cli.look import Watch
+from orchestrator.journal.address import Dsn
 from orchestrator.journal.postgres import PostgresJournal
 from tests.cli.recorded import JOURNAL
 from tests.postgres import Cluster

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import Orchestrator
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.messages import Request, Response, Usage
+from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.providers import price_table
 from orchestrator.providers.scripted import FunctionLLM
 

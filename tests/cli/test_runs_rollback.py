@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.trust.signature import signed
-from orchestrator.journal.rollback import RollbackStack
+from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.sqlite import SqliteJournal
 from tests.cli.parked import stored
 from tests.cli.recorded import JOURNAL, Tape, play, record

@@ -1,4 +1,4 @@
-"""Every retry goes through `orchestrator.retry`: no loop of the package tries a thing again by itself.
+"""Every retry goes through `orchestrator.llm.retry`: no loop of the package tries a thing again by itself.
 
 A loop is taken for a retry where it catches an error, repeats after it, and either leaves after a success or waits
 before it repeats. A loop over things that are there is none: each turn of it is about another thing.
@@ -20,13 +20,13 @@ ALLOWED: dict[str, str] = {
     "orchestrator/cli/runs/events.py:_follow": "a poll: prints what is new, and the timeout is its interval",
     "orchestrator/cli/metrics.py:_serve": "a poll: reads the journal, and the timeout is its interval",
     "orchestrator/engines/registration.py:Registration.listen": "a poll: looks for commands, also after a success",
-    "orchestrator/engines/uptake.py:Uptake.keep": "a poll: looks for runs without an owner, also after a success",
+    "orchestrator/engines/orphan_recovery.py:Uptake.keep": "a poll: looks for orphaned runs, also after a success",
     "orchestrator/engines/worker.py:Worker._reap": "a poll: looks for dead workers, also after a success",
     "orchestrator/kernel/driver.py:Driver._advance": "the driver: each turn is another event, an error fires one",
     "orchestrator/telemetry/watchdog.py:Watchdog._beat": "a heartbeat: measures, also after a success",
-    "orchestrator/runtime/inbox.py:Inbox._listen": "a poll: looks for requests, also after a success",
-    "orchestrator/runtime/approval/listener.py:_listen": "a poll: looks for requests, also after a success",
-    "orchestrator/runtime/approval/listener.py:lost": "each turn reads another command",
+    "orchestrator/runtime/service/inbox.py:Inbox._listen": "a poll: looks for requests, also after a success",
+    "orchestrator/runtime/approval/control_request.py:_listen": "a poll: looks for requests, also after a success",
+    "orchestrator/runtime/approval/control_request.py:lost": "each turn reads another command",
 }
 """File:function -> why its loop is no retry."""
 

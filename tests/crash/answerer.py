@@ -18,7 +18,7 @@ from orchestrator.errors import AnswerRefused
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 
 
 def journal_at(address: str) -> Any:

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
 from tests.crash.worker import show_marks
 from tests.runtime.approval.stand import Script

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from orchestrator.journal.change import EFFECT as FILE
-from orchestrator.journal.change import Change, Outcome, fold
+from orchestrator.files.change import EFFECT as FILE
+from orchestrator.files.change import Change, Outcome, fold
 from orchestrator.kernel.journal import Record
 
 

@@ -22,10 +22,10 @@ from typing import Any
 import orjson
 
 from orchestrator.kernel.record import Fact
-from orchestrator.messages import Message, Request, Response
-from orchestrator.ports import FailureEpisode
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import ToolContext
+from orchestrator.llm.message import Message, Request, Response
+from orchestrator.llm.port import FailureEpisode
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import ToolContext
 from tests.crash import outside
 from tests.crash.outside import Outside, Tap
 

@@ -18,8 +18,8 @@ import orjson
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.graph import Edge
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.recovery import Migration
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.service.recovery import Migration
 from orchestrator.testing.clock import FakeClock
 from tests.crash.outside import Outside, agent
 

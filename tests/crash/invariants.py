@@ -23,10 +23,10 @@ from typing import Any
 import orjson
 
 from orchestrator.errors import RunUnknown
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import NO_HASH, Draft, Journal, Record, chained
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from tests.crash.effect_invariants import check_effects
 from tests.crash.outside import EFFECTS, History
 

@@ -7,7 +7,7 @@ import asyncio
 from orchestrator.errors import AnswerRefused, RunUnknown
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from tests.crash.invariants import Ran, check_run
 from tests.crash.life import Life
 from tests.crash.mortal import RUN

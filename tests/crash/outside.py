@@ -19,12 +19,12 @@ from pydantic import BaseModel
 from orchestrator.journal.codec import encoded
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.record import Fact, RunCompleted, RunParked, Transition
-from orchestrator.messages import Message, Request, Response, ToolCall, Usage
-from orchestrator.ports import FailureEpisode
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
+from orchestrator.llm.port import FailureEpisode
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import ToolContext, ToolSpec, tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import ToolContext, ToolSpec, tool
 
 Line: TypeAlias = Mapping[str, Any]
 Point: TypeAlias = Callable[[str], Awaitable[None]]

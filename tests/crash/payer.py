@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import ToolSpec, tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import ToolSpec, tool
 
 PAYMENTS = 5
 

@@ -21,6 +21,7 @@ from typing import Any
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
+from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import (
     Evaluation,
@@ -32,11 +33,10 @@ from orchestrator.machines.pipeline.model import (
     Validation,
 )
 from orchestrator.machines.pipeline.ports import StageRequest
-from orchestrator.messages import Request, Response, Usage
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.pipeline import Pipeline
-from orchestrator.runtime.pipeline_result import PipelineResult
-from orchestrator.runtime.prompt_stage import PromptStage
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.prompt_stage import PromptStage
+from orchestrator.runtime.pipeline.result import PipelineResult
 from tests.crash import mortal
 from tests.crash.mortal import RUN, Fate, crashing, nursery
 

@@ -26,13 +26,13 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-from orchestrator.journal.session.directory import SessionDirectory
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.runtime import ralph
-from orchestrator.runtime.ralph import RalphOrchestrator
-from orchestrator.runtime.ralph_result import RalphResult
+from orchestrator.runtime.ralph import ralph
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.result import RalphResult
+from orchestrator.runtime.ralph.session.directory import SessionDirectory
 from tests.crash import mortal
 from tests.crash.mortal import RUN, Fate, crashing, nursery
 from tests.crash.worker import show_marks

@@ -24,11 +24,11 @@ from typing import Any
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
-from orchestrator.messages import Request, Response, ToolCall, Usage
+from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.rlm import Rlm
-from orchestrator.runtime.rlm_result import RlmResult
-from orchestrator.toolspec import ToolContext, tool
+from orchestrator.runtime.rlm.result import RlmResult
+from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.tools.spec import ToolContext, tool
 from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 from tests.crash import mortal
 from tests.crash.mortal import RUN, Fate, crashing, nursery

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from orchestrator.errors import RunUnknown
-from orchestrator.journal.rollback import RollbackStack
+from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Record
 from tests.crash.test_rollback_kill import BODY, PLAN, RUN

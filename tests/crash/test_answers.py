@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
 from tests.crash.answerer import journal_at
 from tests.runtime.stage import until
 from tests.runtime.test_people import Office

@@ -19,7 +19,7 @@ import pytest
 
 from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status
 from tests.crash.test_approval_kill import ROOT, World, cancel, look, prepare
 from tests.runtime.approval.stand import EDIT_MAIN, Script, tree

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status, StepFact
 from tests.runtime.approval.stand import DONE, FILES, Script, contents, planted, tree
 

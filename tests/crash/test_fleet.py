@@ -20,7 +20,7 @@ from orchestrator.engines.dispatcher import Caps, Dispatcher
 from orchestrator.engines.procrastinate import ProcrastinateDispatcher
 from orchestrator.errors import AnswerRefused, JournalError, RunUnknown
 from orchestrator.journal.postgres import PostgresJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import Question
 from tests.crash import outside

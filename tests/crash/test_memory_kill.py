@@ -17,8 +17,8 @@ from orchestrator.journal.sqlite.conversation import SqliteMemory
 STORING = """
 import asyncio, os, sys
 from orchestrator.journal.sqlite.conversation import SqliteMemory
-from orchestrator.messages import Message
-from orchestrator.ports import FailureEpisode
+from orchestrator.llm.message import Message
+from orchestrator.llm.port import FailureEpisode
 
 async def one(memory, key, begin):
     for number in range(begin, begin + 10_000):

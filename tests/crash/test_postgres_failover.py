@@ -117,8 +117,8 @@ def waits_for_standby(primary: Cluster) -> bool:
 async def test_asynchronous_replication_loses_what_the_standby_has_not_received_and_the_drill_says_so(
     pair: tuple[Cluster, Standby], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from orchestrator.address import address_of
     from orchestrator.cli.drill import restore_drill
+    from orchestrator.journal.address import address_of
 
     primary, other = pair
     async with PostgresJournal(primary.dsn()) as journal:
@@ -148,8 +148,8 @@ def behind(primary: Cluster) -> bool:
 def test_a_dump_that_was_restored_into_a_database_of_its_own_can_be_tested(
     postgres: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from orchestrator.address import address_of
     from orchestrator.cli.drill import restore_drill
+    from orchestrator.journal.address import address_of
 
     live, scratch = postgres.database(), postgres.database()
     dump = tmp_path / "journal.dump"

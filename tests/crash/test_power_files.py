@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
 from tests.crash.effect_invariants import check_effects, check_files
 from tests.crash.life import begun_by, whole

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
 from tests.crash import life

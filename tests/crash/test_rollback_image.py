@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.journal.change import Kind, plan_undo
+from orchestrator.files.change import Kind, plan_undo
+from orchestrator.files.path_safety import FileRefused
+from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.place import FileRefused
-from orchestrator.journal.rollback import RollbackStack
 from orchestrator.kernel.journal import Draft, Record
 
 pytestmark = pytest.mark.canary

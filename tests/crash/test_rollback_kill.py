@@ -26,8 +26,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RunUnknown
-from orchestrator.journal.change import Change
-from orchestrator.journal.rollback import RollbackStack
+from orchestrator.files.change import Change
+from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
 from tests.crash.effect_invariants import check_effects, check_files

@@ -12,12 +12,12 @@ import pytest
 
 from orchestrator.journal.codec import encoded
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Draft, Lease, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.loop_record import loop_codec, restored
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.codec import loop_codec, restored
+from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing.clock import FakeClock
 from orchestrator_callbacks.llm_loop.admission import close_turn
 from orchestrator_callbacks.llm_loop.deps import LoopRun

@@ -14,9 +14,9 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import RECORD_SCHEMA
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.recovery import Migration
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.service.recovery import Migration
 from orchestrator.testing.clock import FakeClock
 from orchestrator_guards import DIGEST_VERSION
 from tests.crash.golden import KINDS, Writer, main

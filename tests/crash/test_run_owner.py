@@ -21,8 +21,8 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing.clock import FakeClock
 from tests.crash.invariants import check_run
 from tests.crash.lives import Lives, answered, assert_exact, assert_whole

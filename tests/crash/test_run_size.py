@@ -13,11 +13,11 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, ToolCall, Usage
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT
 
 pytestmark = pytest.mark.canary

@@ -13,11 +13,11 @@ from orchestrator import FunctionLLM, Limits, Orchestrator, SqliteJournal, Trans
 from orchestrator.errors import LLMError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import Observer
+from orchestrator.llm.message import Request, Response, Usage
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.messages import Request, Response, Usage
 from orchestrator.providers.limiter import Limited, RateLimit
 from orchestrator.providers.scripted import call
-from orchestrator.retry import RetryPolicy
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.sink import BoundedWriter
 from tests.dashboards.host_graphs import PATIENT, SIDE, STUCK

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.engines import roster
+from orchestrator.engines import engine_directory as roster
 from tests.engines.process import ROOT, Outside, Said, Start, Worker
 from tests.postgres import Cluster
 

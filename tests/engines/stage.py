@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from orchestrator.engines.drain import SETTLE
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT
 
 

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from orchestrator.engines.handle import Phase
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Posted

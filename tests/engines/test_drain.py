@@ -9,11 +9,11 @@ import pytest
 
 from orchestrator.engines.drain import SETTLE, Drained
 from orchestrator.engines.handle import Handle, Phase
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import NotAdmitting, Suspended
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.testing.clock import FakeClock
 from tests.engines.stage import Stage, agent, left, until

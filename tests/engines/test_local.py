@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.engines.handle import Handle, Phase
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import (
     ConfigError,
     NotAdmitting,
@@ -23,9 +23,9 @@ from orchestrator.errors import (
 )
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.testing.clock import FakeClock
 from tests.engines.stage import Stage, agent, until
 

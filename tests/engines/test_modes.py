@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.handle import Phase
-from orchestrator.engines.local import LocalEngine
-from orchestrator.engines.order import Order
+from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.engines.operator_command import Order
 from orchestrator.errors import ConfigError, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.message import Request
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedConfig, SimpleNestedCallPolicy
-from orchestrator.messages import Request
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.approval.project import Approval
-from orchestrator.runtime.ralph import RalphOrchestrator
-from orchestrator.runtime.rlm import Rlm
-from orchestrator.toolspec import tool
+from orchestrator.runtime.approval.approval import Approval
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import until
 
 BLOCK = "```repl\nfound = context.split()[1]\n```\nFINAL_VAR(found)"

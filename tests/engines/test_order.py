@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.handle import Phase
-from orchestrator.engines.local import LocalEngine
-from orchestrator.engines.order import KINDS, Order
+from orchestrator.engines.local_engine import LocalEngine
+from orchestrator.engines.operator_command import KINDS, Order
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import CancelRequested, ConfigError, NotAdmitting, StoreDown
 from orchestrator.journal.crashing import CrashingJournal

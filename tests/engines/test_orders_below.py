@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.handle import Phase
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.messages import Request, ToolCall
+from orchestrator.llm.message import Request, ToolCall
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.subagent import agent_tool
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent_tool import agent_tool
+from orchestrator.tools.spec import tool
 from tests.engines.stage import until
 from tests.runtime.stage import NO_WAIT
 

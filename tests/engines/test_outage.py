@@ -10,15 +10,15 @@ import logging
 import pytest
 
 from orchestrator.engines import procrastinate, registration
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.engine_directory import ask, engines
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.procrastinate import ProcrastinateDispatcher
 from orchestrator.engines.registration import STATUS
-from orchestrator.engines.roster import ask, engines
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, Corrupt, JournalError, NotAdmitting, StoreDown, TooNew
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.testing.clock import FakeClock
 from tests.engines.stage import Stage, agent, until
 from tests.postgres import Cluster

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
@@ -15,8 +15,8 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.pipeline import Pipeline
-from orchestrator.runtime.prompt_stage import PromptStage
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.prompt_stage import PromptStage
 from tests.engines.stage import until
 from tests.runtime.pipeline_stage import GOOD, PASS, Port, Stages
 

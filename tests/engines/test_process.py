@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import roster
+from orchestrator.engines import engine_directory as roster
 from orchestrator.engines.registration import ENGINE, POLL
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import RunHead

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from orchestrator.engines.handle import Handle
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import Held, StoreDown, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.runtime.recovery import MOST_CLAIMS
+from orchestrator.runtime.service.recovery import MOST_CLAIMS
 from orchestrator.testing.clock import FakeClock
 from tests.engines.stage import Stage, agent, left, until
 

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import NotAdmitting, Overloaded
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.metrics import Metrics
 
 

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError, NotAdmitting, Overloaded, RunError
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunCompleted, RunStarted, Streamed, TokenDelta
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.stream import RunStream
+from orchestrator.runtime.service.stream import RunStream
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.stage import agent, until
 

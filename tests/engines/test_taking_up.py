@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import uptake
+from orchestrator.engines import orphan_recovery as uptake
+from orchestrator.engines.engine_directory import engines
 from orchestrator.engines.handle import Phase
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.registration import ENGINE
-from orchestrator.engines.roster import engines
 from orchestrator.errors import AnswerRefused, ConfigError, Corrupt, Fenced, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal, Posted, RunHead
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.recovery import MOST_CLAIMS
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.service.recovery import MOST_CLAIMS
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from tests.engines.stage import Stage, agent, left, until
 from tests.runtime.stage import NO_WAIT
 

@@ -17,7 +17,8 @@ import psycopg
 import pytest
 
 from orchestrator.cli import operate
-from orchestrator.engines import drain, registration, roster
+from orchestrator.engines import drain, registration
+from orchestrator.engines import engine_directory as roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.engines.dispatcher import Caps
@@ -25,11 +26,11 @@ from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.ralph import RalphOrchestrator
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.tools.spec import tool
 from tests.postgres import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -310,7 +311,8 @@ async def test_a_run_that_lost_its_journal_goes_on_once_the_server_is_back(serve
 GONE = """
 import asyncio, sys
 from orchestrator.cli import operate
-from orchestrator.engines import drain, registration, roster
+from orchestrator.engines import drain, registration
+from orchestrator.engines import engine_directory as roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.engines import drain
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import ToolContext, tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import ToolContext, tool
 
 STEPS = 3
 

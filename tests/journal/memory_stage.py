@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.messages import Message
-from orchestrator.ports import FailureEpisode
+from orchestrator.llm.message import Message
+from orchestrator.llm.port import FailureEpisode
 
 
 def exchange(number: int | str) -> list[Message]:

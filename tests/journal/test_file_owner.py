@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.journal import files
+from orchestrator.files import atomic as files
+from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.rollback import RollbackStack
 
 MEMBER, FOREIGN, USER, OTHER = 4001, 4002, 5001, 5002
 """Groups, and users: by number, nobody has to know them."""

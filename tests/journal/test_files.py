@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import pytest
 
 from orchestrator.errors import Corrupt
-from orchestrator.journal import files
-from orchestrator.journal.place import FileRefused, make_folder, remove_folder
+from orchestrator.files import atomic as files
+from orchestrator.files.path_safety import FileRefused, make_folder, remove_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFTOVER = ".{}.0123456789abcdef.tmp"
@@ -270,7 +270,7 @@ def test_a_temporary_file_that_somebody_changed_is_not_put_in_place(tmp_path: Pa
 FILL = """
 import os, resource, signal, sys
 from pathlib import Path
-from orchestrator.journal import files
+from orchestrator.files import atomic as files
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
@@ -368,7 +368,7 @@ def test_folders_are_made_once_and_removed_only_when_empty(tmp_path: Path) -> No
 WRITE = """
 import sys
 from pathlib import Path
-from orchestrator.journal import files
+from orchestrator.files import atomic as files
 path = Path(sys.argv[1])
 try:
     files.atomic_write(path, b"new")

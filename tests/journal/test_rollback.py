@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import Fenced
-from orchestrator.journal import files
-from orchestrator.journal.change import Change, Conflict, ExternalEdit, Kind, Outcome, judge, plan_undo
+from orchestrator.files import atomic as files
+from orchestrator.files.change import Change, Conflict, ExternalEdit, Kind, Outcome, judge, plan_undo
+from orchestrator.files.path_safety import FileRefused
+from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.place import FileRefused
-from orchestrator.journal.rollback import RollbackStack
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
 

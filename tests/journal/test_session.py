@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.journal.session.directory import SessionDirectory, session_id_for
 from orchestrator.machines.ralph.fault import IllegalMove, OutsideEdit, SessionFileError
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.model import Task
+from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
 
 TASKS = """# Task List
 

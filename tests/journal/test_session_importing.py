@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.journal.session.directory import SessionDirectory
-from orchestrator.journal.session.importing import Taken
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.prd import read_log, read_prd
+from orchestrator.runtime.ralph.session.directory import SessionDirectory
+from orchestrator.runtime.ralph.session.task_import import Taken
 
 REAL = Path(__file__).parents[1] / "data" / "task_lists"
 WALLET = REAL / "xrpl-cli-ng--2026-03-04-wallet-commands--prd.json"

@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.journal.session.directory import PROGRESS, TASKS, SessionDirectory
 from orchestrator.machines.ralph.fault import IllegalMove, OutsideEdit
 from orchestrator.machines.ralph.marker import MOVES, Marker
+from orchestrator.runtime.ralph.session.directory import PROGRESS, TASKS, SessionDirectory
 from tests.tiers import examples
 
 IDS = ("task-1", "task-2", "task-3")

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.journal.sqlite.conversation import MemoryDown, SqliteMemory
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.message import Message, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, ToolCall
 from orchestrator.providers.scripted import ScriptedLLM, call
 from tests.journal.memory_stage import exchange, failure, texts
 from tests.runtime.stage import agent

@@ -131,7 +131,7 @@ async def test_one_that_is_cancelled_does_not_wait_and_leaves_nothing_half_done(
 FULL_DISK = """
 import asyncio, resource, signal, sys
 from orchestrator.journal.sqlite.conversation import MemoryDown, SqliteMemory
-from orchestrator.messages import Message
+from orchestrator.llm.message import Message
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 async def main():
@@ -199,7 +199,7 @@ def test_a_bound_that_is_none_is_refused(wrong: dict[str, Any], path: Path) -> N
 TWO = """
 import asyncio, sys
 from orchestrator.journal.sqlite.conversation import SqliteMemory
-from orchestrator.messages import Message
+from orchestrator.llm.message import Message
 
 async def main(path, name, count):
     async with SqliteMemory(path, busy=60) as memory:

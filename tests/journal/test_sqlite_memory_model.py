@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.journal.sqlite.conversation import SqliteMemory
-from orchestrator.messages import Message
+from orchestrator.llm.message import Message
 from tests.journal.memory_stage import exchange, failure, texts
 from tests.tiers import examples
 

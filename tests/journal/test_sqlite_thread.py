@@ -17,7 +17,7 @@ import pytest
 from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.owner import Presence
-from orchestrator.journal.writing import ENOUGH
+from orchestrator.journal.writer_thread import ENOUGH
 from orchestrator.testing.journal_case import BODY, NOTE, PARKED, write
 
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.errors import JournalError
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.mailbox import Mailbox, Signal
 from tests.kernel.toy import Context, E, S, SlowJournal, ToyRun, machine, new_run

@@ -13,10 +13,10 @@ from orchestrator.kernel.graph import Edge, bounding
 from orchestrator.kernel.machine import bind
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.purity import CHECK_PURITY, pure_guard
+from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Message
 from orchestrator.providers.scripted import call
 from orchestrator.testing import plugin
 from orchestrator_guards import Verdict

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from orchestrator.errors import ERROR_KINDS, ConfigError
+from orchestrator.llm.retry import classify
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import RULES, Family, Fault, Faulted, RecoveryPath, Severity, rule
 from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind, Strength, standing
 from orchestrator.machines.approval.path import folded, path_faults
 from orchestrator.machines.approval.plan import Fingerprint, Plan, PlanDraft, StepOutcome, part, selection
-from orchestrator.retry import classify
-from orchestrator.runtime.approval.retrying import RETRIES
+from orchestrator.runtime.approval.retry_policy import RETRIES
 
 
 def step(number: int, *paths: str, needs: tuple[int, ...] = ()) -> dict[str, Any]:

@@ -23,13 +23,13 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
 from orchestrator.kernel.record import FAILURES, EventFailed
 from orchestrator.kernel.run import Run
+from orchestrator.llm.message import Message
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF, ending
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Event, LoopContext, State
-from orchestrator.messages import Message
 from orchestrator.providers.scripted import call
-from orchestrator.retry import RetryPolicy
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator_guards import Verdict
 from tests.runtime.stage import Notebook, agent, path

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
+from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.llm_loop.graph import hard_refusal, may_continue, may_restart, verdicts
 from orchestrator.machines.llm_loop.limits import OFF, Limits
@@ -19,7 +20,6 @@ from orchestrator.machines.llm_loop.model import LoopContext, Progress, Spent
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator.messages import Message, Usage
 from orchestrator_guards import CallSeen, Verdict, fingerprint
 
 NUMBERS = [item.name for item in fields(Limits) if isinstance(getattr(Limits(), item.name), int | float)]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.messages import Message, Request, ToolCall
+from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.providers.anthropic import Anthropic, MessagesForm
 
 HELLO = Request((Message("user", "hello"),))

@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, LLMError
-from orchestrator.messages import Message, Request
+from orchestrator.llm.message import Message, Request
+from orchestrator.llm.retry import classify
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.sdk import SdkModel
-from orchestrator.retry import classify
 
 _STATUS = Path("/proc/self/status")
 

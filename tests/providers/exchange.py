@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from orchestrator.errors import LLMError
-from orchestrator.messages import Response
-from orchestrator.retry import classify
+from orchestrator.llm.message import Response
+from orchestrator.llm.retry import classify
 
 DATA = Path(__file__).parents[1] / "data/provider_exchanges"
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator import Orchestrator
-from orchestrator.messages import ToolCall
+from orchestrator.llm.message import ToolCall
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.scripted import Item, ScriptedLLM
-from orchestrator.runtime.result import Result
-from orchestrator.toolspec import ToolSpec
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.tools.spec import ToolSpec
 from tests.engines.stage import until
 
 T = TypeVar("T")

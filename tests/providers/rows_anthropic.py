@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.messages import Response, ToolCall, Usage
+from orchestrator.llm.message import Response, ToolCall, Usage
 from tests.providers.exchange import Expected, Failed, Place
 
 ROWS: dict[Place, Expected] = {

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from orchestrator import Orchestrator, tool
 from orchestrator.errors import ConfigError, LLMError, MissingExtra
-from orchestrator.messages import Message, Request, Response, ToolCall, Usage
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers.anthropic import Anthropic
 from tests.providers.anthropic_words import (
     HELLO,

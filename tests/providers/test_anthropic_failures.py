@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from orchestrator.errors import LLMError
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.anthropic import Anthropic
 from tests.providers.anthropic_words import HELLO, events, message, model, text_block, use
 from tests.providers.endpoint import Guard, closed_port

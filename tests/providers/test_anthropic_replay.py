@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from orchestrator.messages import Message, Response, Usage
+from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.replay import Record, ReplayLLM, load, scan
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.result import Result
 from tests.providers.anthropic_words import events
 from tests.providers.loopback import Asked, Loopback, Reply, json_reply, stream_reply
 from tests.providers.test_http_replay import (

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from orchestrator.completion import OutputSpec
 from orchestrator.errors import LLMError
-from orchestrator.messages import Message, Request, ToolCall
+from orchestrator.llm.message import Message, Request, ToolCall
+from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.providers.anthropic import Anthropic, MessagesForm
-from orchestrator.toolspec import ToolSpec
+from orchestrator.tools.spec import ToolSpec
 from tests.providers.anthropic_words import (
     HELLO,
     answer,

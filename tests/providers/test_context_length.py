@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.llm.retry import classify
 from orchestrator.providers import fault
-from orchestrator.retry import classify
 
 SENTENCES = {
     "OpenAI": "This model's maximum context length is 4097 tokens. However, your messages resulted in 35569 tokens.",

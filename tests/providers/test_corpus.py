@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from orchestrator.messages import Message, Request
+from orchestrator.llm.message import Message, Request
 from orchestrator.providers.recorded_run import IRREGULAR, IRREGULARITIES, OPEN_END, REPRODUCED
 from orchestrator.providers.replay import (
     Record,

@@ -16,12 +16,12 @@ import orjson
 import pytest
 
 from orchestrator.errors import LLMError
-from orchestrator.messages import Message, Request, Response, encodable
-from orchestrator.ports import LLM
+from orchestrator.llm.message import Message, Request, Response, encodable
+from orchestrator.llm.port import LLM
+from orchestrator.llm.retry import classify
 from orchestrator.providers import fault
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.openai import OpenAI
-from orchestrator.retry import classify
 from tests.providers.exchange import FILES
 from tests.providers.loopback import Loopback, Reply, json_reply, stream_reply
 

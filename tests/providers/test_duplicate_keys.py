@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import Orchestrator, tool
 from orchestrator.kernel.record import ToolCall as ToolCalled
-from orchestrator.ports import LLM
+from orchestrator.llm.port import LLM
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.reading import arguments, parsed

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import LLMError
-from orchestrator.messages import Message, Request
+from orchestrator.llm.message import Message, Request
 from orchestrator.providers.openai import OpenAI
 from tests.providers.endpoint import ForbiddenConnection, Guard, closed_port
 from tests.providers.loopback import Loopback, json_reply

@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 import pytest
 
 from orchestrator.errors import LLMError
-from orchestrator.messages import Message, Request, Response, ToolOffer
-from orchestrator.ports import LLM
+from orchestrator.llm.message import Message, Request, Response, ToolOffer
+from orchestrator.llm.port import LLM
+from orchestrator.llm.retry import Failure, classify
 from orchestrator.providers import fault
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.openai import OpenAI
-from orchestrator.retry import Failure, classify
-from orchestrator.toolspec import ToolSpec
+from orchestrator.tools.spec import ToolSpec
 from tests.providers import rows_anthropic, rows_openai
 from tests.providers.exchange import DATA, FILES, PLACES, Expected, Failed, Place, is_streamed, places
 from tests.providers.loopback import Loopback, recorded_reply

@@ -17,10 +17,10 @@ import pytest
 from orchestrator import Orchestrator, tool
 from orchestrator.errors import LLMError
 from orchestrator.kernel.record import Attempt
-from orchestrator.messages import Message, Request, Response
-from orchestrator.ports import LLM, SystemClock
+from orchestrator.llm.message import Message, Request, Response
+from orchestrator.llm.port import LLM, SystemClock
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.openai import OpenAI
-from orchestrator.retry import RetryPolicy
 from tests.providers.endpoint import GUARD, Guard, closed_port
 from tests.providers.exchange import Failed
 from tests.providers.loopback import SILENCE, Loopback, Reply, json_reply, stream_reply

@@ -10,13 +10,13 @@ from prometheus_client import CollectorRegistry
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Attempt, LLMCall
+from orchestrator.llm.message import Message, Request, Response, Usage
+from orchestrator.llm.retry import RetryPolicy, classify
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Request, Response, Usage
 from orchestrator.providers.fallback import Fallback
 from orchestrator.providers.limiter import Limited, RateLimit
+from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.retry import RetryPolicy, classify
-from orchestrator.switch import refuse_real_models
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.stage import Facts, agent

@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from orchestrator.errors import ERROR_KINDS, LLMError
+from orchestrator.llm.retry import Failure, classify
 from orchestrator.providers import fault
-from orchestrator.retry import Failure, classify
 
 DATE = "Sun, 22 Nov 2026 08:00:00 GMT"
 

@@ -17,13 +17,13 @@ from typing import Any, NoReturn
 import pytest
 
 from orchestrator import Orchestrator
+from orchestrator.llm.message import Message, Request, Response, Usage
+from orchestrator.llm.port import LLM
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.messages import Message, Request, Response, Usage
-from orchestrator.ports import LLM
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.recorded_run import REPRODUCED
 from orchestrator.providers.replay import Record, ReplayLLM, ReplayTools, expectation, load, scan, split_runs
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.result import Result
 from tests.providers.loopback import Asked, Loopback, Reply, json_reply, stream_reply
 
 CORPUS = Path(__file__).parents[3] / "shared/data/trajectories"

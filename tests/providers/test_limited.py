@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import LLMCall
+from orchestrator.llm.message import Message, Request, Response, Route, Usage
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Request, Response, Route, Usage
 from orchestrator.providers.limiter import Limited, RateLimit, RateLimiter
+from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.retry import RetryPolicy
-from orchestrator.switch import refuse_real_models
 from orchestrator.telemetry.attribute import llm_attributes
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.semconv import LATEST, QUEUED, VERSIONS

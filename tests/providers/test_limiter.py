@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, LLMError
-from orchestrator.messages import Message, Request
+from orchestrator.llm.message import Message, Request
 from orchestrator.providers.limiter import MINUTE, Entry, RateLimit, RateLimiter
 from orchestrator.testing.clock import FakeClock
 

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from orchestrator import Orchestrator
 from orchestrator.errors import ConfigError
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.scripted import Item, ScriptedLLM
 from tests.engines.stage import until

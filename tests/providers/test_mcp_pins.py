@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mcp_types import Tool, ToolAnnotations
 
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.offer import digest_of
 from orchestrator.providers.scripted import Item

@@ -22,12 +22,12 @@ from pydantic import SecretStr
 
 from orchestrator import Orchestrator
 from orchestrator.errors import ConfigError
-from orchestrator.messages import Request
+from orchestrator.llm.message import Request
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.lines import LineDecoder
 from orchestrator.providers.mcp.transport import Lines
 from orchestrator.providers.scripted import Item, ScriptedLLM
-from orchestrator.toolspec import ToolSpec
+from orchestrator.tools.spec import ToolSpec
 from tests.engines.stage import until
 from tests.providers.mcp_place import (
     PROGRAM,

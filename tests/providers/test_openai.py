@@ -20,7 +20,7 @@ from pydantic import BaseModel, SecretStr
 
 from orchestrator import Orchestrator
 from orchestrator.errors import ConfigError, LLMError, MissingExtra
-from orchestrator.messages import Message, Request
+from orchestrator.llm.message import Message, Request
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.openai_schema import is_object, keeps_strict_rules
 from tests.providers.loopback import SILENCE, Asked, Loopback, Reply, in_a_thread, json_reply, stream_reply

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import LLMError
-from orchestrator.messages import Response, ToolCall, Usage
+from orchestrator.llm.message import Response, ToolCall, Usage
 from orchestrator.providers.event_stream import Event
 from orchestrator.providers.openai_chat import ChatForm
 

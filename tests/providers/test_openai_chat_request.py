@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from orchestrator.completion import OutputSpec
-from orchestrator.messages import Message, Request, ToolCall
+from orchestrator.llm.message import Message, Request, ToolCall
+from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import Options
-from orchestrator.toolspec import ToolSpec
+from orchestrator.tools.spec import ToolSpec
 
 USER = Message("user", "hello")
 PARAMETERS = {"type": "object", "properties": {"q": {"type": "string"}}, "x-ours": [1]}

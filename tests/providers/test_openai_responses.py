@@ -10,14 +10,14 @@ import pytest
 
 from orchestrator import Orchestrator, tool
 from orchestrator.errors import LLMError
-from orchestrator.messages import Message, Request, Response, ToolCall, Usage
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
+from orchestrator.llm.retry import classify
 from orchestrator.providers.event_stream import Event
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import Options
 from orchestrator.providers.openai_responses import ResponsesForm
-from orchestrator.retry import classify
-from orchestrator.toolspec import ToolSpec
+from orchestrator.tools.spec import ToolSpec
 from tests.providers.loopback import Loopback, json_reply
 
 USER = Message("user", "hello")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import LLMCall
+from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Response, Usage
 from orchestrator.providers.fallback import Fallback
 from orchestrator.providers.price import genai_prices, price_table
 from orchestrator.providers.scripted import ScriptedLLM, call

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.examples import bundled
-from orchestrator.messages import Message, ToolCall, Usage
+from orchestrator.llm.message import Message, ToolCall, Usage
 from orchestrator.providers.member import Malformed
 from orchestrator.providers.recorded_run import REPRODUCED
 from orchestrator.providers.recording import record_from, tool_name, usage_from

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.messages import Message, Request, Response, ToolCall, Usage
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers.recorded_run import OPEN_END, REPRODUCED
 from orchestrator.providers.recording import record_from
 from orchestrator.providers.replay import (
@@ -26,7 +26,7 @@ from orchestrator.providers.replay import (
     load,
     split_runs,
 )
-from orchestrator.toolresult import ToolResult
+from orchestrator.tools.result import ToolResult
 
 SELECTION = {one.id: one for one in load(Path(__file__).parent.parent / "data/trajectories/selection.jsonl")}
 RAW = {

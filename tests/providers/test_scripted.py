@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError, LLMError
-from orchestrator.messages import Message, Request, Response, ToolCall, Transcript, Usage
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Transcript, Usage
 from orchestrator.providers.scripted import (
     AUTO_ID,
     FunctionLLM,

@@ -14,11 +14,11 @@ import openai
 import pytest
 
 from orchestrator.errors import ConfigError, LLMError
-from orchestrator.messages import Message, Request, Response
+from orchestrator.llm.message import Message, Request, Response
+from orchestrator.llm.retry import classify
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.size_limit import DEFAULT_BYTES
-from orchestrator.retry import classify
 from tests.providers.loopback import Loopback, Reply, json_reply, stream_reply
 
 READER = Path(__file__).parent / "bomb_reader.py"

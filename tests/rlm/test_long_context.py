@@ -10,7 +10,7 @@ import pytest
 from orchestrator import FunctionLLM, Request
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator.runtime.rlm import Rlm
+from orchestrator.runtime.rlm.rlm import Rlm
 
 SIZE = 10_000_000
 MOST = 20_000

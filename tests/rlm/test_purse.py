@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator.messages import Request, Response, Usage
 from orchestrator.providers import price_table
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator_callbacks.rlm.purse import Purse
+from orchestrator_callbacks.rlm.budget_account import Purse
 from orchestrator_guards import cost_unknown
 from tests.rlm.test_rlm import rlm
 from tests.tiers import examples

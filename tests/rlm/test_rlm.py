@@ -38,9 +38,9 @@ from orchestrator.errors import RunError
 from orchestrator.kernel.record import Attempt, LLMCall, RunCompleted, RunStarted, Transition
 from orchestrator.kernel.record import ToolCall as ToolCalled
 from orchestrator.machines.rlm.policy import NestedConfig
+from orchestrator.providers.model_guard import real_models_refused
 from orchestrator.providers.scripted import call
 from orchestrator.repl import ReplError, WorkerRepl
-from orchestrator.switch import real_models_refused
 from tests.runtime.stage import Facts, path, until
 
 

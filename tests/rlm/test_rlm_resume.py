@@ -30,9 +30,9 @@ from orchestrator import (
 from orchestrator.errors import ConfigError, Held, JournalError, StoreDown
 from orchestrator.kernel.record import RunRecovered
 from orchestrator.machines.code_mode.graph import CODE_MODE
+from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import call
 from orchestrator.repl import WorkerRepl
-from orchestrator.switch import refuse_real_models
 from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 from tests.runtime.stage import Facts, path, until
 

@@ -30,7 +30,7 @@ from orchestrator import (
 from orchestrator.errors import ConfigError, LimitReached
 from orchestrator.machines.rlm.model import MaxIterationsReached
 from orchestrator.providers.scripted import call
-from orchestrator.toolset import ToolSet
+from orchestrator.tools.tool_set import ToolSet
 
 S = ToolsModeState
 

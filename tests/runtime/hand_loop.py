@@ -30,12 +30,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from orchestrator.completion import error_payload
+from orchestrator.llm.message import Message, Response, ToolCall
+from orchestrator.llm.retry import RetryPolicy, classify
+from orchestrator.llm.structured_output import error_payload
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Response, ToolCall
-from orchestrator.retry import RetryPolicy, classify
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolresult import ToolResult
+from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.answer import FEEDBACK
 from orchestrator_guards import (
     FAILURE_PHRASES,

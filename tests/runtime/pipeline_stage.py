@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from orchestrator.machines.pipeline.model import Evaluation, Issue, Severity, State
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.progress import Made
-from orchestrator.runtime.pipeline import Pipeline
+from orchestrator.runtime.pipeline.pipeline import Pipeline
 
 BAD = [Issue(Severity.ERROR, "two steps have no test", "steps[1]"), Issue(Severity.INFO, "short")]
 GOOD: list[Issue] = [Issue(Severity.WARNING, "no estimate")]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.ralph import RalphOrchestrator
-from orchestrator.runtime.ralph_log import NAME
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.transition_log import NAME
 
 NO_WAIT = RetryPolicy(base=0.0, max_delay=0.0, jitter=0.0)
 QUALIFIED = {"status": "completed", "verdict": "Qualified"}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from orchestrator.kernel.record import Fact, Transition
-from orchestrator.messages import Message
-from orchestrator.ports import LLM, FailureEpisode
+from orchestrator.llm.message import Message
+from orchestrator.llm.port import LLM, FailureEpisode
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.testing.clock import FakeClock
 
 F = TypeVar("F")

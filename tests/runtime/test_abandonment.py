@@ -21,26 +21,26 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from orchestrator.engines import drain
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import AnswerRefused, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.abandonment import abandoned_work
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import LLMCall, RunCompleted, ToolCall, WorkAbandoned
+from orchestrator.llm.message import Message, Request
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Event, Question
-from orchestrator.messages import Message, Request
 from orchestrator.providers.mcp.session import Session
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.telemetry.exposition import debug
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.stack import stacks
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import ToolSpec, tool
+from orchestrator.tools.spec import ToolSpec, tool
 from tests.providers.mcp_place import by_stdio
 from tests.runtime.stage import Facts, agent, faults, until
 

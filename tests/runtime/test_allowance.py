@@ -14,19 +14,19 @@ import pytest
 from orchestrator.errors import LimitReached, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.run import Run
+from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Request, Response, ToolCall, Usage
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime import compose
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
-from orchestrator.toolspec import tool
-from orchestrator_callbacks.llm_loop.allowance import Account, lent
+from orchestrator.runtime.llm_loop import composition as compose
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.tools.spec import tool
+from orchestrator_callbacks.llm_loop.budget_account import Account, lent
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import NO_WAIT
 

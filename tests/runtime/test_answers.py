@@ -15,10 +15,10 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.messages import ToolCall
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.test_people import Office, waiting
 

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 import orchestrator
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Fact
+from orchestrator.llm.message import Request, Response
 from orchestrator.machines.approval.plan import PlanDraft
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.approval.project import Approval
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.pipeline import Pipeline
-from orchestrator.runtime.ralph import RalphOrchestrator
-from orchestrator.runtime.rlm import Rlm
-from orchestrator.toolspec import tool
+from orchestrator.runtime.approval.approval import Approval
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import Facts, agent
 
 

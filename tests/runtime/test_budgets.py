@@ -11,10 +11,10 @@ import pytest
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import Attempt, BudgetChecked, LLMCall
+from orchestrator.llm.message import Request, Response, Usage
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, Usage
 from orchestrator.providers.scripted import FunctionLLM, Item, ScriptedLLM, call
-from orchestrator.retry import RetryPolicy
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.stage import NO_WAIT, Facts, agent, faults, path
 

@@ -12,12 +12,12 @@ import pytest
 from orchestrator.errors import CancelRequested, ConfigError, RunOver
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted, ToolCall
+from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
-from orchestrator.toolspec import ToolContext, tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.tools.spec import ToolContext, tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import Facts, Notebook, agent, faults
 

@@ -19,16 +19,16 @@ from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.providers.recording import record_from
 from orchestrator.providers.replay_tool import ReplayTools
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.toolset import ToolSet
-from orchestrator.toolspec import ToolSpec, tool
+from orchestrator.tools.spec import ToolSpec, tool
+from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import DIGEST_VERSION, Verdict
 from tests.runtime.stage import NO_WAIT, Facts, until

@@ -20,13 +20,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import to_jsonable_python
 
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolarguments import DuplicateKeys, json_data
-from orchestrator.toolspec import ToolSpec, canonical_arguments, tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.argument import DuplicateKeys, json_data
+from orchestrator.tools.spec import ToolSpec, canonical_arguments, tool
 from orchestrator_guards import approval_digest
 
 

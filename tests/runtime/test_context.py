@@ -8,10 +8,10 @@ import json
 import pytest
 
 from orchestrator.kernel.record import Attempt
+from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import OFF, Limits
-from orchestrator.messages import Response, Usage
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.log import TransitionLog
 from tests.runtime.stage import Facts, Notebook, agent, faults
 

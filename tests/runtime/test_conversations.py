@@ -15,10 +15,10 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.messages import Message, Request
+from orchestrator.llm.message import Message, Request
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, Notebook, faults
 
 SILENT: dict[str, Any] = {"observers": (), "retry": NO_WAIT}

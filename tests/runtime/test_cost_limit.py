@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import REASONS, Outcome
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator.messages import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers import Fallback, price_table
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
-from orchestrator.runtime.rlm import Rlm
-from orchestrator.runtime.subagent import agent_tool
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent_tool import agent_tool
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.tools.spec import tool
 from orchestrator_guards.money import cost_micros, limit_micros
 from tests.runtime.stage import NO_WAIT, agent
 from tests.tiers import examples

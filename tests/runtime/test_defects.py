@@ -17,12 +17,12 @@ import pytest
 from orchestrator.errors import CancelRequested
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import LLMCall, Transition
+from orchestrator.llm.message import Message, Request, Response, Usage
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Request, Response, Usage
 from orchestrator.providers.scripted import FunctionLLM, Item, ScriptedLLM, call
-from orchestrator.retry import RetryPolicy
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import Facts, Notebook, agent, path
 

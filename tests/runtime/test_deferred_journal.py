@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.writer import MOST_WAITING
+from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import agent
 
 CUT = Response("cut o", finish_reason="length")

@@ -11,11 +11,11 @@ from orchestrator.journal.heads import heads
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunRecovered, RunStarted
+from orchestrator.llm.message import Request
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.messages import Request
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from tests.runtime.pipeline_stage import Stages
 from tests.runtime.stage import Facts
 

@@ -19,14 +19,14 @@ from typing import Any, TypeAlias
 import pytest
 
 from orchestrator.errors import LLMError
+from orchestrator.llm.message import Message, Response, ToolCall
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.retry import RetryPolicy
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolresult import ToolResult
-from orchestrator.toolset import ToolSet
-from orchestrator.toolspec import ToolContext
+from orchestrator.tools.result import ToolResult
+from orchestrator.tools.spec import ToolContext
+from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.hand_loop import DEFECTS, ORDER, HandLoop
 from tests.runtime.stage import Notebook, agent

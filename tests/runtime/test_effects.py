@@ -16,11 +16,11 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunParked
-from orchestrator.messages import Request, Response, ToolCall
+from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
-from orchestrator.toolspec import ToolContext, ToolSpec, tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.tools.spec import ToolContext, ToolSpec, tool
 from tests.runtime.stage import NO_WAIT, Facts
 
 BEFORE, AFTER, RECORDED = "before the effect", "after it, before its record", "after its record"

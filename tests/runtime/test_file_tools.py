@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.journal.place import FileRefused
-from orchestrator.runtime.file_tools import file_tools
+from orchestrator.files.path_safety import FileRefused
+from orchestrator.runtime.service.file_tools import file_tools
 
 
 def tools(root: Path) -> dict[str, Any]:

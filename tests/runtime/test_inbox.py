@@ -14,11 +14,11 @@ from orchestrator.errors import Corrupt, Fenced, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Draft, Lease, Posted, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.messages import Request, Response, ToolCall
+from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, until
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -15,13 +15,13 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import LLMCall, RunCompleted, ToolCall
+from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Request, Response, Usage
+from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.scope import config_from_context, logger_from_context
-from orchestrator.switch import refuse_real_models
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.scope import config_from_context, logger_from_context
 from tests.runtime.stage import Facts, agent, faults, path, states
 
 

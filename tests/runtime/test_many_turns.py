@@ -6,8 +6,8 @@ import asyncio
 import sys
 
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import FunctionLLM, call
 from tests.runtime.stage import agent
 

@@ -6,8 +6,8 @@ import pytest
 
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Attempt
+from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import OFF, Limits
-from orchestrator.messages import Message
 from orchestrator.providers.scripted import ScriptedLLM, call
 from tests.runtime.stage import Facts, Notebook, agent
 

@@ -11,11 +11,11 @@ import pytest
 
 from orchestrator.errors import ConfigError, GraphError, LLMError, RunExists
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, ToolCall, Usage
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 ran: list[str] = []

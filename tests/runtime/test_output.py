@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from orchestrator.errors import CompletionError, ConfigError
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Attempt
+from orchestrator.llm.message import Message, Response
 from orchestrator.machines.llm_loop.limits import OFF, Limits
-from orchestrator.messages import Message, Response
 from orchestrator.providers.scripted import Item, ScriptedLLM, call
 from tests.runtime.stage import Facts, agent, faults, path
 

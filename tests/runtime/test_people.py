@@ -13,19 +13,19 @@ import pytest
 from orchestrator.errors import AnswerRefused, Held, RunUnknown, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Draft, Lease, Posted
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunParked, RunStarted
 from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.messages import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, Facts, faults, until
 
 CALLS = (

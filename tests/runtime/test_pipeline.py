@@ -29,8 +29,8 @@ from orchestrator.machines.pipeline.model import (
     Validation,
 )
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.runtime.pipeline import Pipeline
-from orchestrator.runtime.pipeline_result import PipelineResult
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.result import PipelineResult
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.pipeline_stage import BAD, GOOD, HARD, PASS, SOFT, Purse, Stages

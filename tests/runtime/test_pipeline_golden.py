@@ -13,19 +13,19 @@ import pytest
 
 from orchestrator.errors import AnswerRefused, ConfigError, RunStopped
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import State
 from orchestrator.machines.pipeline.ports import StageRequest
-from orchestrator.messages import Response, Usage
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.runtime.orchestration.metrics import RunMetrics
-from orchestrator.runtime.pipeline import Pipeline
-from orchestrator.runtime.pipeline_result import PipelineResult
-from orchestrator.runtime.prompt_stage import PromptStage, lent
+from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.prompt_stage import PromptStage, lent
+from orchestrator.runtime.pipeline.result import PipelineResult
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, Facts, until
 
 

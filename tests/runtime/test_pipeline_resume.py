@@ -18,8 +18,8 @@ from orchestrator.kernel.record import RunRecovered, RunStarted, Transition
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import Implementation, Plan, State
-from orchestrator.runtime.pipeline import Pipeline
-from orchestrator.runtime.pipeline_result import PipelineResult
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.result import PipelineResult
 from tests.runtime.pipeline_stage import BAD, GOOD, HARD, PASS, SOFT, Stages
 from tests.runtime.stage import Facts, path, until
 

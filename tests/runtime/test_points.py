@@ -10,9 +10,9 @@ import pytest
 from orchestrator.errors import GraphError, Refused, RunFailed
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import EventFailed
-from orchestrator.messages import Request, Response, ToolCall
+from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.toolresult import ToolResult
+from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopRun
 from tests.runtime.stage import Facts, agent, faults, path
 

@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.pipeline.command import CommandStage
-from orchestrator.engines.local import LocalEngine
+from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.kernel.record import RunParked, RunRecovered
 from orchestrator.machines.pipeline.model import State
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.runtime import surviving_program
-from orchestrator.runtime.pipeline import Pipeline
-from orchestrator.runtime.program import run_program
-from orchestrator.runtime.program_recovery import REASON, ProgramsUnknown
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.service import surviving_program
+from orchestrator.runtime.service.program import run_program
+from orchestrator.runtime.service.program_recovery import REASON, ProgramsUnknown
 from tests.runtime.pipeline_stage import Stages
 from tests.runtime.stage import Facts, until
 

@@ -12,8 +12,8 @@ from orchestrator import MemoryJournal, Outcome, Request, ScriptedLLM
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.ralph import RalphOrchestrator
-from orchestrator.runtime.ralph_agent import PromptAgent
+from orchestrator.runtime.ralph.prompt_agent import PromptAgent
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
 
 TASKS = "# Task List\n\n## Implementation Tasks\n- task-1: Say hello\n    - **Success Criteria**: hello.txt has it\n"
 DONE = json.dumps({"status": "completed"})

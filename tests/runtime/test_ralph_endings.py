@@ -22,8 +22,8 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import State
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.runtime.ralph import RalphOrchestrator
-from orchestrator.runtime.ralph_command import CommandAgent
+from orchestrator.runtime.ralph.command_agent import CommandAgent
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
 from tests.runtime.ralph_stage import NO_WAIT, World, markers, moves_of
 
 ONE = ("task-1: one",)

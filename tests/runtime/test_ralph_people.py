@@ -16,7 +16,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.contract import OrchestratorStatus, Role
 from orchestrator.machines.ralph.model import State
 from orchestrator.machines.ralph.ports import AgentRequest, Question
-from orchestrator.runtime import inbox
+from orchestrator.runtime.service import inbox
 from tests.runtime.ralph_stage import World, markers, moves_of
 from tests.runtime.stage import until
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError, RunExists, RunFailed
-from orchestrator.journal.session.directory import SessionDirectory
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Attempt
 from orchestrator.machines.ralph.contract import PlannerInput, PlannerMode, Role
@@ -19,6 +18,7 @@ from orchestrator.machines.ralph.marker import MOVES, Marker, check_move
 from orchestrator.machines.ralph.model import Event, RalphContext, Standing, State
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.machines.ralph.step import next_work, resolved
+from orchestrator.runtime.ralph.session.directory import SessionDirectory
 from orchestrator_guards import Verdict
 from tests.kernel.toy import Facts
 from tests.runtime.ralph_stage import (

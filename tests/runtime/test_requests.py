@@ -14,7 +14,7 @@ from orchestrator.errors import AnswerRefused, RunOver, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.messages import ToolCall
+from orchestrator.llm.message import ToolCall
 from tests.runtime.stage import agent, until
 from tests.runtime.test_people import Office, waiting
 

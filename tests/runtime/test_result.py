@@ -17,12 +17,12 @@ from orchestrator.errors import (
 )
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.runtime.conversation import Conversations
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.conversation import Conversations
+from orchestrator.runtime.llm_loop.result import Result
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import agent, faults
 

@@ -17,15 +17,15 @@ from orchestrator.kernel.journal import Lease
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import LLMCall, RunCompleted, RunStarted, Transition
 from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.recovery import MOST_CLAIMS, Migration
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.service.recovery import MOST_CLAIMS, Migration
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import ToolContext, tool
+from orchestrator.tools.spec import ToolContext, tool
 from tests.runtime.stage import NO_WAIT, Facts, Notebook, faults
 
 USAGE = Usage(10, 5)

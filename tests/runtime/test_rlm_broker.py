@@ -8,11 +8,11 @@ import pytest
 
 from orchestrator import FunctionLLM, Request, Response, ScriptedLLM
 from orchestrator.errors import LimitReached, LLMError
+from orchestrator.llm.message import Usage
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedCallPolicy, NoNesting, SimpleNestedCallPolicy
-from orchestrator.messages import Usage
-from orchestrator.runtime.rlm_broker import SubCalls
-from orchestrator_callbacks.rlm.purse import Purse
+from orchestrator.runtime.rlm.subcall import SubCalls
+from orchestrator_callbacks.rlm.budget_account import Purse
 
 
 def echo() -> FunctionLLM:

@@ -42,16 +42,16 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
+from orchestrator.llm.message import Message, Request, Response
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Request, Response
 from orchestrator.providers.replay import Record, ReplayLLM
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import Facts, agent
 

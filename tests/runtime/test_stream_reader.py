@@ -22,12 +22,12 @@ from orchestrator.kernel.record import (
     Streamed,
     TokenDelta,
 )
+from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.messages import Request, Response
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.stream import FINE, KEPT, Backlog, RunStream
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.service.stream import FINE, KEPT, Backlog, RunStream
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import Facts, agent, until
 
 

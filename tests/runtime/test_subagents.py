@@ -23,16 +23,16 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunStarted
+from orchestrator.llm.message import Request, Response, Usage
+from orchestrator.llm.message import ToolCall as Call
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, Usage
-from orchestrator.messages import ToolCall as Call
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
-from orchestrator.runtime.subagent import agent_tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent_tool import agent_tool
+from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.testing.clock import FakeClock
-from orchestrator.toolspec import ToolContext, tool
+from orchestrator.tools.spec import ToolContext, tool
 from tests.runtime.stage import NO_WAIT, Facts, faults
 from tests.tiers import SOAK
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runtime import surviving_program
-from orchestrator.runtime.surviving_program import Ended, end, variable
+from orchestrator.runtime.service import surviving_program
+from orchestrator.runtime.service.surviving_program import Ended, end, variable
 from orchestrator.settings import Settings
 
 pytestmark = pytest.mark.skipif(
@@ -99,7 +99,7 @@ def test_a_program_inside_a_program_carries_both_marks(
 
 
 def test_a_process_is_no_survivor_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from orchestrator.runtime.surviving_program import end\nprint(end(['m'], 0.1))"
+    code = "from orchestrator.runtime.service.surviving_program import end\nprint(end(['m'], 0.1))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variable("m")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

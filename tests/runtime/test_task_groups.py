@@ -8,11 +8,11 @@ import contextlib
 import pytest
 
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.messages import Request, Response, ToolCall
+from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.result import Result
-from orchestrator.toolset import ToolSet
-from orchestrator.toolspec import ToolContext, tool
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.tools.spec import ToolContext, tool
+from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import agent
 

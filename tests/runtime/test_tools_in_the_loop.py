@@ -8,10 +8,10 @@ import pytest
 
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.llm.message import Request, ToolCall
 from orchestrator.machines.llm_loop.limits import OFF, Limits
-from orchestrator.messages import Request, ToolCall
 from orchestrator.providers.scripted import FunctionLLM, Item, ScriptedLLM, call
-from orchestrator.toolspec import ToolContext, tool
+from orchestrator.tools.spec import ToolContext, tool
 from tests.runtime.stage import Facts, agent, faults, path
 
 

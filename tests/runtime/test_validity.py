@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.kernel.outcome import REASONS, Outcome
+from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.toolspec import tool
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopRun
 from tests.runtime.stage import Notebook, agent, faults
 

@@ -17,14 +17,14 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from orchestrator.cli import main
 from orchestrator.errors import LLMError
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.llm.message import Request, Response, ToolCall, Usage
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, ToolCall, Usage
-from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.configure import configure_logging
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog, dump
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from tests.telemetry.test_log import VALIDATOR
 
 PLANTED = {
@@ -125,7 +125,7 @@ class Hooks:
     async def enter_update_budgets(self, run: Any) -> None:
         local = PLANTED["hook_local"]
         assert local
-        from orchestrator.scope import logger_from_context
+        from orchestrator.telemetry.scope import logger_from_context
 
         logger_from_context().info("a line of the host's", prompt=PLANTED["logged"])
 

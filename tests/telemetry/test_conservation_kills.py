@@ -33,7 +33,7 @@ from orchestrator import Orchestrator, tool
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.crashing import CrashingJournal, kill
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.messages import Response, ToolCall, Usage
+from orchestrator.llm.message import Response, ToolCall, Usage
 from orchestrator.telemetry.log import TransitionLog
 
 folder, runs, turns, at, when = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]

@@ -11,14 +11,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.messages import Response
-from orchestrator.messages import ToolCall as Asked
+from orchestrator.llm.message import Response
+from orchestrator.llm.message import ToolCall as Asked
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.exposition import health, serve_metrics, writable
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from tests.telemetry.loop import CANARY
 from tests.telemetry.serving import Got, ask
 

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator import Metrics, Orchestrator, ScriptedLLM, SqliteJournal, TransitionLog, tool
 from orchestrator.errors import Corrupt, JournalError, StoreDown
-from orchestrator.journal.sqlite.trouble import explain
+from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.kernel.record import Observer
-from orchestrator.messages import ToolCall
+from orchestrator.llm.message import ToolCall
 from orchestrator.telemetry.catalogue import ROWS
 
 FAILURES = "orchestrator_journal_write_failures_total"

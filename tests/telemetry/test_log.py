@@ -37,12 +37,12 @@ from orchestrator.kernel.record import (
 )
 from orchestrator.kernel.run import Run
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.scope import logger_from_context
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.line import KEYS, LineWriter, stamp
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.redaction import error_code, fingerprint, scrub
-from orchestrator.toolspec import tool
+from orchestrator.telemetry.scope import logger_from_context
+from orchestrator.tools.spec import tool
 from orchestrator_guards import Verdict
 from tests.telemetry.loop import CANARY, Context, Deps, Event, Rig
 

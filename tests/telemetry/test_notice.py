@@ -14,11 +14,11 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunParked
-from orchestrator.messages import Response, ToolCall
+from orchestrator.llm.message import Response, ToolCall
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.notice import ParkNotice
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from tests.runtime.stage import until
 
 

@@ -34,18 +34,18 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.kernel.run import Run
+from orchestrator.llm.message import Response
+from orchestrator.llm.message import ToolCall as Asked
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Response
-from orchestrator.messages import ToolCall as Asked
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry import semconv
 from orchestrator.telemetry.exposition.render import rendered
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.otel import Spans
 from orchestrator.telemetry.traceparent import Recent
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from tests.telemetry.loop import CANARY, Context, Deps, Event, Rig
 
 AT = 1_700_000_000.0
@@ -173,7 +173,7 @@ def test_what_failed_and_what_is_tried_again_are_events_without_any_text() -> No
             },
         ),
         (
-            "orchestrator.retry",
+            "orchestrator.llm.retry",
             {
                 "orchestrator.operation": "llm",
                 "orchestrator.reason": "rate_limited",

@@ -19,7 +19,7 @@ from orchestrator import (
     ToolContext,
     tool,
 )
-from orchestrator.messages import ToolCall
+from orchestrator.llm.message import ToolCall
 from orchestrator.telemetry.otel import Spans
 from orchestrator.testing.clock import FakeClock
 

@@ -11,7 +11,7 @@ from orchestrator.kernel.graph import bounding
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.testing import (
     GraphCoverage,
     GuardImpure,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.switch import NO_REAL_MODELS
+from orchestrator.providers.model_guard import NO_REAL_MODELS
 
 pytest_plugins = ["pytester"]  # allowed in a test module, unlike in a conftest that is not the root's
 
@@ -55,9 +55,9 @@ MODEL = """
 import asyncio
 import pytest
 from orchestrator.errors import ConfigError
-from orchestrator.messages import Response
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.switch import real_models_refused
+from orchestrator.llm.message import Response
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.providers.model_guard import real_models_refused
 
 class Paid:
     model = "paid"
@@ -215,7 +215,8 @@ import sys
 def test_nothing_is_loaded():
     ours = {name for name in sys.modules if name.partition(".")[0].startswith("orchestrator")}
     kit = "orchestrator.testing"
-    assert ours == {"orchestrator", "orchestrator.errors", "orchestrator.switch", kit, f"{kit}.plugin"}
+    guard = {"orchestrator.providers", "orchestrator.providers.model_guard"}
+    assert ours == {"orchestrator", "orchestrator.errors", *guard, kit, f"{kit}.plugin"}
 """
     )
     strict = ("--strict-markers", "--strict-config", "-W", "error")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import orchestrator_guards as guards
 from orchestrator.kernel.graph import bounding, guard_name
 from orchestrator.kernel.purity import CHECK_PURITY
+from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext, Progress, Spent
-from orchestrator.messages import Message, Usage
 from orchestrator.testing.paths import edge_paths, walk
 from orchestrator.testing.purity import GuardImpure, check_guard, pure, strict_guards
 from tests.testing.gate import GATE, Visitor, is_member

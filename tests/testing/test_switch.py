@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.messages import Message, Request, Response
+from orchestrator.llm.message import Message, Request, Response
+from orchestrator.providers.model_guard import NO_REAL_MODELS, real_models_refused, refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.switch import NO_REAL_MODELS, real_models_refused, refuse_real_models
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 
 
 class Paid:

@@ -6,7 +6,7 @@ from orchestrator.machines.approval.model import ApprovalContext, PlanStatus
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator_callbacks.approval.deps import ApprovalRun
-from orchestrator_callbacks.approval.trouble import fault_of
+from orchestrator_callbacks.approval.error_mapping import fault_of
 from orchestrator_guards import Blocked
 
 EXPIRED = "the plan has expired"

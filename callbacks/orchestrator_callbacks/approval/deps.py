@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from orchestrator.kernel.run import Run
+from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.intent import Extraction
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.model import ApprovalContext
 from orchestrator.machines.approval.plan import Plan, Step
-from orchestrator.ports import Clock
 from orchestrator_guards import Blocked
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.machines.approval.model import Event
-from orchestrator_callbacks.approval import execution, request
+from orchestrator_callbacks.approval import execution
+from orchestrator_callbacks.approval import plan_request as request
 from orchestrator_callbacks.approval.deps import ApprovalRun
-from orchestrator_callbacks.approval.trouble import known
+from orchestrator_callbacks.approval.error_mapping import known
 
 
 async def enter_extracting_intent(run: ApprovalRun) -> Event:

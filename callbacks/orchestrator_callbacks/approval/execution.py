@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.model import Event, PlanStatus
 from orchestrator.machines.approval.plan import Plan, Step
-from orchestrator_callbacks.approval import wish
+from orchestrator_callbacks.approval import control_request as wish
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.errors import LimitReached
+from orchestrator.llm.message import Message
+from orchestrator.llm.port import LLM
 from orchestrator.machines.code_mode.answer import Final, Reply, read
 from orchestrator.machines.code_mode.model import (
     CodeBlocksFound,
@@ -25,11 +27,9 @@ from orchestrator.machines.code_mode.model import (
 from orchestrator.machines.code_mode.ports import CodeResult, Repl
 from orchestrator.machines.rlm.model import LLMResponseReceived, MaxIterationsReached, PolicyStop
 from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy
-from orchestrator.messages import Message
-from orchestrator.ports import LLM
 from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.blocking import BlockingSource
-from orchestrator_callbacks.rlm.talk import Talk, at_last_turn, text_of
+from orchestrator_callbacks.rlm.blocking_source import BlockingSource
+from orchestrator_callbacks.rlm.conversation import Talk, at_last_turn, text_of
 
 _NOTHING = (
     "There was neither a ```repl block nor an answer in your message. Write code in a ```repl block, or give the "

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.kernel.clock import micros
+from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question
-from orchestrator.messages import ToolCall
-from orchestrator.toolresult import ToolResult
-from orchestrator.toolset import canonical_call
-from orchestrator.toolspec import ToolSpec
+from orchestrator.tools.result import ToolResult
+from orchestrator.tools.spec import ToolSpec
+from orchestrator.tools.tool_set import canonical_call
 from orchestrator_callbacks.llm_loop.approval_rule import Judgement, digest_of, judge_call
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import (

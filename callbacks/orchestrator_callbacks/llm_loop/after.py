@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator_callbacks.llm_loop import recall
+from orchestrator_callbacks.llm_loop import memory as recall
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.completion import UnusableAnswer, error_payload
 from orchestrator.errors import CompletionError, LimitReached
 from orchestrator.kernel.record import Attempt, BudgetChecked
+from orchestrator.llm.message import Message, Response
+from orchestrator.llm.structured_output import UnusableAnswer, error_payload
 from orchestrator.machines.llm_loop.graph import verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Message, Response
-from orchestrator_callbacks.llm_loop import review
+from orchestrator_callbacks.llm_loop import turn_accounting as review
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, completion_retries
 

@@ -10,9 +10,9 @@ import json
 import math
 from typing import Any, NamedTuple
 
-from orchestrator.messages import ToolCall, encodable
-from orchestrator.toolresult import told_of
-from orchestrator.toolspec import ToolSpec
+from orchestrator.llm.message import ToolCall, encodable
+from orchestrator.tools.result import told_of
+from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, approval_digest
 

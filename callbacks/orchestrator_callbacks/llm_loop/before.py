@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator_callbacks.llm_loop import admission, review
+from orchestrator_callbacks.llm_loop import admission
+from orchestrator_callbacks.llm_loop import turn_accounting as review
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 

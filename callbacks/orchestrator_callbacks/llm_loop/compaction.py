@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.kernel.record import Attempt
+from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Message
-from orchestrator.scope import logger_from_context
-from orchestrator_callbacks.llm_loop import recall
+from orchestrator.telemetry.scope import logger_from_context
+from orchestrator_callbacks.llm_loop import memory as recall
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 HEADING = "Summary of the conversation so far:"

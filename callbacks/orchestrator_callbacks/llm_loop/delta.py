@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.kernel.record import Follower, TokenDelta
-from orchestrator.messages import Request, Response, encodable
+from orchestrator.llm.message import Request, Response, encodable
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model
 
 

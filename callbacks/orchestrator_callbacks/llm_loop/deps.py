@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
-from orchestrator.completion import OutputSpec
 from orchestrator.errors import RunError
 from orchestrator.kernel.abandonment import host_call, host_function
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
+from orchestrator.llm.message import Request, Response, ToolCall, Usage
+from orchestrator.llm.port import LLM, Clock, Memory, Price
+from orchestrator.llm.retry import RetryPolicy
+from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import Request, Response, ToolCall, Usage
-from orchestrator.ports import LLM, Clock, Memory, Price
-from orchestrator.retry import RetryPolicy
-from orchestrator.toolresult import ToolResult
-from orchestrator.toolspec import ToolContext, ToolSpec
-from orchestrator_callbacks.llm_loop.allowance import Account
+from orchestrator.tools.result import ToolResult
+from orchestrator.tools.spec import ToolContext, ToolSpec
+from orchestrator_callbacks.llm_loop.budget_account import Account
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. What it returns replaces what it was given; None leaves it."""

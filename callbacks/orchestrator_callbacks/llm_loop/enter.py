@@ -6,7 +6,10 @@ from orchestrator.errors import LimitReached
 from orchestrator.kernel.record import BudgetChecked
 from orchestrator.machines.llm_loop.graph import decided, hard_refusal, verdicts
 from orchestrator.machines.llm_loop.model import Event
-from orchestrator_callbacks.llm_loop import answer, compaction, recall, review, turn, work
+from orchestrator_callbacks.llm_loop import answer, compaction, turn
+from orchestrator_callbacks.llm_loop import memory as recall
+from orchestrator_callbacks.llm_loop import tool_work as work
+from orchestrator_callbacks.llm_loop import turn_accounting as review
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 
 

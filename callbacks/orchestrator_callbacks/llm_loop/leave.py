@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator_callbacks.llm_loop import admission, work
+from orchestrator_callbacks.llm_loop import admission
+from orchestrator_callbacks.llm_loop import tool_work as work
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
 from orchestrator.kernel.record import Attempt, LLMCall
-from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.messages import (
+from orchestrator.llm.message import (
     NO_USAGE,
     Message,
     Request,
@@ -21,12 +20,15 @@ from orchestrator.messages import (
     Transcript,
     Usage,
 )
-from orchestrator.retry import RetryPolicy, Tried
-from orchestrator_callbacks.llm_loop import advice, bill, review
-from orchestrator_callbacks.llm_loop.allowance import Account
-from orchestrator_callbacks.llm_loop.bill import lost, priced, uncountable
+from orchestrator.llm.retry import RetryPolicy, Tried
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator_callbacks.llm_loop import guidance as advice
+from orchestrator_callbacks.llm_loop import request_usage as bill
+from orchestrator_callbacks.llm_loop import turn_accounting as review
+from orchestrator_callbacks.llm_loop.budget_account import Account
 from orchestrator_callbacks.llm_loop.delta import Deltas
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model, through
+from orchestrator_callbacks.llm_loop.request_usage import lost, priced, uncountable
 from orchestrator_guards import retries
 
 WRAP_UP = (

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from orchestrator.kernel.run import Run
+from orchestrator.llm.port import Clock
 from orchestrator.machines.pipeline.model import PipelineContext, State
 from orchestrator.machines.pipeline.ports import BudgetManager, Port
-from orchestrator.ports import Clock
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from orchestrator.kernel.record import BudgetChecked
+from orchestrator.kernel.thread import called
 from orchestrator.machines.pipeline import feedback, progress
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import Done, Event, PipelineContext, State
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.progress import Made
-from orchestrator.thread import called
 from orchestrator_callbacks.pipeline import result
 from orchestrator_callbacks.pipeline.deps import PipelineRun
 from orchestrator_guards import (

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.thread import called
+from orchestrator.llm.retry import UNLIMITED, RetryPolicy, Tried
 from orchestrator.machines.ralph import contract
 from orchestrator.machines.ralph.contract import AgentInput, AgentOutput, Role
 from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
 from orchestrator.machines.ralph.model import Answer
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.retry import UNLIMITED, RetryPolicy, Tried
-from orchestrator.thread import called
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import planning_retries, structured_retries
 

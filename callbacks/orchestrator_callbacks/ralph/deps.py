@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.kernel.run import Run
+from orchestrator.llm.port import Clock
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.model import RalphContext
 from orchestrator.machines.ralph.ports import AgentPort, AnswerPort, Session
-from orchestrator.ports import Clock
-from orchestrator.retry import RetryPolicy
 
 Asks: TypeAlias = AnswerPort | Literal["wait", "park"] | None
 """Who answers questions: a callable; whoever posts an answer, waited for in place (`wait`) or by a run that is left

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from orchestrator.errors import Refused
+from orchestrator.kernel.thread import called
 from orchestrator.machines.ralph import step
 from orchestrator.machines.ralph.contract import (
     PlannerInput,
@@ -21,7 +22,6 @@ from orchestrator.machines.ralph.graph import should_continue_qa
 from orchestrator.machines.ralph.model import Event, standing
 from orchestrator.machines.ralph.ports import Question
 from orchestrator.machines.ralph.tasklist import EXAMPLE
-from orchestrator.thread import called
 from orchestrator_callbacks.ralph import signals
 from orchestrator_callbacks.ralph.agent import Stay
 from orchestrator_callbacks.ralph.deps import RalphRun

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias, cast
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed_error import UnhandledEventError
 from orchestrator.kernel.typed_table import TypedMachine
+from orchestrator.llm.port import LLM, Clock, Price
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.rlm.model import ModeContext
-from orchestrator.ports import LLM, Clock, Price
-from orchestrator.retry import RetryPolicy
 from orchestrator_callbacks.llm_loop.deps import Overseer
-from orchestrator_callbacks.rlm.purse import Purse
+from orchestrator_callbacks.rlm.budget_account import Purse
 
 Source: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 """(state, context) -> the next event."""

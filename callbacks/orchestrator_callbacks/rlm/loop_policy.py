@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy, estimate
-from orchestrator.messages import Message, Request, ToolCall
-from orchestrator.toolresult import ToolResult
+from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop import turn
-from orchestrator_callbacks.llm_loop.bill import priced
 from orchestrator_callbacks.llm_loop.deps import LoopRun
-from orchestrator_callbacks.rlm.talk import settled
+from orchestrator_callbacks.llm_loop.request_usage import priced
+from orchestrator_callbacks.rlm.conversation import settled
 from orchestrator_guards import Verdict
 
 _RUNS = 10_000

@@ -9,13 +9,13 @@ from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
 from orchestrator.kernel.record import Attempt, LLMCall
-from orchestrator.messages import NO_USAGE, Request, Response, Route, Usage, input_bound
-from orchestrator.retry import Tried
-from orchestrator_callbacks.llm_loop.bill import Pricing, lost_output, note_unpriced, with_cost
-from orchestrator_callbacks.llm_loop.bill import estimated as as_estimate
+from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound
+from orchestrator.llm.retry import Tried
+from orchestrator_callbacks.llm_loop.request_usage import Pricing, lost_output, note_unpriced, with_cost
+from orchestrator_callbacks.llm_loop.request_usage import estimated as as_estimate
 from orchestrator_callbacks.llm_loop.turn import malformed
+from orchestrator_callbacks.rlm.budget_account import Bill, estimated
 from orchestrator_callbacks.rlm.deps import ModeRun, allowed
-from orchestrator_callbacks.rlm.purse import Bill, estimated
 from orchestrator_guards import cost_unknown
 
 

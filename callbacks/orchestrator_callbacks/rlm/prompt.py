@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.llm.message import Message
 from orchestrator.machines.rlm.model import ModeContext
-from orchestrator.messages import Message
 
 CODE = """\
 You answer a question about data that you are not shown. The data is in the variable `context` of a Python REPL.

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from orchestrator.errors import LimitReached
+from orchestrator.llm.message import Message, ToolCall
+from orchestrator.llm.port import LLM
 from orchestrator.machines.rlm.model import LLMResponseReceived, MaxIterationsReached, PolicyStop
 from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy
 from orchestrator.machines.tools_mode.model import (
@@ -19,14 +21,12 @@ from orchestrator.machines.tools_mode.model import (
     ToolsModeEvent,
     ToolsModeState,
 )
-from orchestrator.messages import Message, ToolCall
-from orchestrator.ports import LLM
-from orchestrator.toolresult import ToolResult
-from orchestrator.toolset import Before, ToolSet
-from orchestrator.toolspec import ToolContext, ToolSpec
+from orchestrator.tools.result import ToolResult
+from orchestrator.tools.spec import ToolContext, ToolSpec
+from orchestrator.tools.tool_set import Before, ToolSet
 from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.blocking import BlockingSource
-from orchestrator_callbacks.rlm.talk import Talk, at_last_turn, text_of
+from orchestrator_callbacks.rlm.blocking_source import BlockingSource
+from orchestrator_callbacks.rlm.conversation import Talk, at_last_turn, text_of
 
 
 def _context(call: ToolCall, position: int) -> ToolContext:

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from orchestrator.cli.approval import standing
+from orchestrator.cli.actor import who
+from orchestrator.cli.approval import status as standing
 from orchestrator.cli.approval.project import Asked, Command, carry_out
 from orchestrator.cli.load import heard
 from orchestrator.cli.output import complain
-from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status
 
 LONGEST_PACE = 60.0

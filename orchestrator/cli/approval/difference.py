@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.cli.output import Paint, joined, painted, visible
 from orchestrator.cli.runs.phrase import many
-from orchestrator.escape import escapes
 from orchestrator.runtime.approval.preview import FileDiff
+from orchestrator.telemetry.escape import escapes
 
 _MARKS = {"+": Paint.ADDED, "-": Paint.REMOVED, "@": Paint.PLACE, "\\": Paint.FAINT}
 """First character of a line of a hunk -> what it means."""

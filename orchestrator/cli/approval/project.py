@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.cli.approval import plain, refusal, standing
+from orchestrator.cli.actor import who
+from orchestrator.cli.approval import plain, refusal
+from orchestrator.cli.approval import status as standing
 from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
 from orchestrator.cli.approval.progress import Steps
@@ -19,14 +21,13 @@ from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.stop import on_signal
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.trust.signature import signed
-from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, Held, StoreDown
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.model import State
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
+from orchestrator.runtime.approval.project_journal import folder_of
 from orchestrator.runtime.approval.status import Status
-from orchestrator.runtime.approval.store import folder_of
 from orchestrator_guards import Blocked
 
 Work = Callable[[Approval], Awaitable[Status]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from orchestrator.cli.approval.standing import one_line, said_or_typed, typed, worth_saying
+from orchestrator.cli.approval.status import one_line, said_or_typed, typed, worth_saying
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, complain_more, say_json
 from orchestrator.errors import Held

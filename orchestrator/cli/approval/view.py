@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.approval import difference, standing
+from orchestrator.cli.approval import difference
+from orchestrator.cli.approval import status as standing
 from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.project import Asked, Command, carry_out
 from orchestrator.cli.output import coloured, say, visible
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.plan import Plan
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.preview import FileDiff, preview
-from orchestrator.runtime.approval.project import Approval
 from orchestrator.runtime.approval.status import Status
 
 

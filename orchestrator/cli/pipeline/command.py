@@ -37,7 +37,7 @@ from orchestrator.machines.pipeline.model import (
 )
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.runtime.program import TooMuchSaid, last_words, run_program
+from orchestrator.runtime.service.program import TooMuchSaid, last_words, run_program
 
 _MAKERS = {State.PLANNING: Plan, State.IMPLEMENTING: Implementation}
 

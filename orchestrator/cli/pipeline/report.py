@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.errors import ConfigError
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.address import Address
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.runtime.orchestration import checkpoint
-from orchestrator.runtime.orchestration.metrics import RunMetrics
-from orchestrator.runtime.recovery import path_of
+from orchestrator.runtime.pipeline.orchestration import checkpoint
+from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
+from orchestrator.runtime.service.recovery import path_of
 
 
 def report_run(run: str | None, *, json: bool, journal: Address | None) -> int:

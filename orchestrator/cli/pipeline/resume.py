@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli import resumed
+from orchestrator.cli import resumption as resumed
+from orchestrator.cli.actor import who
 from orchestrator.cli.launch import at_home
 from orchestrator.cli.load import params_from
 from orchestrator.cli.pipeline.run import View, conducted
 from orchestrator.cli.pipeline.spec import Spec
-from orchestrator.cli.resumed import found
+from orchestrator.cli.resumption import found
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
-from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.address import Address
-from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
 from orchestrator.cli.loop import run_async
@@ -18,6 +16,7 @@ from orchestrator.cli.output import complain, json_text, say, say_json, shown
 from orchestrator.cli.pipeline.command import evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import Spec
 from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
+from orchestrator.cli.run_view import Carried
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -25,14 +24,15 @@ from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError
 from orchestrator.examples.pipeline import SPEC
+from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.runtime.orchestration.metrics import RunMetrics
-from orchestrator.runtime.pipeline import Pipeline
-from orchestrator.runtime.pipeline_result import PipelineResult
-from orchestrator.runtime.result import ended_as
+from orchestrator.runtime.llm_loop.result import ended_as
+from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.result import PipelineResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

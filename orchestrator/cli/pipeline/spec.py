@@ -33,11 +33,11 @@ from orchestrator.cli.pipeline.command import CommandStage
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.configuration import configuration, project_settings
 from orchestrator.errors import ConfigError
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import State
 from orchestrator.machines.pipeline.ports import EFFECTS
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.retry import RetryPolicy
 from orchestrator.settings import build
 
 STAGES: Mapping[str, State] = {
@@ -160,7 +160,7 @@ class Spec:
         return found if stage.effect is None else _declared(found, stage.effect)
 
     def _prompt(self, stage: Stage, prompt: str) -> Any:
-        from orchestrator.runtime.prompt_stage import PromptStage
+        from orchestrator.runtime.pipeline.prompt_stage import PromptStage
 
         settings = project_settings()
         form = Form(stage.base_url or settings.base_url, settings.structured)

@@ -32,10 +32,10 @@ from orchestrator.cli.model import Form, model_of
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.configuration import configuration, project_settings
 from orchestrator.errors import ConfigError
+from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.retry import RetryPolicy
-from orchestrator.runtime.ralph_command import CommandAgent
+from orchestrator.runtime.ralph.command_agent import CommandAgent
 from orchestrator.settings import build
 
 OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))
@@ -120,7 +120,7 @@ def _agent(given: Mapping[str, Any], where: str) -> Agent:
 
 
 def _prompted(agent: Agent, model: str) -> Any:
-    from orchestrator.runtime.ralph_agent import PromptAgent
+    from orchestrator.runtime.ralph.prompt_agent import PromptAgent
 
     settings = project_settings()
     form = Form(agent.base_url or settings.base_url, settings.structured)

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.address import Address
+from orchestrator.cli.actor import who
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.find import Found, opened, run_named
-from orchestrator.cli.ralph.people import ALL, read_answers
+from orchestrator.cli.ralph.human_input import ALL, read_answers
 from orchestrator.cli.runs.store import Store, at_journal
-from orchestrator.cli.who import who
 from orchestrator.errors import AnswerRefused, ConfigError
+from orchestrator.journal.address import Address
 from orchestrator.machines.ralph.ports import Question
-from orchestrator.runtime.answer import post_replies, replies
+from orchestrator.runtime.service.answer import post_replies, replies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

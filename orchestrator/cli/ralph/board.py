@@ -15,12 +15,12 @@ from rich.text import Text
 from orchestrator.cli.output import shown
 from orchestrator.cli.screen import Tally
 from orchestrator.errors import RunError
-from orchestrator.journal.session.directory import SessionDirectory
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import Fact, RunParked, RunStarted, Transition
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.marker import SETTLED, Marker
 from orchestrator.machines.ralph.model import Task
+from orchestrator.runtime.ralph.session.directory import SessionDirectory
 
 _STYLE = {
     Marker.OPEN: "dim",

@@ -11,10 +11,10 @@ from typing import Any
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.store import Store
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.journal.session.directory import SessionDirectory
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.runtime.ralph.session.directory import SessionDirectory
 
 
 @dataclass(frozen=True, slots=True)

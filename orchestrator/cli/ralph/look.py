@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.board import counted, rows, task_json
@@ -12,10 +11,11 @@ from orchestrator.cli.ralph.find import opened, run_named
 from orchestrator.cli.runs.phrase import heading, table
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.journal.session.importing import Taken
+from orchestrator.journal.address import Address
 from orchestrator.machines.ralph.contract import OrchestratorOutput
 from orchestrator.machines.ralph.model import Task
-from orchestrator.runtime import ralph_record
+from orchestrator.runtime.ralph import codec as ralph_record
+from orchestrator.runtime.ralph.session.task_import import Taken
 
 
 def show_status(run: str | None, *, json: bool, journal: Address | None) -> int:

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.address import Address
+from orchestrator.cli.actor import who
 from orchestrator.cli.launch import at_home
 from orchestrator.cli.load import params_from
 from orchestrator.cli.ralph.agents import Agents
 from orchestrator.cli.ralph.find import run_named
-from orchestrator.cli.ralph.people import Desk, read_answers
+from orchestrator.cli.ralph.human_input import Desk, read_answers
 from orchestrator.cli.ralph.run import Staff, View, conducted
-from orchestrator.cli.runs.standing import held_elsewhere
+from orchestrator.cli.runs.position import held_elsewhere
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
-from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
+from orchestrator.journal.address import Address
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.settings import build
 

@@ -9,16 +9,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.address import Address
-from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.ralph.agents import Agents
 from orchestrator.cli.ralph.board import Look, TaskBoard, counted, rows, task_json
-from orchestrator.cli.ralph.people import Desk, read_answers
+from orchestrator.cli.ralph.human_input import Desk, read_answers
 from orchestrator.cli.run import error_json, logging_to, transition_json
+from orchestrator.cli.run_view import Carried
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -26,16 +25,17 @@ from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, RunError, RunExists, Suspended
 from orchestrator.examples.ralph import AGENTS, ANSWERS, REQUEST
+from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
-from orchestrator.journal.session.directory import SessionDirectory, session_id_for
-from orchestrator.journal.session.importing import Taken
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import State
-from orchestrator.runtime.ralph import RalphOrchestrator
-from orchestrator.runtime.ralph_result import RalphResult
-from orchestrator.runtime.result import ended_as
+from orchestrator.runtime.llm_loop.result import ended_as
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.result import RalphResult
+from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
+from orchestrator.runtime.ralph.session.task_import import Taken
 
 T = TypeVar("T")
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.cli import resumed
-from orchestrator.cli.resumed import found
-from orchestrator.cli.rlm.made import Made
+from orchestrator.cli import resumption as resumed
+from orchestrator.cli.actor import who
+from orchestrator.cli.resumption import found
+from orchestrator.cli.rlm.agent_spec import Made
 from orchestrator.cli.rlm.run import View, conducted
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
-from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE

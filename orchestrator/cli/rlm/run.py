@@ -8,27 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.address import Address
-from orchestrator.cli.carried import Carried
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch
 from orchestrator.cli.load import params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
-from orchestrator.cli.rlm.made import Made, context_from
+from orchestrator.cli.rlm.agent_spec import Made, context_from
 from orchestrator.cli.run import error_json, logging_to, new_id, remark, transition_json
+from orchestrator.cli.run_view import Carried
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
+from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
-from orchestrator.runtime.rlm import Rlm
-from orchestrator.runtime.rlm_result import RlmResult
+from orchestrator.runtime.rlm.result import RlmResult
+from orchestrator.runtime.rlm.rlm import Rlm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.escape import escape
+from orchestrator.telemetry.escape import escape
 
 COLUMNS = 72
 """Width of a row: what 80 columns leave beside the indentation."""

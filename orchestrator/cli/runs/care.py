@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment, roughly, seconds_in, size, words
 from orchestrator.cli.runs.store import Store, at_journal, journal_file
 from orchestrator.errors import ConfigError, RunError
+from orchestrator.journal.address import Address
 from orchestrator.journal.sqlite import SqliteJournal
 
 

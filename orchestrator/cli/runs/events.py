@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, say, say_json, shown
-from orchestrator.cli.runs.carrier import going_on
 from orchestrator.cli.runs.phrase import moment, span
+from orchestrator.cli.runs.run_service import going_on
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError
+from orchestrator.journal.address import Address
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record
 

@@ -8,7 +8,6 @@ from json import dumps
 from pathlib import Path
 from typing import Any
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.events import as_json
@@ -17,8 +16,9 @@ from orchestrator.cli.runs.store import Store, at_journal, head_json
 from orchestrator.cli.runs.story import Story
 from orchestrator.cli.runs.transcript import Spoken
 from orchestrator.errors import ConfigError
+from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Record, RunHead
-from orchestrator.messages import Usage
+from orchestrator.llm.message import Usage
 
 FORMAT = "orchestrator-run/1"
 """Of an export without content."""

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.address import Address
 from orchestrator.cli.launch import Instead, Launch, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import shown
@@ -15,11 +14,12 @@ from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import Store, at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.address import Address
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
+from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.messages import Message
-from orchestrator.runtime.loop_record import history_of, loop_codec
+from orchestrator.runtime.llm_loop.codec import history_of, loop_codec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,15 +6,15 @@ import time
 from itertools import islice
 from typing import Any, NamedTuple
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json
 from orchestrator.cli.runs.phrase import many, roughly, table
-from orchestrator.cli.runs.standing import head_reason
+from orchestrator.cli.runs.position import head_reason
 from orchestrator.cli.runs.store import Store, at_journal, head_json
 from orchestrator.cli.runs.story import Story
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError
+from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import RunHead
 
 STATUSES = ("open", "parked", "ended")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import imported
 from orchestrator.cli.output import complain, say, say_json, shown
@@ -16,11 +15,12 @@ from orchestrator.cli.runs.rollback import stand_again
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.address import Address
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead, let_go
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.loop_record import loop_codec
-from orchestrator.runtime.recovery import Migration, Recovery
+from orchestrator.runtime.llm_loop.codec import loop_codec
+from orchestrator.runtime.service.recovery import Migration, Recovery
 
 _DIGITS = 12
 """Characters of a fingerprint that are shown."""

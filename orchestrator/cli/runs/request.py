@@ -2,7 +2,7 @@
 
 Whoever holds the run carries it out, at once; if nobody does, an engine that takes it up, or the next `runs resume`.
 A request that the records already contradict is refused here, where a person reads why; the run checks again when it
-takes it. Of several answers to one question the journal keeps the first (`orchestrator.runtime.answer`).
+takes it. Of several answers to one question the journal keeps the first (`orchestrator.runtime.service.answer`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from orchestrator.address import Address
+from orchestrator.cli.actor import known_who
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.runs.carrier import carrier, lets_go_on, named, refuse_approval, resumption
 from orchestrator.cli.runs.phrase import many, moment, span
+from orchestrator.cli.runs.position import holder, standing
 from orchestrator.cli.runs.question import answer_fault
-from orchestrator.cli.runs.standing import holder, standing
+from orchestrator.cli.runs.run_service import carrier, lets_go_on, named, refuse_approval, resumption
 from orchestrator.cli.runs.store import Store, at_journal
 from orchestrator.cli.runs.story import Story
-from orchestrator.cli.who import known_who
-from orchestrator.engines.roster import Seen
+from orchestrator.engines.engine_directory import Seen
 from orchestrator.errors import AnswerRefused, ConfigError
+from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator.runtime import program_recovery
-from orchestrator.runtime.answer import OpenQuestions, post_answer
-from orchestrator.runtime.control import edit_fault
+from orchestrator.runtime.service import program_recovery
+from orchestrator.runtime.service.answer import OpenQuestions, post_answer
+from orchestrator.runtime.service.control import edit_fault
 from orchestrator_guards import Refusal
 
 ANSWERS = ("approve", "reject", "respond")

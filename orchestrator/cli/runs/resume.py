@@ -6,32 +6,32 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orchestrator.address import Address
+from orchestrator.cli.actor import who
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Instead, Launch, Parts, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.model import Model
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.run import View, conducted, told
-from orchestrator.cli.runs.carrier import refuse_other
 from orchestrator.cli.runs.phrase import moment
+from orchestrator.cli.runs.position import held_elsewhere, standing
 from orchestrator.cli.runs.request import Wanted as Request
 from orchestrator.cli.runs.request import post
-from orchestrator.cli.runs.standing import held_elsewhere, standing
+from orchestrator.cli.runs.run_service import refuse_other
 from orchestrator.cli.runs.store import Store, at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
-from orchestrator.cli.who import who
 from orchestrator.errors import ConfigError, RunError, Suspended
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.address import Address
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
+from orchestrator.llm.message import Request as Asked
+from orchestrator.llm.message import Response
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request as Asked
-from orchestrator.messages import Response
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.loop_record import loop_codec
-from orchestrator.runtime.recovery import OpenRun, Recovery
-from orchestrator.runtime.result import Result
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.codec import loop_codec
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.service.recovery import OpenRun, Recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.launch import Launch
 from orchestrator.cli.output import complain, say, say_json, shown
-from orchestrator.cli.runs.carrier import refuse_approval
 from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.runs.run_service import refuse_approval
 from orchestrator.cli.runs.store import Store, at_journal, existing
 from orchestrator.cli.trust.refusal import is_trusted_run
 from orchestrator.errors import ConfigError
-from orchestrator.journal.change import Change, Conflict, Undone, plan_undo
-from orchestrator.journal.rollback import RollbackStack
+from orchestrator.files.change import Change, Conflict, Undone, plan_undo
+from orchestrator.files.rollback import RollbackStack
+from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import (
     ENDING_KINDS,
     PARKING_KINDS,

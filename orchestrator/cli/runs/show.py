@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.address import Address
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs import path, question, tree
-from orchestrator.cli.runs.carrier import carrier, named, resumption
 from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table
-from orchestrator.cli.runs.standing import holder, standing
+from orchestrator.cli.runs.position import holder, standing
+from orchestrator.cli.runs.run_service import carrier, named, resumption
 from orchestrator.cli.runs.store import Store, at_journal, head_json
 from orchestrator.cli.runs.story import RUNNING, Body, Story
-from orchestrator.engines.roster import Seen
+from orchestrator.engines.engine_directory import Seen
+from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator.messages import NO_USAGE
-from orchestrator.runtime.outlook import paused
+from orchestrator.llm.message import NO_USAGE
+from orchestrator.runtime.service.resume_plan import paused
 from orchestrator.telemetry.redaction import scrub
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.address import Address
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.story import Story
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError, RunError, RunUnknown
+from orchestrator.journal.address import Address
 from orchestrator.journal.heads import heads
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite.place import refuse_orphaned_log

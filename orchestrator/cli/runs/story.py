@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Self
 from orchestrator.cli.runs.path import Stay
 from orchestrator.cli.runs.transcript import Spoken, spoken
 from orchestrator.journal.ledger import Entry
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.record import Transition
-from orchestrator.messages import NO_USAGE, Usage
+from orchestrator.llm.message import NO_USAGE, Usage
 
 Body = Mapping[str, Any]
 

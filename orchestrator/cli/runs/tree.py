@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.cli.output import shown
-from orchestrator.cli.runs.standing import head_reason, holder
+from orchestrator.cli.runs.position import head_reason, holder
 from orchestrator.kernel.journal import Journal, RunHead
 
 

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.address import Address
 from orchestrator.cli.output import shown
 from orchestrator.cli.redaction import redacted
 from orchestrator.cli.runs.phrase import words
@@ -15,6 +14,7 @@ from orchestrator.cli.trust.decision import is_allowed, is_everything_allowed
 from orchestrator.cli.trust.project_file import ProjectFile
 from orchestrator.cli.trust.signature import is_own
 from orchestrator.errors import ConfigError
+from orchestrator.journal.address import Address
 
 _USED = (
     "base_url",

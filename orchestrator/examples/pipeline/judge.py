@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from orchestrator.runtime.program import last_words, run_program
+from orchestrator.runtime.service.program import last_words, run_program
 
 SECONDS = 60.0
 """How long the tests may take."""

@@ -25,8 +25,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar
 
-from orchestrator.address import Dsn, address_of
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
+from orchestrator.journal.address import Dsn, address_of
 
 try:
     import psycopg

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from orchestrator.address import Dsn
 from orchestrator.errors import StoreDown
+from orchestrator.journal.address import Dsn
+from orchestrator.journal.postgres.error_mapping import POOL
 from orchestrator.journal.postgres.presence import Presence
 from orchestrator.journal.postgres.session import Db, Session, pooled, process
-from orchestrator.journal.postgres.trouble import POOL
 from orchestrator.journal.postgres.writer import Writer
 
 T = TypeVar("T")

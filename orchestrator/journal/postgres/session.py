@@ -18,11 +18,11 @@ from typing import Any, Final, TypeAlias, TypeVar
 import psycopg
 from psycopg import errors
 
-from orchestrator.address import Dsn
 from orchestrator.errors import StoreDown
+from orchestrator.journal.address import Dsn
 from orchestrator.journal.postgres import schema
-from orchestrator.journal.postgres.trouble import AGAIN, explain, is_hopeless, is_lost, unreachable
-from orchestrator.retry import UNLIMITED, RetryPolicy
+from orchestrator.journal.postgres.error_mapping import AGAIN, explain, is_hopeless, is_lost, unreachable
+from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 
 T = TypeVar("T")
 Db: TypeAlias = psycopg.Connection[Any]

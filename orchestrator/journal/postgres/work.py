@@ -17,7 +17,7 @@ from orchestrator.errors import Held, RunExists, RunUnknown
 from orchestrator.journal.codec import OPEN, encoded
 from orchestrator.journal.postgres import statement
 from orchestrator.journal.postgres.presence import Presence
-from orchestrator.journal.writing import Owed
+from orchestrator.journal.writer_thread import Owed
 from orchestrator.kernel.journal import NO_HASH, Lease, Posted, chained
 
 Db: TypeAlias = psycopg.Connection[Any]

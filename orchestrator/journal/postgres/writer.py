@@ -11,11 +11,11 @@ from typing import Any, Final, TypeAlias
 
 from orchestrator.errors import Corrupt, JournalError, RunError, StoreDown
 from orchestrator.journal.postgres.batch import Append, Batch, Db
+from orchestrator.journal.postgres.error_mapping import explain
 from orchestrator.journal.postgres.presence import Presence
 from orchestrator.journal.postgres.session import Session
-from orchestrator.journal.postgres.trouble import explain
 from orchestrator.journal.postgres.work import Claim, Create
-from orchestrator.journal.writing import Job, Outcome, Owed, WriterThread
+from orchestrator.journal.writer_thread import Job, Outcome, Owed, WriterThread
 from orchestrator.kernel.journal import Lease
 
 _Job: TypeAlias = Job[Db, Any]

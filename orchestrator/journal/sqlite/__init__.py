@@ -29,9 +29,9 @@ import apsw
 from orchestrator.errors import ConfigError, Corrupt, StoreDown
 from orchestrator.journal.sqlite import backup, read
 from orchestrator.journal.sqlite.backup import Health as Health
+from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.handle import Handle
 from orchestrator.journal.sqlite.owner import LEAST_TTL, TTL
-from orchestrator.journal.sqlite.trouble import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Release, Remove, nothing
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
 

@@ -12,8 +12,8 @@ import apsw
 
 from orchestrator.errors import JournalError, StoreDown
 from orchestrator.journal.sqlite import place, proof, read, schema
+from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.journal.sqlite.handle import Handle, beside
-from orchestrator.journal.sqlite.trouble import explain
 from orchestrator.kernel.journal import RunHead
 
 

@@ -37,11 +37,11 @@ import orjson
 
 from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.sqlite import place, schema
+from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.schema import checksum
-from orchestrator.journal.sqlite.trouble import TRANSIENT, explain
 from orchestrator.journal.sqlite.writer import Transaction, Writer
-from orchestrator.messages import Message, encodable
-from orchestrator.ports import FailureEpisode
+from orchestrator.llm.message import Message, encodable
+from orchestrator.llm.port import FailureEpisode
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ import apsw
 from orchestrator.errors import JournalError
 from orchestrator.journal.sqlite import place, proof, schema
 from orchestrator.journal.sqlite.blob import Blobs
+from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.owner import TTL, Presence
 from orchestrator.journal.sqlite.reading import NoWriter, connect_to_read
 from orchestrator.journal.sqlite.schema import transaction
-from orchestrator.journal.sqlite.trouble import TRANSIENT, explain
 from orchestrator.journal.sqlite.writer import Writer
 
 _abandoned: list[object] = []

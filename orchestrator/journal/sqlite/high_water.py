@@ -37,11 +37,11 @@ import apsw
 
 from orchestrator.errors import Corrupt
 from orchestrator.journal.sqlite import log, mark, place
+from orchestrator.journal.sqlite.error_mapping import TRANSIENT
 from orchestrator.journal.sqlite.mark import COPY, SECTOR, SLOT, HighWater
 from orchestrator.journal.sqlite.owner import Presence
 from orchestrator.journal.sqlite.proof import REMEDY, Usage, problem, usage, write_usage
 from orchestrator.journal.sqlite.schema import transaction
-from orchestrator.journal.sqlite.trouble import TRANSIENT
 
 _SLOTS = 4
 """In a new file; more are added where more processes write at once."""

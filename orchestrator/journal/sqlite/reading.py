@@ -15,10 +15,10 @@ from typing import NoReturn, TypeVar
 import apsw
 
 from orchestrator.errors import JournalError, StoreDown
+from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.journal.sqlite.place import refuse_network, refuse_orphaned_log
 from orchestrator.journal.sqlite.proof import Proof, connect
 from orchestrator.journal.sqlite.schema import APPLICATION, refuse_damaged_log, refuse_foreign
-from orchestrator.journal.sqlite.trouble import explain
 from orchestrator.journal.sqlite.writer import Transaction, Writer
 
 T = TypeVar("T")

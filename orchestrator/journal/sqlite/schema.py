@@ -21,7 +21,7 @@ import orjson
 
 from orchestrator.errors import Corrupt, StoreDown, TooNew
 from orchestrator.journal.sqlite import log
-from orchestrator.journal.sqlite.trouble import explain
+from orchestrator.journal.sqlite.error_mapping import explain
 
 VERSION = 1
 """Of the tables, in `user_version`."""

@@ -17,7 +17,7 @@ from orchestrator.journal.sqlite.owner import Presence
 from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
-from orchestrator.journal.writing import Owed
+from orchestrator.journal.writer_thread import Owed
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, chained
 
 Now = Callable[[], float]

@@ -16,11 +16,11 @@ from typing import Any
 import apsw
 
 from orchestrator.errors import Corrupt, JournalError, RunError
+from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.mark import HighWater
 from orchestrator.journal.sqlite.proof import close
-from orchestrator.journal.sqlite.trouble import FAULTS, TRANSIENT
-from orchestrator.journal.writing import Job, Outcome, Owed, WriterThread
+from orchestrator.journal.writer_thread import Job, Outcome, Owed, WriterThread
 from orchestrator.kernel.journal import Lease
 
 CHECKPOINT_PAGES = 1000

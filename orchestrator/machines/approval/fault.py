@@ -63,7 +63,7 @@ class Rule(NamedTuple):
     base: float = 0.0
     most: float = 0.0
     kind: str = "other"
-    """What orchestrator.retry calls it: one of errors.ERROR_KINDS."""
+    """What orchestrator.llm.retry calls it: one of errors.ERROR_KINDS."""
 
     @property
     def category(self) -> str:
@@ -258,7 +258,7 @@ class Fault:
 class Faulted(RunError):
     """Something went wrong that the table knows; nothing is half done.
 
-    `code` decides what is tried again, by `kind`, `retryable` and `retry_after` as orchestrator.retry reads them;
+    `code` decides what is tried again, by `kind`, `retryable` and `retry_after` as orchestrator.llm.retry reads them;
     `faults` are the single reasons.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from orchestrator.kernel.graph import Graph, bounding
 from orchestrator.kernel.typed import StateMachine
+from orchestrator.llm.message import Message
 from orchestrator.machines.code_mode.model import (
     CodeBlocksFound,
     CodeExecuted,
@@ -26,7 +27,6 @@ from orchestrator.machines.rlm.model import (
     take_response,
 )
 from orchestrator.machines.rlm.table import guarded
-from orchestrator.messages import Message
 from orchestrator_guards import Verdict, iterations
 
 S = CodeModeState

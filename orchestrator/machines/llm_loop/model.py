@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from orchestrator.llm.message import NO_USAGE, Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import NO_USAGE, Message, Response, ToolCall, Usage
 from orchestrator_guards import DIGEST_VERSION, Turn, Verdict
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.llm.message import NO_USAGE, Message, ToolCall, Usage
 from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator.messages import NO_USAGE, Message, ToolCall, Usage
 from orchestrator_guards import Verdict
 
 # ---- events ----

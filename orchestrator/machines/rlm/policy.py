@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args
 
 from orchestrator.errors import ConfigError
-from orchestrator.messages import Message
+from orchestrator.llm.message import Message
 
 AgentMode = Literal["code", "tools"]
 

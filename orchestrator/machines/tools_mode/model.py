@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
+from orchestrator.llm.message import Message, ToolCall
 from orchestrator.machines.rlm.model import (
     LLMResponseReceived,
     MaxIterationsReached,
@@ -13,7 +14,6 @@ from orchestrator.machines.rlm.model import (
     PolicyStop,
     frozen,
 )
-from orchestrator.messages import Message, ToolCall
 
 
 class ToolsModeState(Enum):

@@ -40,13 +40,13 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.json_schema import UnusablePattern
+from orchestrator.llm.json_schema import UnusablePattern
 from orchestrator.providers.mcp.answer import SessionLost, ToolDisabled, text_of
 from orchestrator.providers.mcp.offer import Offer, clean, declared, digest_of
 from orchestrator.providers.mcp.session import Keeper, Session, Unreachable
 from orchestrator.providers.mcp.transport import Http, Stdio
 from orchestrator.providers.size_limit import DEFAULT_BYTES, check_limit
-from orchestrator.toolspec import Effect, ToolContext, ToolSpec
+from orchestrator.tools.spec import Effect, ToolContext, ToolSpec
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic_core import to_json
 
 from orchestrator.errors import ConfigError
-from orchestrator.toolspec import Effect
+from orchestrator.tools.spec import Effect
 
 if TYPE_CHECKING:
     from mcp_types import Tool, ToolAnnotations

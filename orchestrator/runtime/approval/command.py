@@ -21,9 +21,9 @@ from pathlib import Path
 
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.rules import starts_others
-from orchestrator.runtime import surviving_program
-from orchestrator.runtime.approval.look import fault_of
-from orchestrator.runtime.program import start_program
+from orchestrator.runtime.approval.file_inspection import fault_of
+from orchestrator.runtime.service import surviving_program
+from orchestrator.runtime.service.program import start_program
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """Variables that a command finds."""

@@ -26,7 +26,7 @@ from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.intent import Constraint, Extraction, Intent, IntentKind
 from orchestrator.machines.approval.plan import PlanDraft, read_as
 from orchestrator.machines.approval.ports import PlanRequest
-from orchestrator.runtime.approval.look import fault_of
+from orchestrator.runtime.approval.file_inspection import fault_of
 
 MOST_BYTES = 4_194_304
 """Of a plan file."""

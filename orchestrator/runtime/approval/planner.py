@@ -18,6 +18,9 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import CompletionError, LLMError
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.message import Request, Response, Usage
+from orchestrator.llm.port import LLM, Clock
+from orchestrator.llm.retry import RetryPolicy, classify
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.intent import Extraction
@@ -25,15 +28,12 @@ from orchestrator.machines.approval.path import path_faults
 from orchestrator.machines.approval.plan import Fingerprint, PlanDraft
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, Usage
-from orchestrator.ports import LLM, Clock
-from orchestrator.retry import RetryPolicy, classify
-from orchestrator.runtime.approval.ground import Ground
-from orchestrator.runtime.approval.listing import MOST_FILES
-from orchestrator.runtime.approval.planning import intent_text
-from orchestrator.runtime.llm_loop import Orchestrator
-from orchestrator.runtime.result import Result
-from orchestrator.toolspec import ToolSpec, tool
+from orchestrator.runtime.approval.file_listing import MOST_FILES
+from orchestrator.runtime.approval.plan_request import intent_text
+from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.tools.spec import ToolSpec, tool
 
 LIMITS = Limits(
     max_iterations=30,

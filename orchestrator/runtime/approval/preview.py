@@ -15,8 +15,8 @@ from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, Step, StepKind
-from orchestrator.runtime.approval.ground import Ground, changed
-from orchestrator.runtime.approval.look import Found, encoded, fingerprint
+from orchestrator.runtime.approval.file_inspection import Found, encoded, fingerprint
+from orchestrator.runtime.approval.workspace import Ground, changed
 
 NO_UNDO = "cannot be undone"
 

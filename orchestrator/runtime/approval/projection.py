@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Corrupt
-from orchestrator.journal.change import Change, fold
-from orchestrator.journal.stored import StoredRun
+from orchestrator.files.change import Change, fold
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.machines.approval.model import State
 from orchestrator.runtime.approval.step_log import StepLog

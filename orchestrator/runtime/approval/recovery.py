@@ -22,7 +22,7 @@ from typing import Any
 
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.model import Event, PlanStatus, State
-from orchestrator.runtime.approval.listener import CommandLost
+from orchestrator.runtime.approval.control_request import CommandLost
 from orchestrator.runtime.approval.session import Session
 from orchestrator.runtime.approval.status import Recovered
 from orchestrator_callbacks.approval import before

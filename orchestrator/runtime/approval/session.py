@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Corrupt, JournalError, OtherGraph, RunExists, TooNew
-from orchestrator.journal.change import Change
-from orchestrator.journal.files import Hook, silent
+from orchestrator.files.atomic import Hook, silent
+from orchestrator.files.change import Change
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.stored import StoredRun
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import micros
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import collect
@@ -20,6 +20,7 @@ from orchestrator.kernel.journal import Journal, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Observer, RunCompleted, RunRecovered
 from orchestrator.kernel.run import Run
+from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.ending import ending
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.limits import ApprovalLimits
@@ -27,12 +28,15 @@ from orchestrator.machines.approval.model import ApprovalContext, Event, State
 from orchestrator.machines.approval.path import is_never_allowed
 from orchestrator.machines.approval.ports import Planner
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.ports import Clock
-from orchestrator.runtime.approval import listener, projection, record, store
-from orchestrator.runtime.approval.diary import Diary
-from orchestrator.runtime.approval.hands import ProjectHands
+from orchestrator.runtime.approval import codec as record
+from orchestrator.runtime.approval import control_request as listener
+from orchestrator.runtime.approval import project_journal as store
+from orchestrator.runtime.approval import projection
+from orchestrator.runtime.approval.plan_executor import ProjectHands
+from orchestrator.runtime.approval.project_log import Diary
 from orchestrator.runtime.approval.projection import Projection
-from orchestrator_callbacks.approval import before, enter, execution, wish
+from orchestrator_callbacks.approval import before, enter, execution
+from orchestrator_callbacks.approval import control_request as wish
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 from orchestrator_guards import Blocked
 

@@ -15,12 +15,12 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
+from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, ToolCall, Usage
-from orchestrator.runtime.llm_loop import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.toolspec import tool
+from orchestrator.tools.spec import tool
 from tests.benchmarks import child
 from tests.benchmarks.script import ANSWER, INPUT_TOKENS, OUTPUT_TOKENS, PROMPT, TOOL, Script
 

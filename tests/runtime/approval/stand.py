@@ -15,7 +15,7 @@ from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
 from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.testing.clock import FakeClock
 
 Tree = dict[str, tuple[int, bytes]]

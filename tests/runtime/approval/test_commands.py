@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.approval.fault import Faulted
-from orchestrator.runtime import surviving_program
 from orchestrator.runtime.approval import command
 from orchestrator.runtime.approval.step_log import StepLog
-from orchestrator.runtime.approval.work import standing
-from orchestrator.runtime.surviving_program import Ended
+from orchestrator.runtime.approval.step_work import standing
+from orchestrator.runtime.service import surviving_program
+from orchestrator.runtime.service.surviving_program import Ended
 from tests.runtime.approval.work_stage import Crash, Stage, project, refused
 
 

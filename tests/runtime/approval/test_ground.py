@@ -12,8 +12,8 @@ import pytest
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.plan import Plan, PlanDraft, part, selection
-from orchestrator.runtime.approval.ground import Ground
 from orchestrator.runtime.approval.preview import NO_UNDO, preview
+from orchestrator.runtime.approval.workspace import Ground
 from tests.runtime.approval.hostile import DIFF, create, delete, edit, project, run
 
 STEPS: list[dict[str, Any]] = [

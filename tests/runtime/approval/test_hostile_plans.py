@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.machines.approval.fault import RULES, Faulted
 from orchestrator.machines.approval.plan import Plan, PlanDraft
-from orchestrator.runtime.approval.ground import Ground
 from orchestrator.runtime.approval.plan_file import read_plan
+from orchestrator.runtime.approval.workspace import Ground
 from tests.runtime.approval.hostile import HOSTILE, Hostile, project
 
 

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import LLMError
+from orchestrator.llm.message import Request, Response, Usage
+from orchestrator.llm.port import LLM
+from orchestrator.llm.retry import Tried
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.messages import Request, Response, Usage
-from orchestrator.ports import LLM
 from orchestrator.providers.limiter import Limited, RateLimit
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.retry import Tried
-from orchestrator.runtime.approval.ground import Ground
-from orchestrator.runtime.approval.listing import MOST_FILES
+from orchestrator.runtime.approval.file_listing import MOST_FILES
 from orchestrator.runtime.approval.plan_file import PlanFile, read_plan
+from orchestrator.runtime.approval.plan_request import drafted, extracted
 from orchestrator.runtime.approval.planner import ModelPlanner, address_of
-from orchestrator.runtime.approval.planning import drafted, extracted
+from orchestrator.runtime.approval.workspace import Ground
 from orchestrator.testing.clock import FakeClock
 from tests.providers.endpoint import GUARD
 from tests.providers.loopback import Loopback, json_reply

@@ -13,7 +13,7 @@ from orchestrator.kernel.journal import Draft
 from orchestrator.machines.approval.fault import Fault, Faulted
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.plan import PlanDraft, Step, StepKind
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
 from tests.runtime.approval.stand import (
     DONE,

@@ -18,7 +18,7 @@ from orchestrator.machines.approval.intent import Intent
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.plan import PlanDraft, Step, StepKind
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
 from tests.runtime.approval.stand import (
     DONE,
@@ -241,7 +241,7 @@ async def test_a_folder_that_cannot_be_written_stops_before_the_state_moves(
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr("orchestrator.runtime.approval.store.atomic_write", broken)
+            patch.setattr("orchestrator.runtime.approval.project_journal.atomic_write", broken)
             with pytest.raises(StoreDown, match="No space left"):
                 await approval.approve()
     async with project(root) as approval:

@@ -15,14 +15,14 @@ import apsw
 import pytest
 
 from orchestrator.errors import Held
-from orchestrator.journal.files import stage
+from orchestrator.files.atomic import stage
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Lease, Posted
+from orchestrator.llm.port import SystemClock
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.ports import SystemClock
-from orchestrator.runtime.approval import store
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval import project_journal as store
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
 from tests.runtime.approval.stand import (
     DONE,

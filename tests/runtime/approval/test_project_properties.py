@@ -23,7 +23,7 @@ from orchestrator.machines.approval.model import State
 from orchestrator.machines.approval.plan import FileChange, Plan, PlanDraft, Step, StepKind
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status, StepFact
 from tests.runtime.approval.stand import Tree, clock, intent, tree
 from tests.tiers import examples

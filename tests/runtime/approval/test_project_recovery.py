@@ -16,7 +16,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
 from orchestrator.kernel.record import Observer, RunRecovered
 from orchestrator.machines.approval.plan import FileChange, Plan, Step, StepKind, StepOutcome
-from orchestrator.runtime.approval.look import fingerprint
+from orchestrator.runtime.approval.file_inspection import fingerprint
 from orchestrator.telemetry.metrics import Metrics
 from tests.runtime.approval.stand import (
     DONE,

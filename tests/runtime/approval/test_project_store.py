@@ -19,8 +19,8 @@ from orchestrator.journal.codec import encoded
 from orchestrator.journal.redacted import SHOWN, parted
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.runtime.approval.diary import Diary
-from orchestrator.runtime.approval.project import Approval
+from orchestrator.runtime.approval.approval import Approval
+from orchestrator.runtime.approval.project_log import Diary
 from orchestrator.testing.clock import FakeClock
 from tests.providers.endpoint import GUARD
 from tests.runtime.approval.stand import Script, clock, contents, planted, project, tree, waiting

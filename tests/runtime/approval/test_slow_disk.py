@@ -17,8 +17,8 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.runtime.approval.ground import Ground
-from orchestrator.runtime.approval.listing import Progress
+from orchestrator.runtime.approval.file_listing import Progress
+from orchestrator.runtime.approval.workspace import Ground
 from tests.runtime.approval.stand import planted, waiting
 from tests.runtime.approval.stand import project as opened
 from tests.runtime.approval.work_stage import STEPS, Stage, project, refused, tree
@@ -195,7 +195,7 @@ async def test_a_project_that_cannot_be_listed_is_not_planned_for_and_that_is_sa
 ENDS = """
 import asyncio, os, sys, threading
 from orchestrator.machines.approval.fault import Faulted
-from orchestrator.runtime.approval.ground import Ground
+from orchestrator.runtime.approval.workspace import Ground
 
 opening = os.open
 os.open = lambda path, *args, **named: (

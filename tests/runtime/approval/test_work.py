@@ -13,8 +13,8 @@ import pytest
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.plan import Plan
-from orchestrator.runtime.approval.ground import Ground
-from orchestrator.runtime.approval.work import StepWork, completed
+from orchestrator.runtime.approval.step_work import StepWork, completed
+from orchestrator.runtime.approval.workspace import Ground
 from tests.runtime.approval.work_stage import EDIT, STEPS, Crash, Stage, all_done, project, refused, tree
 
 

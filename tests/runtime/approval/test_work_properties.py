@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.plan import part, selection
-from orchestrator.runtime.approval.ground import Ground
 from orchestrator.runtime.approval.preview import preview
+from orchestrator.runtime.approval.workspace import Ground
 from tests.runtime.approval.work_stage import Crash, Stage, all_done, tree
 from tests.tiers import examples
 

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.machines.approval.fault import Faulted
 from orchestrator.machines.approval.plan import Plan, PlanDraft
-from orchestrator.runtime.approval.ground import Ground
-from orchestrator.runtime.approval.work import StepWork
+from orchestrator.runtime.approval.step_work import StepWork
+from orchestrator.runtime.approval.workspace import Ground
 from orchestrator.testing.clock import FakeClock
 
 BODY = {"graph": "approval", "fingerprint": "f", "at": 0.0}

@@ -1,0 +1,136 @@
+"""Questions about calls, and the answers of people: bound to exactly what was asked, each counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.errors import RejectRequested
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.machines.llm_loop.model import Question
+from orchestrator.tools.result import ToolResult
+from orchestrator_callbacks.llm_loop.admission import (
+    asked_call,
+    canonical_form,
+    note_intent,
+    note_result,
+    set_form,
+)
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import Refusal, judge_answer
+
+REJECTED = "a person rejected this call"
+EXPIRED = "nobody approved this call in time"
+
+
+async def await_answers(run: LoopRun) -> None:
+    """Return once a question was answered or has expired: approved calls have no result then, the others have.
+
+    Raises RejectRequested when a person ended the run instead.
+    """
+    ledger = run.ctx.ledger
+    before = len(ledger.asked)
+    while len(ledger.asked) == before:
+        while (signal := run.mailbox.decision()) is not None:
+            _take(run, signal)
+        if _expire(run) or len(ledger.asked) < before:
+            break
+        await _wait(run)
+    await run.settle()
+
+
+async def _wait(run: LoopRun) -> None:
+    """Park until somebody answers, or the first question expires."""
+    asked = questions(run)
+    clock = run.deps.clock
+    ends = min((question.expires_at for question in asked if question.expires_at), default=0.0)
+
+    def ring() -> None:
+        run.mailbox.post(Signal(kind="decision"))
+
+    alarm = clock.call_later(max(0.0, ends - clock.time()), ring) if ends else None
+    try:
+        await run.await_decision(asked[0].why, calls=[question.key for question in asked])
+    finally:
+        if alarm is not None:
+            alarm.cancel()
+
+
+def _expire(run: LoopRun) -> bool:
+    now = run.deps.clock.time()
+    late = [at for at, one in run.ctx.ledger.asked.items() if one.expires_at and now >= one.expires_at]
+    for position in late:
+        del run.ctx.ledger.asked[position]
+        call = asked_call(run.ctx, position)
+        note_result(run, ToolResult.failure(call, position, "denied", EXPIRED, kind="Expired"))
+    return bool(late)
+
+
+def _take(run: LoopRun, signal: Signal) -> None:
+    """Carry out one answer; one that does not count is journalled with the reason and changes nothing."""
+    answer = signal.payload
+    if not answer:
+        return  # an alarm: a question expired
+    found = judged(run, answer)
+    if isinstance(found, Refusal):
+        body = {"id": signal.id, "kind": answer.get("decision"), "by": signal.by, "number": signal.number}
+        refused = {"key": answer.get("call"), "at": run.deps.clock.time(), "refused": found.why}
+        run.note("control", body | refused)
+        return
+    _note(run, signal, found)
+    if answer.get("end"):
+        raise RejectRequested(signal.by, signal.why)
+    asked = run.ctx.ledger.asked
+    position = next(at for at, one in asked.items() if one is found)
+    del asked[position]
+    apply_answer(run, position, answer, signal.why)
+
+
+def questions(run: LoopRun) -> list[Question]:
+    """Return what a person is asked about a run, in the order of the calls."""
+    return [question for _, question in sorted(run.ctx.ledger.asked.items())]
+
+
+def judged(run: LoopRun, answer: Mapping[str, Any]) -> Question | Refusal:
+    """Return the question that an answer is about, or why it does not count."""
+    return judge_answer(questions(run), run.ctx.ledger.decided, answer, now=run.deps.clock.time())
+
+
+def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: str) -> None:
+    """Let an answered call run, or give it the result that a person decided on."""
+    ctx = run.ctx
+    call = asked_call(ctx, position)
+    match answer["decision"]:
+        case "approve":
+            if (arguments := answer.get("arguments")) is not None:
+                form = canonical_form(run, replace(call, arguments=arguments), position)
+                if isinstance(form, ToolResult):
+                    note_result(run, form)
+                    return
+                set_form(ctx, position, form)
+            ctx.results[position] = None
+            note_intent(run, [position])
+        case "respond":
+            note_result(run, ToolResult(call, position, str(answer.get("content") or "")))
+        case _:
+            text = f"{REJECTED}: {why}" if why else REJECTED
+            note_result(run, ToolResult.failure(call, position, "denied", text, kind="Rejected"))
+
+
+def _note(run: LoopRun, signal: Signal, question: Question) -> None:
+    body: dict[str, Any] = {
+        "key": question.key,
+        "digest": question.digest,
+        "decision": signal.payload["decision"],
+        "by": signal.by,
+        "why": signal.why,
+        "at": run.deps.clock.time(),
+        "id": signal.id,
+        "number": signal.number,
+    }
+    for member in ("arguments", "content", "end"):
+        if signal.payload.get(member) is not None:
+            body[member] = signal.payload[member]
+    run.ctx.ledger.decided[question.key] = body
+    run.note("approval", body)

@@ -1,0 +1,286 @@
+"""What requests to a model cost: after the answer, and at most before it, in micro-units (`orchestrator_guards.money`).
+
+The most that a request can cost is known where its output is bounded (`max_tokens` or a synonym among the parameters,
+else `max_output_tokens` of the model), its input is text, and the price of the model is known. Of the input it counts
+what the last answer reported, and a token for each byte of text since: no tokenizer makes more tokens than bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
+
+from orchestrator.errors import ConfigError
+from orchestrator.llm.message import (
+    Request,
+    Response,
+    Transcript,
+    Usage,
+    input_bound,
+    input_most,
+    output_limit,
+)
+from orchestrator.llm.port import LLM, Price
+from orchestrator.llm.usage import is_amount
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.telemetry.scope import logger_from_context
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import Verdict, cost_unknown, request_cost, reserve
+from orchestrator_guards.money import cost_micros
+
+_UNKNOWN_OUTPUT = 4096
+"""Tokens of a lost answer, where nothing else is known."""
+
+
+class Pricing(NamedTuple):
+    """What is known of the cost of one model."""
+
+    price: Price | None
+    llm: LLM
+    model: str
+    """The configured name."""
+
+    @property
+    def known(self) -> bool:
+        """Return whether the cost of answers can be known: by the provider, or by a price of each of the models."""
+        if getattr(self.llm, "reports_cost", False):
+            return True
+        one = Usage(1, 1)
+        return all(self._priced(name, one) is not None for name in self._names)
+
+    @property
+    def most_output(self) -> int:
+        """The most tokens that an answer has where the request does not say it; 0 where that is unknown."""
+        return int(getattr(self.llm, "max_output_tokens", 0) or 0)
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return tuple(getattr(self.llm, "models", None) or (self.model,))
+
+    def cost(self, usage: Usage, model: str | None) -> int | None:
+        """Return what the provider says that an answer costs, else its price; None where neither is known.
+
+        The price is looked up by the name in the answer, then by the configured one, which a host's own table may have.
+        Where there are several models behind one name, that would be the price of another.
+        """
+        if usage.cost_micros is not None:
+            return usage.cost_micros
+        cost = self._priced(model or self.model, usage)
+        if cost is None and model not in (None, self.model) and not getattr(self.llm, "models", None):
+            cost = self._priced(self.model, usage)
+        return cost
+
+    def most(self, request: Request, known: int = 0, start: int = 0) -> int | None:
+        """Return the most that a request can cost, whichever model answers; None where that is unknown.
+
+        `known` is an upper bound of the input tokens of the first `start` messages and of the tools.
+        """
+        output = output_limit(request.params) or self.most_output
+        if not output or not _UNBOUNDED.isdisjoint(request.params):
+            return None
+        several = getattr(self.llm, "models", None)  # each has a tokenizer of its own
+        read = input_most(request) if several else input_most(request, known, start)
+        if read is None:
+            return None
+        costs = [self._priced(name, Usage(read, output)) for name in self._names]
+        return None if None in costs else max(one for one in costs if one is not None)
+
+    def _priced(self, name: str, usage: Usage) -> int | None:
+        if self.price is None:
+            return None
+        tokens = {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cached_input_tokens": usage.cached_input_tokens,
+        }
+        cost: object = self.price(name, tokens)
+        if cost is None:
+            return None
+        if not isinstance(cost, int | float) or not is_amount(cost):
+            raise ConfigError(f"the price of {self.model!r} came out as {cost!r}; {_MONEY}")
+        return cost_micros(cost)
+
+
+_UNBOUNDED = frozenset(("n", "tools"))
+"""Parameters with which the provider may bill more than one answer of the bounded length."""
+
+
+class _Limits(Protocol):
+    @property
+    def max_cost(self) -> float: ...
+    @property
+    def on_unknown_cost(self) -> str: ...
+
+
+def requires_price(limits: _Limits) -> bool:
+    """Return whether a limit on cost ends a run when the cost of an answer is unknown."""
+    return bool(limits.max_cost) and limits.on_unknown_cost == "stop"
+
+
+def refuse_unpriced(limits: _Limits, models: Iterable[Pricing]) -> None:
+    """Raise ConfigError where `limits` bound the cost and the price of a model is unknown."""
+    if not requires_price(limits):
+        return
+    for one in models:
+        if not one.known:
+            raise ConfigError(
+                f"max_cost is {limits.max_cost:g}, but the price of model {one.model!r} is unknown, so the limit "
+                f"cannot hold: give price=price_table({{{one.model!r}: (input, output)}}) or genai_prices() (on the "
+                "command line [prices] in orchestrator.toml, or the extra prices), or limit on_unknown_cost='ignore'"
+            )
+
+
+def pricing(run: LoopRun) -> Pricing:
+    """Return what is known of the cost of a run's model."""
+    deps = run.deps
+    return Pricing(deps.price, deps.llm, deps.model)
+
+
+def limits_above(run: LoopRun) -> Iterable[Any]:
+    """Yield the limits that the cost of a run counts for: its own, and those of the runs above it."""
+    yield run.ctx.limits
+    if run.deps.account is not None:
+        for account in run.deps.account.above:
+            yield account.run.ctx.limits
+
+
+def most(run: LoopRun, request: Request) -> int | None:
+    """Return the most that the next request of a run can cost; None where that is unknown."""
+    known, start = _reported(run.ctx, request)
+    return pricing(run).most(request, known, start)
+
+
+def refusal(run: LoopRun, request: Request) -> Verdict | None:
+    """Return why the limits on cost do not allow a request, or None. What the runs above lend is not looked at here."""
+    ctx = run.ctx
+    limits = ctx.limits
+    if not limits.max_cost and run.deps.account is None:
+        return None
+    if any(map(requires_price, limits_above(run))) and not (asked := pricing(run)).known:
+        return cost_unknown(1, model=asked.model)
+    if not limits.max_cost or (cost := most(run, request)) is None:
+        return None
+    share = limits.wrap_up_share if limits.wrap_up_turns and not ctx.wrapping_up else 0.0
+    verdict = request_cost(ctx.spent.total.cost_micros or 0, cost, reserve(limits.max_cost_micros, share))
+    return None if verdict else verdict
+
+
+def _reported(ctx: LoopContext, request: Request) -> tuple[int, int]:
+    """Return the tokens that the last answer reported, and of how many messages they are; (0, 0) if unknown."""
+    messages = request.messages
+    if not ctx.context.tokens or not isinstance(messages, Transcript) or not messages.views(ctx.messages):
+        return 0, 0
+    return ctx.context.tokens, _answered(ctx)
+
+
+def _answered(ctx: LoopContext) -> int:
+    """Return the number of messages up to the last answer."""
+    places = range(len(ctx.messages), 0, -1)
+    return next((at for at in places if ctx.messages[at - 1].role == "assistant"), 0)
+
+
+def lost(run: LoopRun) -> Usage:
+    """Return what an answer that has not come is charged with, marked as an estimate.
+
+    Its input is what the last answer reported, and a token for every two bytes said since; before the first answer,
+    and after a compaction, the tools count too, and everything said. Its output is `max_tokens` of the request, else as
+    much as the largest answer of the run so far, else the most that the model answers, else 4,096 tokens.
+    """
+    ctx, asked = run.ctx, pricing(run)
+    known = _answered(ctx) if ctx.context.tokens else 0
+    said = input_bound(ctx.messages[known:], () if ctx.context.tokens else run.deps.tools.offers)
+    # Records of earlier versions have no largest answer.
+    last = ctx.response.usage.output_tokens if ctx.response else 0
+    output = lost_output(run.deps.params, max(ctx.spent.largest_answer, last), asked)
+    usage = Usage(ctx.context.tokens + said, output)
+    return estimated(usage, asked, ctx.spent.largest_cost)
+
+
+def lost_output(params: Any, largest: int, asked: Pricing) -> int:
+    """Return the tokens of an answer that was lost: the request's limit, the largest so far, or the model's maximum."""
+    return output_limit(params) or largest or asked.most_output or _UNKNOWN_OUTPUT
+
+
+def estimated(usage: Usage, asked: Pricing, largest: int) -> Usage:
+    """Return a usage that was not reported, as an estimate. Its cost is its price, else that of the dearest answer."""
+    cost = asked.cost(usage, None)
+    return replace(usage, cost_micros=cost if cost is not None else largest or None).as_estimate()
+
+
+def uncountable(usage: object) -> str | None:
+    """Say why an answer's usage is none: no budget could be held with it, and no journal would keep it."""
+    if not isinstance(usage, Usage):
+        return f"usage of type {type(usage).__name__}, not a Usage"
+    counts = _counts(usage)
+    if {*map(type, counts)} != {int} or min(counts) < 0 or max(counts) >= _ENDLESS:
+        fault = next(filter(None, map(_count_fault, _COUNTS, counts)), None)
+        if fault is not None:
+            return fault
+    cost: object = usage.cost_micros
+    if cost is None or (isinstance(cost, int) and is_amount(cost)):
+        return None
+    return f"usage with cost {str(cost)[:40]}; {_MONEY}"
+
+
+def _count_fault(name: str, count: object) -> str | None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        return f"usage with {name} {str(count)[:40]!r}; it must be a whole number, 0 or more"
+    if not 0 <= count < _ENDLESS:
+        return f"usage with {name} {'below 0' if count < 0 else 'beyond all counting'}"
+    return None
+
+
+_COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
+_counts: Callable[[Usage], tuple[int, ...]] = attrgetter(*_COUNTS)
+_ENDLESS = 2**53
+"""A number of tokens that nobody ever used; sums of those below it are kept by every journal."""
+_MONEY = "it must be None or a number, 0 or more"
+
+
+def priced(run: LoopRun, response: Response) -> Usage:
+    """Return the usage of an answer with what it costs."""
+    if run.deps.price is None:
+        return response.usage
+    return with_cost(pricing(run), response)
+
+
+def with_cost(asked: Pricing, response: Response) -> Usage:
+    """Return the usage of an answer of a model with its cost."""
+    usage = response.usage
+    cost = asked.cost(usage, response.model)
+    return usage if cost == usage.cost_micros else replace(usage, cost_micros=cost)
+
+
+def unpriced(run: LoopRun, response: Response) -> Verdict | None:
+    """Log that the cost of an answer is unknown; return the verdict that ends the run where a limit bounds the cost."""
+    note_unpriced(run, response)
+    stops = any(map(requires_price, limits_above(run)))
+    return cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]) if stops else None
+
+
+def note_unpriced(run: LoopRun, response: Response) -> None:
+    """Log that an answer has no known cost, where somebody wants to know it: the agent has prices, or a `max_cost`.
+
+    Once for each model and limit; `limit` is the `max_cost` that does not count this answer, or 0.
+    """
+    deps, limit = run.deps, run.ctx.limits.max_cost
+    if deps.price is None and not limit:
+        return
+    model = (response.model or deps.model)[:_LONGEST] if getattr(deps.llm, "models", None) else deps.model
+    if (model, limit) in deps.unpriced or len(deps.unpriced) >= _MOST:
+        return
+    deps.unpriced.add((model, limit))
+    logger_from_context().warning(
+        "cost.unknown",
+        iteration=run.ctx.iteration,
+        state=run.cursor.state,
+        model=model,
+        limit=limit,
+        cost=None,
+    )
+
+
+_LONGEST, _MOST = 120, 64
+"""Characters of a name that may come from outside; how many names are remembered, and so logged."""

@@ -1,0 +1,219 @@
+"""The work of `process_tools`: run what may run, find out what a crash left open, wait for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from orchestrator.kernel.record import RolledBack
+from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.llm.message import ToolCall
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.tools.result import ToolResult
+from orchestrator.tools.spec import ToolContext
+from orchestrator_callbacks.llm_loop import human_input as people
+from orchestrator_callbacks.llm_loop.admission import (
+    admit,
+    asked_call,
+    canonical_form,
+    effect_of,
+    key_of,
+    note_intent,
+    note_result,
+    put_question,
+    readmit,
+    renew_question,
+    replacement,
+    set_form,
+    unfinished,
+)
+from orchestrator_callbacks.llm_loop.deps import LoopRun, through
+
+
+async def run_calls(run: LoopRun) -> None:
+    """Answer every call of the response: refused ones at once, the others by their tools or by a person."""
+    ctx = run.ctx
+    calls = ctx.response.tool_calls if ctx.response else ()
+    if len(ctx.results) != len(calls):  # another graph came here by an event of its own
+        admit(run)
+        await run.settle()
+    try:
+        if ctx.ledger.asked or ctx.ledger.started:
+            await _recover(run)
+        await _execute(run)
+        while ctx.ledger.asked:
+            await people.await_answers(run)
+            await _execute(run)
+    finally:
+        _report(run)
+
+
+def close_ledger(run: LoopRun) -> None:
+    """Note a result for each call that has none: the run was stopped, so nothing is open any more."""
+    ctx = run.ctx
+    ctx.ledger.asked.clear()
+    for position, result in enumerate(ctx.results):
+        if position not in ctx.ledger.noted:
+            note_result(run, result or unfinished(asked_call(ctx, position), position))
+    _report(run)
+
+
+async def _execute(run: LoopRun) -> None:
+    ctx, deps = run.ctx, run.deps
+    if all(ctx.results):
+        return
+    calls = _started(run)
+
+    async def finished(result: ToolResult) -> ToolResult | None:
+        if result.abandoned and after_crash(ctx.ledger.started[result.position]) != "again":
+            return await _ask_about_abandoned(run, result.position)
+        hooked = "after_tool_execution" in deps.points
+        changed = await through(run, "after_tool_execution", result) if hooked else result
+        note_result(run, changed)
+        if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
+            await run.settle()  # the others may take long; the last one goes with the transition
+        return changed if changed is not result else None
+
+    async def before(call: ToolCall) -> ToolCall | ToolResult | None:
+        hooked = "before_tool_execution" in deps.points  # an engine may put a hook there while a call waits
+        chosen = await _chosen(run, calls, call) if hooked else None
+        if not isinstance(chosen, ToolResult) and run.control.services is not None:
+            await run.control.services.confirm_lease(run)  # the effect comes next
+        return chosen
+
+    await deps.tools.execute_all(
+        calls,
+        lambda _, position: context(run, position),
+        max_concurrent=ctx.limits.max_concurrent_tools,
+        done=ctx.results,
+        before=before,
+        after=finished,
+        exact=True,
+    )
+
+
+async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> ToolCall | ToolResult | None:
+    """Ask the host's hooks about a call; return what stands for it, None for itself."""
+    changed: ToolCall | ToolResult = await through(run, "before_tool_execution", call)
+    if isinstance(changed, ToolResult) or changed == call:
+        return changed
+    return replacement(run, next(at for at, one in enumerate(calls) if one is call), changed)
+
+
+def _started(run: LoopRun) -> list[ToolCall]:
+    """Return the calls of the turn as they are to run; those without a result count as started."""
+    ctx = run.ctx
+    calls: list[ToolCall] = []
+    for position, result in enumerate(ctx.results):
+        call = asked_call(ctx, position)
+        calls.append(call)
+        if result is None:
+            ctx.ledger.started[position] = effect_of(run.deps.tools.find(call.name))
+    return calls
+
+
+async def _ask_about_abandoned(run: LoopRun, position: int) -> ToolResult | None:
+    """Ask about an abandoned call and return its provisional result. It may still be running: nothing is undone."""
+    put_question(run, position, "unknown_effect")
+    await run.settle()
+    provisional: ToolResult | None = run.ctx.results[position]
+    return provisional
+
+
+async def _recover(run: LoopRun) -> None:
+    """Deal with calls that may have begun and have no result. What counts is the effect declared when each began."""
+    ctx, ledger = run.ctx, run.ctx.ledger
+    for position, question in sorted(ledger.asked.items()):
+        renew_question(run, position, question)
+    for position, effect in sorted(ledger.started.items()):
+        if ctx.results[position] is not None:
+            continue
+        match after_crash(effect):
+            case "undo":
+                await _take_back(run, position)
+            case "ask":
+                _ask_about(run, position, "unknown_effect")
+            case "again":
+                readmit(run, position)  # with the same key, as one that has not begun
+    if ledger.started:
+        ledger.started.clear()
+        await run.settle()  # what is announced anew is durable before it runs
+
+
+def _ask_about(run: LoopRun, position: int, why: str) -> None:
+    """Ask about an interrupted call, in the form in which it would run again if it still can."""
+    form = canonical_form(run, asked_call(run.ctx, position), position)
+    if isinstance(form, ToolCall):
+        set_form(run.ctx, position, form)
+    put_question(run, position, why)
+
+
+def after_crash(effect: str) -> Literal["again", "undo", "ask"]:
+    """Return what becomes of a call that may have begun and has no result.
+
+    It runs again with the same key, is taken back first, or is for a person to look at.
+    """
+    match effect:
+        case "pure" | "idempotent":
+            return "again"
+        case "compensable":
+            return "undo"
+        case _:
+            return "ask"
+
+
+async def _take_back(run: LoopRun, position: int) -> None:
+    ctx = run.ctx
+    call = asked_call(ctx, position)
+    try:
+        await run.deps.tools.take_back(call, position, lambda _, at: context(run, at))
+    except Exception:  # noqa: BLE001 - whatever it is: a person has to look
+        _tell_rollback(run, "failed")
+        _ask_about(run, position, "undo_failed")
+        return
+    _tell_rollback(run, "undone")
+    run.note("rolled_back", {"effect": "tool", "key": key_of(ctx, position)})
+    if readmit(run, position):
+        note_intent(run, [position])
+    await run.settle()
+
+
+def _tell_rollback(run: LoopRun, outcome: str) -> None:
+    run.emit(RolledBack(run.graph.name, run.run_id, outcome, run.deps.clock.time()))
+
+
+def context(run: LoopRun, position: int) -> ToolContext:
+    """Return what a tool may know of its call. The key is the same for every try of the call, also after a crash."""
+    key = f"{run.run_id}:{key_of(run.ctx, position)}"
+    return ToolContext(run.run_id, key, run.deps.host, run.expires_at, clock=run.deps.clock)
+
+
+def _report(run: LoopRun) -> None:
+    """Tell observers of each call once, in the order of the calls."""
+    ctx = run.ctx
+    if len(ctx.ledger.told) == len(ctx.results):
+        return
+    for position, result in enumerate(ctx.results):
+        if position in ctx.ledger.told or position in ctx.ledger.asked:
+            continue
+        ctx.ledger.told.add(position)
+        _tell(run, ctx, result or unfinished(asked_call(ctx, position), position))
+
+
+def _tell(run: LoopRun, ctx: LoopContext, done: ToolResult) -> None:
+    spec = run.deps.tools.find(done.call.name)
+    run.emit(
+        ToolCalled(
+            run.graph.name,
+            run.run_id,
+            ctx.iteration,
+            done.position,
+            spec.name if spec else "_unregistered",
+            done.outcome,
+            done.seconds,
+            done.queued,
+            len(done.content),
+            done.cut,
+            done.at,
+        )
+    )

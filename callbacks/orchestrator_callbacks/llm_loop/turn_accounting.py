@@ -1,0 +1,168 @@
+"""After a turn: what it did, whether it repeated itself, and whether the run may go on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
+from orchestrator.machines.llm_loop.model import Completion, LoopContext, Progress, Success, TurnDecision
+from orchestrator.tools.result import ToolResult
+from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
+from orchestrator_guards import (
+    CallSeen,
+    Escalation,
+    Verdict,
+    call_key,
+    escalation,
+    expected,
+    failed_result,
+    fingerprint,
+    first_refusal,
+    next_streak,
+    progress,
+    stall,
+    tool_key,
+    window_size,
+)
+
+REPEATING = "You are repeating yourself ({what}). Do something different, or give your final answer."
+
+
+def account(run: LoopRun) -> Verdict | None:
+    """Count errors and successes of each tool, take the turn's fingerprint, and arm what follows from a stall.
+
+    Return the verdict of the progress guard, if it is on.
+    """
+    ctx = run.ctx
+    note_time(run)
+    seen: list[CallSeen] = []
+    for result in ctx.results:
+        if result is None:
+            continue
+        call = _seen(run.deps.tools, result)
+        seen.append(call)
+        if result.outcome != "denied":  # it did not run, so it is neither the tool's error nor its success
+            _count(ctx.progress, call)
+    if ctx.limits.max_no_progress or ctx.limits.max_restarts:
+        return remember(ctx, seen)
+    return None
+
+
+def note_time(run: LoopRun) -> None:
+    """Take down how long the run has lasted when it entered the present state."""
+    if run.started_at is not None:
+        run.ctx.spent.seconds = run.entered_at - run.started_at
+
+
+def _seen(tools: Tools, result: ToolResult) -> CallSeen:
+    spec = tools.find(result.call.name)
+    failed = result.is_error or failed_result(
+        result.content, declared_plain_text=bool(spec and spec.plain_text)
+    )
+    policy = spec.progress if spec else "strict"
+    return CallSeen(result.call.name, result.call.arguments, result.content, failed, policy)
+
+
+def _count(seen: Progress, call: CallSeen) -> None:
+    tool = tool_key(call.tool)
+    streak = next_streak(seen.error_streaks.get(tool, 0), failed=call.failed)
+    if streak:
+        seen.error_streaks[tool] = streak
+        seen.successes.pop(tool, None)
+        return
+    seen.error_streaks.pop(tool, None)
+    key, before = call_key(call.tool, call.arguments), seen.successes.get(tool)
+    same = before is not None and before.call == key and before.result == call.result
+    seen.successes[tool] = Success(key, call.result, before.times + 1 if same and before else 1)
+
+
+def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> Verdict | None:
+    """Add a turn to the window; warn the model, or block the next repetition, as the guard's escalation says.
+
+    Return the verdict of the progress guard, if it is on.
+    """
+    state, limits = ctx.progress, ctx.limits
+    turn = fingerprint(seen, text)
+    if state.expected is not None and turn.calls == state.expected.calls:
+        # It was blocked, so it has no result of its own, and counts as the repeat it was.
+        turn = state.expected
+    size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
+    if ctx.turns.maxlen != size:
+        ctx.turns = deque(ctx.turns, maxlen=size)
+    ctx.turns.append(turn)
+    state.expected, state.warning = None, ""
+    if limits.max_no_progress:
+        return _escalate(ctx, limits.max_no_progress)
+    return None
+
+
+def _escalate(ctx: LoopContext, limit: int) -> Verdict:
+    state = ctx.progress
+    verdict = progress(ctx.turns, limit)
+    match escalation(verdict.observed, verdict.limit):
+        case Escalation.WARN:
+            state.warning = REPEATING.format(what=verdict.detail)
+        case Escalation.BLOCK:
+            state.warning = REPEATING.format(what=verdict.detail)
+            state.expected = expected(ctx.turns, stall(ctx.turns, limit))
+        case _:
+            pass
+    return verdict
+
+
+def decide(ctx: LoopContext, asked: Sequence[Verdict]) -> Verdict:
+    """Return the first refusal; without one the last verdict, kept as the decision that the edge's guard reads."""
+    refusal = first_refusal(asked)
+    if refusal is None:
+        _keep(ctx, asked[-1])
+    return asked[-1] if refusal is None else refusal
+
+
+def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
+    spent = ctx.spent
+    ctx.decision = TurnDecision(verdict, ctx.limits, ctx.iteration, spent.total, spent.seconds, restart)
+
+
+def may_start_over(ctx: LoopContext, asked: Iterable[Verdict]) -> bool:
+    """Tell whether to restart: the run is stuck, a restart is left, no other guard refuses a turn."""
+    if ctx.wrapping_up or not is_stuck(ctx):
+        return False
+    if not all(verdict.ok or verdict.guard == "no_progress" for verdict in asked):
+        return False
+    if verdict := restart_budgets(ctx):
+        _keep(ctx, verdict, restart=True)
+    return verdict.ok
+
+
+def is_stuck(ctx: LoopContext) -> bool:
+    """Tell whether the run repeats itself enough to start over; asked before the no-progress guard."""
+    limits = ctx.limits
+    if not limits.max_restarts or not limits.restart_stall_threshold or not ctx.turns:
+        return False
+    threshold = limits.restart_stall_threshold
+    if limits.max_no_progress:
+        threshold = min(threshold, limits.max_no_progress)  # above it the guard would always come first
+    found = stall(ctx.turns, threshold)
+    return found.repeats >= threshold * found.patience
+
+
+def may_go_on(ctx: LoopContext) -> bool:
+    """Tell whether another turn starts: a normal one, or the one kept back for wrapping up."""
+    if ctx.verdict is None:
+        return True
+    if not ctx.limits.wrap_up_turns or ctx.wrapping_up or not decide(ctx, whole_budgets(ctx)):
+        return False
+    ctx.wrapping_up = True
+    return True
+
+
+def start_over(ctx: LoopContext) -> None:
+    """Restart: the messages of the beginning, an empty progress account, a new count of completion retries."""
+    ctx.spent.restarts += 1
+    ctx.messages = ctx.messages[: ctx.base]
+    ctx.response, ctx.results, ctx.verdict = None, [], None
+    ctx.progress = Progress()
+    ctx.turns.clear()
+    ctx.completion = Completion()
+    ctx.context.warned, ctx.context.compacted_at, ctx.context.tokens = 0, ctx.iteration, 0

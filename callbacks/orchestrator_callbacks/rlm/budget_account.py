@@ -1,0 +1,186 @@
+"""What a run may spend, and lends to the questions and the runs below it.
+
+Each run of a tree has a purse. What is spent below counts in every purse above; a request goes out when it fits, by an
+estimate, into all of them once everything in flight has cost what was reserved for it. Where it does not fit it waits
+for some of that to be settled; with nothing in flight it goes out while anything is left. So a limit is exceeded by no
+more than one request, however many are asked at once; a limit on cost is not exceeded at all where the most that a
+request can cost is known: one that does not fit by itself is refused. Before a request goes out, the usage with an
+estimate for every answer in flight is recorded (`announce`), so that a crash does not lose it.
+(`llm_loop` lends the same way, in `allowance.py`, bound to its own runs and their journal.)
+"""
+
+# ruff: noqa: SLF001 - purses of one tree look into each other
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from orchestrator.errors import LimitReached
+from orchestrator.llm.message import NO_USAGE, Message, Usage
+from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator_callbacks.llm_loop.request_usage import requires_price
+from orchestrator_guards import (
+    Verdict,
+    cost,
+    first_refusal,
+    input_tokens,
+    output_tokens,
+    request_cost,
+    sub_calls,
+)
+
+_CHARS_A_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight:
+    """A request in flight: what is reserved for it, and what is charged if its answer is lost."""
+
+    need: Usage
+    """What it is likely to use; its cost is the most that it can cost, None where that is unknown."""
+    charge: Usage
+
+
+@dataclass(slots=True)
+class Bill:
+    """What one request used; whoever makes it puts it in."""
+
+    usage: Usage = NO_USAGE
+
+
+class Purse:
+    """One run's budget; `lender` is the purse of the run above it."""
+
+    def __init__(
+        self, limits: RlmLimits, *, lender: Purse | None = None, usage: Usage = NO_USAGE, calls: int = 0
+    ) -> None:
+        self._limits = limits
+        self._lender = lender
+        self._flying: list[_Flight] = []
+        self._settled: asyncio.Event = asyncio.Event() if lender is None else lender._settled
+        self.usage = usage
+        """Of the run and all below it."""
+        self.calls = calls
+        """Questions that were asked below it."""
+        self.unpriced: Verdict | None = None
+        """Why the cost is not known any more: an answer, here or below, had no price."""
+        self.announce: Callable[[], Awaitable[None]] | None = None
+        """Of the outermost one: makes `committed` known, before each request here or below goes out."""
+
+    @property
+    def committed(self) -> Usage:
+        """What will have been used if the answers to everything in flight are lost."""
+        return sum((flight.charge for flight in self._flying), self.usage)
+
+    def add(self, usage: Usage) -> None:
+        """Count what was used here, here and in every purse above."""
+        for purse in self._all():
+            purse.usage = purse.usage + usage
+        self._wake()
+
+    def refuse(self, verdict: Verdict) -> None:
+        """Let no further request go out, here and above, where a limit bounds the cost: that of an answer is unknown.
+
+        Raises LimitReached where there is such a limit.
+        """
+        bound = [purse for purse in self._all() if requires_price(purse._limits)]
+        for purse in bound:
+            purse.unpriced = verdict
+        if bound:
+            raise LimitReached(verdict)
+
+    def refusal(self, need: Usage = NO_USAGE) -> Verdict | None:
+        """Return why a request may not go out: a limit, here or above, that is used up or cannot cover its cost."""
+        return first_refusal(verdict for purse in self._all() for verdict in purse._verdicts(need))
+
+    def count_call(self) -> None:
+        """Count one question. Raises LimitReached where none is left, here or above; then none is counted."""
+        for purse in self._all():
+            verdict = sub_calls(purse.calls, purse._limits.max_sub_calls)
+            if not verdict:
+                raise LimitReached(verdict)
+        for purse in self._all():
+            purse.calls += 1
+
+    @contextlib.asynccontextmanager
+    async def request(self, need: Usage, charge: Usage | None = None) -> AsyncIterator[Bill]:
+        """Wait until a request fits that uses about `need`, and count what its bill says afterwards.
+
+        The cost of `need` is the most that it can cost; without one it goes out alone. One that is cut off counts as
+        `charge`, an estimate. Raises LimitReached where a limit is used up or cannot cover
+        the request, and what `announce` raises.
+        """
+        flight = _Flight(need, need.as_estimate() if charge is None else charge)
+        await self._reserve(flight)
+        bill = Bill()
+        try:
+            *_, outermost = self._all()
+            if outermost.announce is not None:
+                await outermost.announce()
+            try:
+                yield bill
+            except asyncio.CancelledError:
+                bill.usage = flight.charge
+                raise
+        finally:
+            for purse in self._all():
+                purse._flying.remove(flight)
+            self.add(bill.usage)
+
+    # ---- inside ----
+
+    def _all(self) -> Iterator[Purse]:
+        purse: Purse | None = self
+        while purse is not None:
+            yield purse
+            purse = purse._lender
+
+    def _verdicts(self, need: Usage) -> Iterator[Verdict]:
+        used, limits = self.usage, self._limits
+        if self.unpriced is not None:
+            yield self.unpriced
+        yield input_tokens(used.input_tokens, limits.max_input_tokens)
+        yield output_tokens(used.output_tokens, limits.max_output_tokens)
+        spent, most = used.cost_micros or 0, limits.max_cost_micros
+        yield cost(spent, most)
+        yield request_cost(spent, need.cost_micros or 0, most)
+
+    async def _reserve(self, flight: _Flight) -> None:
+        while True:
+            refusal = self.refusal(flight.need)
+            if refusal is not None:
+                raise LimitReached(refusal)
+            if all(not purse._flying or purse._fits(flight.need) for purse in self._all()):
+                for purse in self._all():
+                    purse._flying.append(flight)
+                return
+            self._settled.clear()
+            await self._settled.wait()
+
+    def _fits(self, need: Usage) -> bool:
+        """Tell whether a request fits beside those in flight. Where its most cost is unknown, one goes at a time."""
+        flying = [flight.need for flight in self._flying]
+        used = sum(flying, self.usage + need)
+        limits = self._limits
+        unknown = any(one.cost_micros is None for one in (need, *flying))
+        spent = math.inf if unknown else used.cost_micros or 0
+        pairs = (
+            (used.input_tokens, limits.max_input_tokens),
+            (used.output_tokens, limits.max_output_tokens),
+            (spent, limits.max_cost_micros),
+        )
+        return all(not limit or value <= limit for value, limit in pairs)
+
+    def _wake(self) -> None:
+        """Let those who wait look again."""
+        self._settled.set()
+
+
+def estimated(messages: Iterable[Message]) -> Usage:
+    """Return what a request is likely to need, by four characters a token; how long an answer gets nobody knows."""
+    chars = sum(len(message.text) for message in messages)
+    return Usage(math.ceil(chars / _CHARS_A_TOKEN), 0)

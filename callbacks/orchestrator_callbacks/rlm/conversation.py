@@ -1,0 +1,127 @@
+"""What a source does in either mode: asks its model with the history, and its policies after each turn."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import orjson
+
+from orchestrator.llm.message import Message, Request, Response, ToolOffer
+from orchestrator.llm.port import LLM
+from orchestrator.machines.rlm.model import ModeContext
+from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy, estimate
+
+T = TypeVar("T")
+
+_TOLD = ("iteration", "max_iterations", "agent_mode", "depth", "history", "last_result")
+"""Keys that are written anew each time; what else is in the mapping is the policy's."""
+
+
+async def settled(value: T | Awaitable[T]) -> T:
+    """Return a value that may have to be waited for."""
+    return await value if inspect.isawaitable(value) else value
+
+
+class Talk:
+    """One model, what is shown to it, and who may stop it."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        mode: Literal["code", "tools"],
+        *,
+        stopping: StoppingPolicy | None,
+        compressor: ContextCompressor | None,
+        params: Mapping[str, Any] | None,
+        tools: tuple[ToolOffer, ...] = (),
+    ) -> None:
+        self._llm = llm
+        self._mode = mode
+        self._stopping = stopping
+        self._compressor = compressor
+        self._params = dict(params or {})
+        self._tools = tools
+
+    async def ask(
+        self, ctx: ModeContext, extra: Sequence[Message] = (), *, tool_choice: str = "auto"
+    ) -> Response:
+        """Ask the model with the whole history and `extra`, which the history does not have yet."""
+        if self._compressor is not None and ctx.limits.history_tokens:
+            await self._compress(self._compressor, ctx, extra)
+        messages = (*ctx.messages, *extra)
+        return await self._llm.complete(Request(messages, self._tools, tool_choice, params=self._params))
+
+    async def ask_with(self, messages: Sequence[Message]) -> Response:
+        """Ask the model with these messages and nothing else."""
+        return await self._llm.complete(Request(tuple(messages), params=self._params))
+
+    async def should_stop(self, ctx: ModeContext) -> bool:
+        """Ask the policy whether the run ends here."""
+        if self._stopping is None:
+            return False
+        stops = await settled(self._stopping.should_stop(self._told(ctx)))
+        _keep(ctx)
+        return bool(stops)
+
+    async def complete_turn(self, ctx: ModeContext, last_result: str) -> None:
+        """Tell the policy that a turn is over, and what came of it."""
+        if self._stopping is None:
+            return
+        told = self._told(ctx)
+        told["iteration"], told["last_result"] = ctx.iteration + 1, last_result
+        done: Any = self._stopping.on_iteration_complete(told)
+        if inspect.isawaitable(done):
+            await done
+        _keep(ctx)
+
+    def _told(self, ctx: ModeContext) -> dict[str, Any]:
+        """Bring up to date what policies are told. One mapping for the whole run: what they put there stays."""
+        told = ctx.shared
+        if not told:
+            told.update(ctx.kept)
+        told.update(
+            iteration=max(ctx.iteration, told.get("iteration", 0)),
+            max_iterations=ctx.max_iterations,
+            agent_mode=self._mode,
+            depth=ctx.depth,
+            history=ctx.message_history,
+        )
+        told.setdefault("last_result", None)
+        return told
+
+    async def _compress(
+        self, compressor: ContextCompressor, ctx: ModeContext, extra: Sequence[Message]
+    ) -> None:
+        """Let the compressor shorten the history where history and what comes with it is too much."""
+        limit = ctx.limits.history_tokens
+        said = ctx.messages
+        if estimate((*said, *extra)) <= limit:
+            return
+        kept = await settled(compressor.compress(said, limit=max(1, limit - estimate(extra))))
+        if kept is not said and list(kept) != said:
+            ctx.message_history = [one.to_openai() for one in kept]
+
+
+def _keep(ctx: ModeContext) -> None:
+    """Note what policies keep that can be stored; the rest is theirs to lose."""
+    kept: dict[str, Any] = {}
+    for name, value in ctx.shared.items():
+        if name not in _TOLD:
+            try:
+                kept[name] = orjson.loads(orjson.dumps(value))
+            except TypeError:
+                continue
+    if kept != ctx.kept:
+        ctx.kept = kept
+
+
+def text_of(response: Response) -> str:
+    """Return what a model said, its refusal where it said nothing else."""
+    return response.message().text or response.refusal or ""
+
+
+def at_last_turn(ctx: ModeContext) -> bool:
+    """Tell whether the turn that is under way is the last one."""
+    return bool(ctx.max_iterations) and ctx.iteration + 1 >= ctx.max_iterations

@@ -1,0 +1,86 @@
+"""One run of a graph that asks nobody about calls, in front of one person: journal, screen and signals."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
+from typing import Any, Generic, TypeVar
+
+from orchestrator.cli.output import shown
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.stop import on_signal
+from orchestrator.errors import ConfigError, RunError, RunUnknown
+from orchestrator.journal.address import Address
+from orchestrator.journal.opening import StoredJournal
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.record import Fact, Observer, RunStarted
+from orchestrator.runtime.service.run_service import Carrier
+
+C = TypeVar("C", bound=Carrier[Any])
+R = TypeVar("R")
+
+
+class Carried(Generic[C, R]):
+    """A run with its screen; a signal, or the loss of whoever reads the screen, cancels it.
+
+    `run_id` None: it is not known before the run begins. `screen` makes the screen; None shows nothing.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        run_id: str | None,
+        place: Address,
+        screen: Callable[[Callable[[], None]], Screen] | None,
+    ) -> None:
+        self.run_id = run_id
+        self.lost = False
+        self.screen = None if screen is None else screen(self._lose)
+        self._graph = graph.name
+        self._place = place
+        self._carrier: C | None = None
+        self._began = self._stopped = False
+
+    @property
+    def observers(self) -> list[Observer]:
+        """What has to be told of the run."""
+        return [self] if self.screen is None else [self, self.screen]
+
+    async def carry(self, carrier: C, journal: StoredJournal, go: Callable[[C], Awaitable[R]]) -> R:
+        """Open the journal, let the run go, and return its end. What keeps it from beginning is a ConfigError."""
+        self._carrier = carrier
+        try:
+            with on_signal(self._cancel):
+                async with journal:
+                    if self._stopped:
+                        raise KeyboardInterrupt
+                    with self.screen.showing() if self.screen else nullcontext():
+                        return await go(carrier)
+        except RunError as error:
+            if self._began or isinstance(error, ConfigError):
+                raise
+            raise ConfigError(shown(str(error), 4_000)) from error
+
+    def observe(self, fact: Fact) -> None:
+        """Take note that the run has begun."""
+        if not isinstance(fact, RunStarted) or fact.graph != self._graph:
+            return
+        if self.run_id is None:
+            self.run_id = fact.run_id
+        if fact.run_id != self.run_id:
+            return
+        if not self._began and self.screen is not None:
+            self.screen.notice(f"run {shown(fact.run_id)}, journal {shown(str(self._place))}")
+        self._began = True
+        if self._stopped:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        self._stopped = True
+        if self._carrier is not None and self.run_id is not None:
+            with suppress(RunUnknown):  # it has not begun: then it is cancelled when it does
+                self._carrier.cancel(self.run_id, by="terminal", why="a signal")
+
+    def _lose(self) -> None:
+        self.lost = True
+        self._cancel()

@@ -1,0 +1,96 @@
+"""Who goes on with a run that nobody holds: an engine that lives and takes it up by itself, or a command to type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.cli.output import shown
+from orchestrator.cli.runs.phrase import words
+from orchestrator.cli.runs.store import Store
+from orchestrator.engines.engine_directory import Seen, engines
+from orchestrator.errors import ConfigError
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import RunHead
+from orchestrator.machines.approval.graph import APPROVAL
+from orchestrator.machines.code_mode.graph import CODE_MODE
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.pipeline.graph import PIPELINE
+from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.machines.tools_mode.graph import TOOLS_MODE
+from orchestrator.runtime.pipeline.orchestration.checkpoint import GRAPH as CHECKPOINT
+from orchestrator.runtime.service import program_recovery
+from orchestrator.runtime.service.inbox import DECISIONS
+from orchestrator.runtime.service.resume_plan import paused
+
+GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph", CODE_MODE.name: "rlm", TOOLS_MODE.name: "rlm"}
+"""Graph -> the group of commands that resumes its runs; those of the loop need a model, and are `runs resume`'s."""
+
+
+async def carrier(store: Store, head: RunHead, stored: StoredRun) -> Seen | None:
+    """Return an engine that takes the run up by itself once it can go on; None where nobody does."""
+    if head.owner is not None or head.status == "ended" or stored.created.get("launch"):
+        return None
+    return next((one for one in await engines(store.journal) if one.takes(head)), None)
+
+
+def lets_go_on(kind: str, stored: StoredRun) -> bool:
+    """Tell whether an engine takes a run up for a request; one that was paused waits until that is lifted."""
+    return kind in {"cancel", "resume"} or (kind in DECISIONS and not paused(stored))
+
+
+def resumption(store: Store, stored: StoredRun) -> str:
+    """Return the command that goes on with a run, with what has to be filled in where another program began it."""
+    if (group := GROUPS.get(str(stored.created.get("graph")))) is not None:
+        again = ("--again",) if program_recovery.question(stored) else ()
+        return store.command("resume", stored.run_id, *again, group=group)
+    if stored.created.get("graph") == APPROVAL.name:
+        return of_project(store)
+    model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")
+    return store.command("resume", stored.run_id, *model)
+
+
+def of_project(store: Store) -> str:
+    """Return the command that says how the project of a run of approval stands, and what can be done with it."""
+    place = store.journal.address
+    project = ("--project", str(place.parent.parent)) if isinstance(place, Path) else ()
+    return words("approval", "status", *project)
+
+
+def refuse_other(store: Store, head: RunHead, *graphs: str) -> None:
+    """Raise ConfigError for a run of another graph than these; it names what goes on with that one."""
+    if head.graph in graphs:
+        return
+    refuse_approval(store, head)
+    there = {
+        CHECKPOINT: "`CheckpointManager.load_state_machine`",
+        LLM_LOOP.name: _resume(store, head, "runs"),
+    }
+    there |= {graph: _resume(store, head, group) for graph, group in GROUPS.items()}
+    known = there.get(head.graph, "only the program that began it")
+    raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}: {known} goes on with it")
+
+
+def _resume(store: Store, head: RunHead, group: str) -> str:
+    return f"`{store.command('resume', head.run_id, group=group)}`"
+
+
+def refuse_approval(store: Store, head: RunHead) -> None:
+    """Raise ConfigError for a run that only `orchestrator approval` may touch: it is kept in more than its records."""
+    if head.graph == APPROVAL.name:
+        raise ConfigError(
+            f"run {head.run_id} is one of graph {head.graph!r}: `{of_project(store)}` says what can be done with it"
+        )
+
+
+def named(engine: Seen) -> str:
+    """Name an engine for a person."""
+    return f"engine {shown(engine.name)} ({engine.run_id})"
+
+
+async def going_on(store: Store, head: RunHead) -> str:
+    """Say when a run that nobody holds goes on."""
+    story = await store.story(head)
+    engine = await carrier(store, head, story)
+    if engine is None or paused(story):
+        return f"it goes on after `{resumption(store, story)}`"
+    return f"{named(engine)} takes it up by itself"

@@ -1,0 +1,228 @@
+"""One run on one journal, in front of one person: screen, signals, and what the run asks while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli import keyboard
+from orchestrator.cli.actor import who
+from orchestrator.cli.output import complain, say, shown
+from orchestrator.cli.runs import question
+from orchestrator.cli.runs.argument import LONGEST_TOOL
+from orchestrator.cli.runs.phrase import many
+from orchestrator.cli.runs.store import Store
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.stop import on_signal
+from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists
+from orchestrator.journal.address import Address
+from orchestrator.journal.opening import StoredJournal
+from orchestrator.kernel.record import Fact, Observer, RunParked, RunStarted
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.llm_loop.model import WHY, Question
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.result import Result
+
+Going = Callable[[Orchestrator], Awaitable[Result]]
+
+
+class Watched:
+    """One run with its journal and screen; a signal, or the loss of whoever reads the screen, cancels it.
+
+    `given` is the journal as the command line names it: commands that are printed name it again. With `quiet` the
+    screen shows no states.
+    """
+
+    def __init__(
+        self, run_id: str, journal: StoredJournal, given: Address | None, *, show: bool, quiet: bool = False
+    ) -> None:
+        self.run_id = run_id
+        self.lost = False
+        self.screen = Screen(LLM_LOOP, self._lose, quiet=quiet) if show else None
+        self.observers: list[Observer] = [self] if self.screen is None else [self, self.screen]
+        self._store = Store(journal, given)
+        self._place = _near(journal.address)
+        self._agent: Orchestrator | None = None
+        self._began = self._stopped = False
+        self._making: asyncio.Task[Any] | None = None
+        """What puts the agent together, while it does."""
+        self._parked: asyncio.Queue[RunParked] = asyncio.Queue()
+        self._goes_on = asyncio.Event()
+        """Set while nothing that was asked last is open any more."""
+
+    @asynccontextmanager
+    async def stoppable(
+        self, making: AbstractAsyncContextManager[Orchestrator]
+    ) -> AsyncIterator[Orchestrator]:
+        """Put the agent together and take it apart again, within reach of signals.
+
+        Servers are processes of ours, and whoever is ended by a signal leaves them behind: so the first one cancels
+        what goes on, also before the run. Raises KeyboardInterrupt where there is no agent yet, else as `making`.
+        """
+        with on_signal(self._cancel):
+            async with AsyncExitStack() as stack:
+                self._making = asyncio.current_task()
+                try:
+                    agent = await stack.enter_async_context(making)
+                except (asyncio.CancelledError, Exception):
+                    if self._stopped:
+                        raise KeyboardInterrupt from None
+                    raise
+                finally:
+                    self._making = None
+                yield agent
+
+    async def carry(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
+        """Open the journal, let the run go, and return its end; with `remind`, name other runs that wait for somebody.
+
+        What keeps a run from beginning is a ConfigError; one that has begun raises what it raises.
+        """
+        self._agent = agent
+        try:
+            async with self._store.journal:
+                return await self._carried(agent, go, remind=remind)
+        except RunError as error:
+            if self._began or isinstance(error, ConfigError):
+                raise
+            raise ConfigError(shown(self._said(error), 4_000)) from error
+
+    async def _carried(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
+        if remind:
+            await self._remind()
+        if self._stopped:
+            raise KeyboardInterrupt
+        with self.screen.showing() if self.screen else nullcontext():
+            asking = asyncio.create_task(self._ask(agent), name="what the run asks")
+            try:
+                return await go(agent)
+            finally:
+                asking.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asking
+
+    def observe(self, fact: Fact) -> None:
+        """Take note that the run has begun, waits, or goes on."""
+        if isinstance(fact, RunStarted):
+            self._goes_on.set()
+        if isinstance(fact, RunStarted) and fact.run_id == self.run_id:
+            if not self._began and self.screen is not None:
+                self.screen.notice(f"run {shown(self.run_id)}, journal {shown(self._place)}")
+            self._began = True
+            if self._stopped:
+                self._cancel()
+        elif isinstance(fact, RunParked):
+            self._goes_on.clear()
+            self._parked.put_nowait(fact)
+
+    # ---- people ----
+
+    async def _ask(self, agent: Orchestrator) -> None:
+        """Say what is asked whenever the run, or one that it started, waits for somebody; until cancelled."""
+        while True:
+            fact = await self._parked.get()
+            questions = await agent.pending(fact.run_id) if fact.reason in WHY else []
+            lines = list(self._waiting(fact, questions))
+            if lines and self.screen is not None:
+                self.screen.notice("\n".join(lines))
+                if keyboard.present():
+                    await self._decide(agent, fact.run_id, self.screen)
+            elif lines:
+                complain(
+                    f"run {fact.run_id} waits for somebody: `{self._store.command('show', fact.run_id)}`"
+                )
+
+    async def _decide(self, agent: Orchestrator, run_id: str, screen: Screen) -> None:
+        """Let whoever looks on say yes or no here, unless somebody answers elsewhere meanwhile."""
+        questions = await agent.pending(run_id)
+        with screen.still():
+            for one in questions:
+                if one.why == "approval" and len(questions) > 1:  # the others have moved it up
+                    screen.notice("\n".join(question.told(self._store, run_id, one, (), time.time())))
+                if one.why != "approval" or (said := await self._typed(run_id, one)) is None:
+                    return
+                decide = agent.approve if said else agent.reject
+                try:
+                    await decide(run_id, one.key, digest=one.digest, by=who(None), why="at the terminal")
+                except RunError as refused:  # somebody else was quicker, or it has expired
+                    complain(str(refused))
+
+    async def _typed(self, run_id: str, asked: Question) -> bool | None:
+        """Return whether yes or no was typed; None if another process answered or the terminal is closed.
+
+        Yes is `y`, or the full digest if the screen does not show the whole call.
+        """
+        answers = _ANSWERS
+        means = "type y or n"
+        if question.hidden(asked):
+            answers = _NO | ({asked.digest.lower(): True} if asked.digest else {})
+            means = f"type n, or the full digest that `{question.complete(self._store, run_id)}` prints"
+        while True:
+            say(f"run {shown(asked.tool, LONGEST_TOOL, keep='')}? {means}, or answer from another terminal:")
+            typing = asyncio.ensure_future(keyboard.line())
+            elsewhere = asyncio.ensure_future(self._goes_on.wait())
+            try:
+                await asyncio.wait((typing, elsewhere), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                typing.cancel()
+                elsewhere.cancel()
+            said = None if typing.cancelled() or not typing.done() else typing.result()
+            if said is None:
+                return None
+            if said.lower() in answers:
+                return answers[said.lower()]
+
+    def _waiting(self, fact: RunParked, questions: list[Question]) -> Iterator[str]:
+        if fact.reason == "paused":
+            yield f"\nrun {shown(fact.run_id)} is paused; to let it go on, from another terminal:"
+            yield f"  {self._store.command('resume', fact.run_id)}"
+        if questions:
+            yield f"\nrun {shown(fact.run_id)} waits for a person; answer from another terminal:"
+        for one in questions:
+            yield from question.told(self._store, fact.run_id, one, (), time.time())
+
+    async def _remind(self) -> None:
+        """Say how many runs are open that nobody has."""
+        waiting = 0
+        with suppress(Corrupt):  # of other runs; `doctor` is who says so
+            async for head in self._store.journal.runs():
+                waiting += head.status != "ended" and head.owner is None
+        if waiting:
+            verb = "is" if waiting == 1 else "are"
+            complain(
+                f"{many(waiting, 'other run')} {verb} open and nobody has {'it' if waiting == 1 else 'them'}: "
+                f"`{self._store.command('resume')}` says what would happen"
+            )
+
+    # ---- stopping ----
+
+    def _cancel(self) -> None:
+        """Ask the run to stop; one that has not begun yet is asked when it has, one without an agent never begins."""
+        self._stopped = True
+        if self._making is not None:
+            self._making.cancel()
+        elif self._agent is not None:
+            self._agent.hosting.ask(self.run_id, "cancel", by="caller", why="signal")
+
+    def _lose(self) -> None:
+        self.lost = True
+        self._cancel()
+
+    def _said(self, error: RunError) -> str:
+        if isinstance(error, RunExists):
+            go_on = self._store.command("resume", self.run_id)
+            return f"run {self.run_id!r} exists: `{go_on}` goes on with it, or choose another --run-id"
+        return str(error)
+
+
+_NO = {"n": False, "no": False}
+_ANSWERS = {"y": True, "yes": True, **_NO}
+
+
+def _near(place: Address) -> str:
+    """Return a place, of a path as short as it can be said from here."""
+    here = Path.cwd()
+    return str(place.relative_to(here) if isinstance(place, Path) and place.is_relative_to(here) else place)

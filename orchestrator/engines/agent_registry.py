@@ -1,0 +1,167 @@
+"""The agents of one engine: by name, over one journal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+from orchestrator.engines.agent import Agent, refuse_bound
+from orchestrator.engines.handle import Job
+from orchestrator.engines.operator_command import Standing
+from orchestrator.engines.run_queue import Line
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.record import Follower, RunRejected
+from orchestrator.runtime.service.hosting import Hosting
+from orchestrator.runtime.service.recovery import OpenRun
+from orchestrator.telemetry.engine import Load
+
+
+class Crew:
+    """One agent, or several. Raises ConfigError where they cannot work in one engine."""
+
+    def __init__(self, agents: Agent | Mapping[str, Agent]) -> None:
+        self._agents = dict(agents) if isinstance(agents, Mapping) else {"agent": agents}
+        for name, agent in self._agents.items():
+            refuse_bound(agent)
+            if not isinstance(agent, Agent):
+                raise ConfigError(
+                    f"{name} is a {type(agent).__name__}; an engine runs an Orchestrator, a Pipeline or an Rlm"
+                )
+        hosts = self.hosts = tuple(agent.hosting for agent in self._agents.values())
+        if not hosts:
+            raise ConfigError("an engine needs at least one agent")
+        if any(host.journal is not hosts[0].journal for host in hosts):
+            raise ConfigError("the agents of an engine must share one journal: give each the same `journal=`")
+        if len({id(host) for host in hosts}) < len(hosts):
+            raise ConfigError("each agent of an engine has one name, not several")
+        self.journal, self.clock = hosts[0].journal, hosts[0].clock
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._agents)
+
+    def __getitem__(self, name: str) -> Agent:
+        return self._agents[name]
+
+    def chosen(self, name: str | None) -> str:
+        """Return the name of the agent that is meant. Raises ConfigError."""
+        if name is None and len(self._agents) == 1:
+            return next(iter(self._agents))
+        if name is None or name not in self._agents:
+            given = "none was named" if name is None else f"not {name!r}"
+            raise ConfigError(f"agent must be one of {', '.join(self._agents)}; {given}")
+        return name
+
+    def graph(self, name: str | None) -> str:
+        """Return the name of the graph of the agent that is meant. Raises ConfigError."""
+        return self[self.chosen(name)].hosting.graph
+
+    def work(  # noqa: PLR0917 - what a run is begun with
+        self,
+        agent: str,
+        prompt: Any,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Any,
+        deadline: float | None,
+        follower: Follower | None,
+    ) -> Callable[[], Coroutine[Any, Any, Any]]:
+        """Return what begins a run of an agent and drives it to its end; `deadline` is in seconds from now."""
+        begin, asked = self[agent].begin, self.clock.monotonic()
+
+        async def work() -> Any:
+            left = None if deadline is None else deadline - (self.clock.monotonic() - asked)
+            return await begin(prompt, run_id, conversation_id, limits, left, follower)
+
+        return work
+
+    def attach(self, engine: object, line: Line, standing: Standing) -> None:
+        """Let the engine decide about the agents' runs. Raises RunError, with none attached, if one has an engine."""
+        attached: list[Hosting] = []
+        try:
+            for host in self.hosts:
+                host.attach(_Host(line, standing))
+                host.watched(engine, watch=True)
+                attached.append(host)
+        except BaseException:
+            for host in attached:
+                host.watched(engine, watch=False)
+                host.detach()
+            raise
+
+    def detach(self, engine: object) -> None:
+        """Leave the agents to themselves."""
+        for host in self.hosts:
+            host.watched(engine, watch=False)
+            host.detach()
+
+    def refused(self, agent: str | None, run_id: str | None, reason: str) -> None:
+        """Tell the observers of an agent that a run of it was not taken in."""
+        host = self[self.chosen(agent)].hosting
+        host.tell(RunRejected(host.graph, run_id or "", reason, self.clock.time()))
+
+    def load(self, line: Line, phase: str) -> Load:
+        """Return how busy the agents are together."""
+        queued = Counter(job.hosting.graph for job in tuple(line.queued))
+        graphs = tuple(dict.fromkeys(host.graph for host in self.hosts))
+        return Load(graphs, line.slots.limit, queued, phase)
+
+    def plain(self) -> dict[str, Any]:
+        """Return who the agents are, as plain data."""
+        return {
+            name: {
+                "owner": agent.hosting.owner,
+                "graph": agent.hosting.graph,
+                "fingerprint": agent.hosting.fingerprint,
+                "model": agent.hosting.model,
+                "tools": agent.hosting.tools,
+            }
+            for name, agent in self._agents.items()
+        }
+
+    async def open_runs(self) -> list[OpenRun]:
+        """Return the runs that have not ended, each graph asked once."""
+        one_each = {host.graph: host for host in self.hosts}
+        return [run for host in one_each.values() for run in await host.open_runs()]
+
+    def taker(self, graph: str) -> str | None:
+        """Return the agent that goes on with runs of a graph which others began.
+
+        None also where several agents have the graph: nobody can tell whose run it was, and a person decides.
+        """
+        found = [name for name, agent in self._agents.items() if agent.hosting.graph == graph]
+        return found[0] if len(found) == 1 else None
+
+    def job(
+        self,
+        run_id: str,
+        agent: str,
+        work: Callable[[], Coroutine[Any, Any, Any]],
+        conversation_id: str | None,
+    ) -> Job:
+        """Return a new run of an agent, for the line."""
+        end = asyncio.get_running_loop().create_future()
+        hosting, context = self[agent].hosting, contextvars.copy_context()
+        return Job(run_id, agent, hosting, work, context, end, conversation_id)
+
+    def stored_job(self, head: RunHead, agent: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Job:
+        """Return a run of the journal, for the line."""
+        job = self.job(head.run_id, agent, work, head.conversation_id)
+        job.stored = True
+        if head.seq == 0:  # left to whoever would begin it
+            job.before = max(0.0, self.clock.time() - head.created_at)
+        return job
+
+
+class _Host:
+    """What the runs of an engine meet (runtime.hosting.Host)."""
+
+    def __init__(self, line: Line, standing: Standing) -> None:
+        self.leave = line.leave
+        self.back = line.back
+        self.may_ask = standing.may_ask
+        self.before_llm_request = standing.before_llm_request
+        self.before_tool_execution = standing.before_tool_execution

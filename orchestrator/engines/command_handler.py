@@ -1,0 +1,160 @@
+"""Where an engine's operators are heard: each order is checked, journalled with who and why, then carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from orchestrator.engines.engine_log import Diary
+from orchestrator.engines.handle import Job, Phase
+from orchestrator.engines.operator_command import KINDS, Order, Standing
+from orchestrator.engines.registration import STATUS, Registration
+from orchestrator.engines.run_queue import Line
+from orchestrator.errors import CancelRequested, ConfigError
+from orchestrator.kernel.journal import Posted
+from orchestrator.kernel.mailbox import Kind
+from orchestrator.runtime.service.hosting import Hosting
+
+_LISTED = 100
+"""Runs that a status names."""
+_BEGINNING = 0.005
+"""Seconds between two looks at a run that is about to begin."""
+_ASKS: dict[str, Kind] = {"cancel_all": "cancel", "pause_all": "pause", "resume_all": "resume"}
+
+
+class Desk:
+    """Carries out orders. `drain` begins to empty the engine."""
+
+    def __init__(
+        self,
+        hosts: tuple[Hosting, ...],
+        line: Line,
+        standing: Standing,
+        registration: Registration,
+        diary: Diary,
+        *,
+        drain: Callable[[Order], object],
+    ) -> None:
+        self._name = line.name
+        self._hosts = hosts
+        self._line = line
+        self._standing = standing
+        self._registration = registration
+        self._diary = diary
+        self._drain = drain
+        self.closed: Order | None = None
+        """Why no run is admitted."""
+        self.draining = False
+
+    async def take(self, posted: Posted) -> None:
+        """Carry out what another process asked for; what cannot be is journalled with the reason."""
+        if posted.kind == STATUS:
+            await self._registration.note(STATUS, {"id": posted.id, **self.status()})
+            return
+        known = {"id": posted.id, "number": posted.number}
+        try:
+            order = Order.of(posted.kind, posted.by, posted.body)
+            self.check(order)
+        except ConfigError as error:
+            body = {"kind": posted.kind, "by": posted.by, "why": posted.body.get("why", "")}
+            await self._registration.note("control", {**body, **known, "refused": str(error)})
+            self._diary.ordered(posted.kind, posted.by, "", refused=str(error))
+        else:
+            await self.carry_out(order, **known)
+
+    def check(self, order: Order) -> None:
+        """Raise ConfigError for an order that makes no sense here."""
+        if self.draining and order.kind in {"stop_admitting", "start_admitting"}:
+            raise ConfigError(f"engine {self._name!r} is draining; that cannot be taken back")
+        known = self._known(KINDS[order.kind])
+        if known is not None and order.about is not None and order.about not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise ConfigError(
+                f"engine {self._name!r} has no {KINDS[order.kind]} {order.about!r}; it has: {names}"
+            )
+
+    def _known(self, member: str | None) -> set[str] | None:
+        """Return the names that an order may be about; None where it is about no name.
+
+        Those of tools and models are of the whole tree below each agent: orders stand for all of it.
+        """
+        match member:
+            case "tool":
+                return {name for host in self._hosts for one in host.tree() for name in one.tools}
+            case "model":
+                return {name for host in self._hosts for one in host.tree() for name in one.models}
+            case "graph":
+                return {host.graph for host in self._hosts}
+        return None
+
+    async def carry_out(self, order: Order, **known: Any) -> None:
+        """Journal an order, then carry it out. Raises what the journal raises, and nothing is done then."""
+        await self._registration.note("control", {**order.body(), **known})
+        self._diary.ordered(order.kind, order.by, order.why, order.about)
+        match order.kind:
+            case "stop_admitting" | "start_admitting":
+                self.closed = order if order.kind == "stop_admitting" else None
+            case "drain":
+                self._drain(order)
+            case "slots":
+                self._line.slots.limit = order.about
+            case "cancel_all" | "pause_all" | "resume_all":
+                await self._ask_all(order)
+            case _:
+                self._standing.take(order)
+
+    def status(self) -> dict[str, Any]:
+        """Return how the engine is, as plain data."""
+        line = self._line
+        return {
+            "engine": self._name,
+            "slots": line.slots.limit,
+            "taken": line.slots.taken,
+            **line.count(),
+            "admitting": self.closed is None and not self.draining,
+            "closed": None if self.closed is None else asdict(self.closed),
+            "draining": self.draining,
+            **self._standing.plain(),
+            "live": [self._plain(job) for job in list(line.live.values())[:_LISTED]],
+        }
+
+    def _plain(self, job: Job) -> dict[str, Any]:
+        live = job.hosting.live(job.run_id)
+        return {
+            "run_id": job.run_id,
+            "agent": job.agent,
+            "graph": job.hosting.graph,
+            "state": "" if live is None else live.state,
+            "phase": job.phase.value,
+            "reason": job.reason,
+        }
+
+    async def _ask_all(self, order: Order) -> None:
+        if order.kind == "cancel_all":
+            await self._cancel_queued(order)
+        for job in list(self._line.of_graph(order.about)):
+            await self._begun(job)
+            live = job.hosting.live(job.run_id)
+            if live is not None and (order.kind != "resume_all" or live.held):
+                job.hosting.ask(job.run_id, _ASKS[order.kind], by=order.by, why=order.why)
+
+    async def _cancel_queued(self, order: Order) -> None:
+        """Drop runs that have not begun; one that the journal has ends as cancelled when its turn comes."""
+
+        def chosen(job: Job) -> bool:
+            return order.about in (None, job.hosting.graph)
+
+        for job in self._line.let_go(lambda job: chosen(job) and not job.stored):
+            job.settle(CancelRequested("caller", f"before it began; {order.explain()}"))
+        for job in [job for job in self._line.queued if chosen(job)]:
+            request = Posted(secrets.token_hex(8), "cancel", {"why": order.why}, order.by)
+            await job.hosting.journal.post(job.run_id, request)
+
+    async def _begun(self, job: Job) -> None:
+        """Return once a run that was just begun can be asked something, or is over."""
+        # Looked at, for an agent tells nobody when it takes a run in.
+        while job.phase is not Phase.OVER and job.hosting.live(job.run_id) is None:  # noqa: ASYNC110
+            await asyncio.sleep(_BEGINNING)

@@ -1,0 +1,399 @@
+"""The local engine: the runs of one or several agents in one asyncio process, so many at a time.
+
+    async with LocalEngine(agent, slots=16) as engine:
+        handle = await engine.submit("Summarise the open incidents.")
+        result = await handle
+
+    async with LocalEngine(agent, recover="resume", signals=(SIGTERM, SIGINT)) as engine:  # a worker
+        await serve(engine)
+        await engine.run_until_signal()
+
+Submissions wait in memory, in the order they came; the journal knows a run from the moment it begins. Runs of one
+conversation follow each other. A run that parks gives its slot back and lines up for one when it can go on (`slot`
+has the order); an agent that is a tool of a run shares that run's slot. A run that is cancelled while it waits goes
+to its end without a slot: that is a few records, and must not wait for others. Leaving the block drains the engine,
+and at once where an exception leaves it.
+
+An engine belongs to the process and the event loop that started it and has no thread: use it from there only, from
+other threads by `asyncio.run_coroutine_threadsafe`. After a fork the child has no engine; it makes its own. Every
+task is awaited before the engine has stopped, and a caller's cancellation only ever ends the caller's waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import secrets
+import signal
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import asdict, replace
+from types import TracebackType
+from typing import Any, Self
+
+from orchestrator.engines.agent import Agent
+from orchestrator.engines.agent_registry import Crew
+from orchestrator.engines.command_handler import Desk
+from orchestrator.engines.dispatcher import Placer
+from orchestrator.engines.drain import Drain, Drained
+from orchestrator.engines.engine_log import Diary
+from orchestrator.engines.handle import Handle, Job
+from orchestrator.engines.loop_affinity import Home, refuse_foreign, this_place
+from orchestrator.engines.operator_command import Order, Standing
+from orchestrator.engines.orphan_recovery import Recover, Uptake, checked_mode
+from orchestrator.engines.registration import Registration
+from orchestrator.engines.run_queue import Line
+from orchestrator.engines.stop_signal import SIGNALS, checked, first_signal
+from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
+from orchestrator.kernel.record import Follower
+from orchestrator.runtime.service.actor import somebody
+from orchestrator.runtime.service.recovery import OpenRun
+from orchestrator.runtime.service.stream import RunStream
+from orchestrator.telemetry.engine import Load
+
+
+class LocalEngine:
+    """Runs agents that share one journal, at most `slots` runs at once.
+
+    `agent` is one Orchestrator or Pipeline, or several by name. `queue` is how many runs may wait to begin; `grace`
+    how many seconds runs get to end when the engine drains; `name` is what operators call it.
+
+    With `recover="resume"` it takes up what others left, at its start and as long as it lives: runs whose process died
+    or gave them back, the question of an irreversible call that may have happened included. A run that was parked for
+    an answer stays in the journal, where it can be answered, and costs nothing here; it is taken up when it was
+    answered, or cancelled, or its question expires. What stays out: runs that somebody paused, until they are resumed
+    or cancelled, poison, those of another version of the graph, damaged ones, those whose graph several agents here
+    have, and those that were begun with a `launch` where the agent has none. `rescan` is how many seconds pass between
+    two looks for runs whose process died. Of several engines on one journal one takes a run.
+
+    A `placer` is told of them instead, and nothing is carried here that is not submitted or resumed (`worker`).
+
+    `signals` (SIGTERM, SIGINT) are caught from the start until the engine has stopped: the first one drains it, the
+    second ends the process at once. Without, only `run_until_signal` catches them. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | Mapping[str, Agent],
+        *,
+        slots: int = 16,
+        queue: int = 1000,
+        grace: float = 30.0,
+        name: str | None = None,
+        recover: Recover = "list",
+        rescan: float = 5.0,
+        signals: Iterable[signal.Signals] = (),
+        placer: Placer | None = None,
+    ) -> None:
+        self._crew = Crew(agent)
+        self._grace = float(Order.of("drain", "", {"grace": grace}).about)
+        self.name = name or "local"
+        self._recover = checked_mode(recover)
+        self._queue = queue
+        self._journal, self._clock = self._crew.journal, self._crew.clock
+        self._line = Line(self.name, slots, queue, self._may_begin)
+        self._standing = Standing(self._line.slots.fill)
+        self._registration = Registration(self._journal, self._clock)
+        self._diary = Diary(self.name, self._registration)
+        parts = self._line, self._standing, self._registration, self._diary
+        self._desk = Desk(self._crew.hosts, *parts, drain=self._begin_to_drain)
+        self._uptake = Uptake(self._crew, self._line, rescan, lambda: self._desk.closed is not None, placer)
+        self._signals = checked(signals)
+        self._caught = contextlib.ExitStack()
+        self._signal = ""
+        self.found: list[OpenRun] = []
+        """The runs that had not ended when the engine started, and what `resume` would do with each."""
+        self.recovered: dict[str, Handle] = {}
+        """Those of them that it took up. What it took up later shows in `status`."""
+        self._home: Home | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._drain: Drain | None = None
+        self._draining: asyncio.Task[Drained] | None = None
+        self._orders: set[asyncio.Task[None]] = set()
+        self._leaving = asyncio.Event()
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run that stands for this engine in the journal."""
+        return self._registration.run_id
+
+    # ---- living ----
+
+    async def start(self) -> list[OpenRun]:
+        """Begin to take runs; return those that had not ended, `found`. Raises what the journal raises, and RunError.
+
+        With `recover="resume"` those that go on by themselves do so, in their order, before anything that is submitted.
+        Engines of this journal that died without stopping have their records closed, which says by whom.
+        """
+        if self._home is not None:
+            raise ConfigError(f"engine {self.name!r} was started before; make another one")
+        self._caught.enter_context(first_signal(self._signalled, self._signals))
+        try:
+            await self._open()
+        except BaseException:
+            self._caught.close()
+            raise
+        try:
+            await self._registration.close_lost(f"engine {self.name}")
+            if self._recover == "resume":
+                self.recovered = await self._uptake.begin(self.found)
+                self._background(self._uptake.keep(), "uptake")
+        except BaseException:
+            await self._drain_at_once()
+            raise
+        return self.found
+
+    async def _open(self) -> None:
+        """Become known to the agents and in the journal, all or nothing."""
+        self._crew.attach(self, self._line, self._standing)
+        try:
+            self.found = await self._uptake.found()
+            await self._registration.begin(self._about())
+        except BaseException:
+            self._crew.detach(self)
+            raise
+        self._home = this_place()
+        self._diary.started(self._line.slots.limit, len(self.found))
+        if self._journal.shared:
+            self._background(self._registration.listen(self._desk.take), "inbox")
+        if self._signal:
+            self._drain_for_signal()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.drain(None if kind is None else 0.0, why="the engine is left")
+        except asyncio.CancelledError:
+            await self._drain_at_once()
+            raise
+
+    # ---- runs ----
+
+    async def submit(
+        self,
+        prompt: Any,
+        *,
+        agent: str | None = None,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: Any = None,
+        deadline: float | None = None,
+        follower: Follower | None = None,
+    ) -> Handle:
+        """Queue a run and return its handle at once; options as for `run` of the agent, `deadline` from now on.
+
+        `agent` names one of several; `follower` is called with all that a stream yields. Raises NotAdmitting while no
+        runs are admitted, Overloaded for a full queue, RunExists for a known run_id: the journal knows nothing of a run
+        that was refused.
+        """
+        chosen = self._crew.chosen(agent)
+        self._crew[chosen].check(run_id, conversation_id, limits, deadline)
+        try:
+            self._refuse_closed()
+        except NotAdmitting:
+            self._crew.refused(chosen, run_id, "closed" if self._draining is None else "draining")
+            raise
+        if run_id is not None and await self._crew[chosen].hosting.knows(run_id):
+            raise RunExists(run_id)
+        self._refuse_closed()
+        name = run_id or secrets.token_hex(16)
+        work = self._crew.work(chosen, prompt, name, conversation_id, limits, deadline, follower)
+        job = self._crew.job(name, chosen, work, conversation_id)
+        self._line.enter(job)
+        return Handle(job)
+
+    def stream(self, prompt: Any, *, run_id: str | None = None, **options: Any) -> RunStream:
+        """Submit a run when its first fact is asked for, and tell of it while it goes; options as for `submit`.
+
+        As `Orchestrator.stream`, but for one thing: who leaves it leaves the run alone, which goes on in this engine.
+        """
+        name = run_id or secrets.token_hex(16)
+
+        async def work(follower: Follower) -> Any:
+            return await (await self.submit(prompt, run_id=name, follower=follower, **options))
+
+        gone = RunError(f"the stream of run {name!r} was left; the run goes on in engine {self.name!r}")
+        return RunStream(name, self._crew.graph(options.get("agent")), work, gone)
+
+    async def resume(
+        self, run_id: str, *, agent: str | None = None, limits: Any = None, by: str = ""
+    ) -> Handle:
+        """Queue a run of the journal to go on where it stands; one that is paused here goes on at once.
+
+        Raises RunUnknown, and as `submit` does; the handle raises what `Orchestrator.resume` does.
+        """
+        self._refuse_closed()
+        job = self._line.find(run_id)
+        if job is not None:
+            live = job.hosting.live(run_id)
+            if live is None or not live.held or limits is not None:
+                raise RunExists(run_id)
+            job.hosting.ask(run_id, "resume", by=by, why="")
+            return Handle(job)
+        chosen = self._crew.chosen(agent)
+        head = await self._journal.head(run_id)
+        self._refuse_closed()
+        work = functools.partial(self._crew[chosen].resume, run_id, limits=limits, by=by)
+        job = self._crew.stored_job(head, chosen, work)
+        self._line.enter(job)
+        return Handle(job)
+
+    def load(self) -> Load:
+        """Return how busy the engine is, for a scrape; may be called from any thread."""
+        phase = "starting" if self._home is None else "running"
+        if self._draining is not None:
+            phase = "stopped" if self._draining.done() else "draining"
+        return self._crew.load(self._line, phase)
+
+    # ---- operators ----
+
+    async def control(self, order: str, *, by: str = "", why: str = "", **about: Any) -> None:
+        """Carry out an operator's order (engines/order.py: KINDS) once it is journalled with who and why.
+
+        `about` is what it is about: `tool=`, `model=`, `slots=`, `graph=` or `grace=`. Raises ConfigError for an order
+        that cannot be carried out, and what the journal raises; nothing is changed then.
+        """
+        self._refuse_foreign()
+        given = Order.of(order, by or somebody(), {**about, "why": why})
+        self._desk.check(given)
+        await self._unbroken(self._desk.carry_out(given, id=secrets.token_hex(8)))
+
+    def status(self) -> dict[str, Any]:
+        """Return slots, queue, orders that stand and live runs, as plain data."""
+        return self._desk.status()
+
+    async def drain(self, grace: float | None = None, *, by: str = "", why: str = "") -> Drained:
+        """Admit nothing more, let runs end for `grace` seconds, leave the rest in the journal, and stop.
+
+        Return what became of the runs, when nothing runs here any more. A drain that goes on is joined, and
+        shortened where that asks for less time. Who is cancelled while waiting does not stop it.
+        """
+        self._refuse_foreign()
+        order = Order.of("drain", by or somebody(), {"grace": grace, "why": why})
+        if self._draining is None:
+            await self._unbroken(self._told_to_drain(order))
+            order = replace(order, about=None)
+        return await asyncio.shield(self._begin_to_drain(order))
+
+    async def run_until_signal(self, grace: float | None = None) -> Drained:
+        """Wait for SIGTERM or SIGINT, or an operator's drain; drain, and return what became of the runs.
+
+        A second signal ends the process at once. A drain that a signal began before this was called is joined. Raises
+        ConfigError off the main thread.
+        """
+        self._refuse_foreign()
+        with first_signal(self._signalled, () if self._signals else SIGNALS):
+            await self._leaving.wait()
+            return await self.drain(grace, by="signal" if self._signal else "", why=self._signal)
+
+    async def leaving(self) -> None:
+        """Return once it begins to drain, or is asked to."""
+        await self._leaving.wait()
+
+    # ---- inside: starting ----
+
+    def _about(self) -> dict[str, Any]:
+        limits = {"slots": self._line.slots.limit, "queue": self._queue, "grace": self._grace}
+        how = {"recover": self._recover} | ({"placed": True} if self._uptake.places else {})
+        return {"name": self.name, **limits, **how, "agents": self._crew.plain()}
+
+    def _background(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=f"engine {self.name} {what}"))
+
+    def _signalled(self, name: str) -> None:
+        """Take a signal: a drain of its own where the engine listens all its life."""
+        self._signal = name
+        if not self._signals:
+            self._leaving.set()
+        elif self._home is not None:
+            self._drain_for_signal()
+
+    def _drain_for_signal(self) -> None:
+        self._ordered(self._told_to_drain(Order("drain", "signal", self._signal)))
+
+    # ---- inside: runs ----
+
+    def _may_begin(self, job: Job) -> bool:
+        """Hold back a run that could only wait: for its model, or for the end of its conversation's last run."""
+        if self._standing.blocks(job.hosting.model):
+            return False
+        talk = job.conversation_id
+        return talk is None or all(one.conversation_id != talk for one in self._line.live.values())
+
+    def _refuse_closed(self) -> None:
+        self._refuse_foreign(started=False)
+        if self._home is None:
+            raise NotAdmitting(
+                self.name, "it is not started", "use `async with engine` or `await engine.start()`"
+            )
+        if self._draining is not None:
+            raise NotAdmitting(self.name, "it is draining or has stopped", "submit it to another engine")
+        if (closed := self._desk.closed) is not None:
+            then = "wait until somebody starts admitting again, or submit it to another engine"
+            raise NotAdmitting(self.name, f"admission was stopped by {closed.explain()}", then)
+
+    def _refuse_foreign(self, *, started: bool = True) -> None:
+        refuse_foreign(self.name, self._home, started=started)
+
+    # ---- inside: stopping ----
+
+    async def _told_to_drain(self, order: Order) -> None:
+        await self._registration.told("control", {**order.body(), "id": secrets.token_hex(8)})
+        self._diary.ordered(order.kind, order.by, order.why, order.about)
+        self._begin_to_drain(order)
+
+    async def _unbroken(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Do something to its end, even if whoever asked for it is cancelled meanwhile; the stop waits for it."""
+        await asyncio.shield(self._ordered(doing))
+
+    def _ordered(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(doing)
+        self._orders.add(task)
+        task.add_done_callback(self._orders.discard)
+        return task
+
+    def _begin_to_drain(self, order: Order) -> asyncio.Task[Drained]:
+        seconds = order.about
+        if self._draining is None:
+            self._desk.draining = True
+            self._uptake.stop()
+            self._drain = Drain(self.name, self._line, self._clock, f"drained by {order.explain()}")
+            seconds = self._grace if seconds is None else seconds
+            self._draining = asyncio.create_task(self._stop(self._drain), name=f"engine {self.name} drain")
+            self._leaving.set()
+        if self._drain is not None and seconds is not None:
+            self._drain.shorten(seconds)
+        return self._draining
+
+    async def _drain_at_once(self) -> None:
+        """Wait until nothing runs here any more, whoever cancels meanwhile: nothing is left to itself."""
+        draining = self._begin_to_drain(Order("drain", somebody(), "the engine is left", 0.0))
+        if self._drain is not None:
+            self._drain.hurry()
+        while not draining.done():
+            with contextlib.suppress(asyncio.CancelledError):  # raised again by whoever called
+                await asyncio.wait((draining,))
+
+    async def _stop(self, drain: Drain) -> Drained:
+        try:
+            report = await drain.carried_out()
+            if self._orders:
+                await asyncio.wait(self._orders)
+            with contextlib.suppress(JournalError):  # the store is down: the engine will count as lost
+                await self._registration.end(asdict(report))
+            self._diary.ended(len(report.parked) + len(report.interrupted))
+            return report
+        finally:
+            self._crew.detach(self)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._caught.close()
+            for task in self._tasks:
+                if not task.cancelled():
+                    task.result()  # a defect of ours ended it before

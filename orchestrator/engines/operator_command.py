@@ -1,0 +1,156 @@
+"""What operators order an engine to do: the closed list of orders, their checks, and those that stand.
+
+An order is about this engine, from now on, until it is taken back or the engine stops; another engine, and the next
+start of this one, know nothing of it. A disabled tool stays offered: its calls are answered as denied, and the
+model reads why. A blocked model is asked nothing more: its runs wait, without a slot, before their next question,
+and go on when it is unblocked; nothing they did is lost, as it would be if they failed. What is in flight, a tool
+that runs or a question that was put, comes to its end. Both stand for the engine's runs and all runs below them,
+whichever agent's they are; a run below another has its slot, and keeps it while it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from orchestrator.engines.slot import check_slots
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.run import Run
+from orchestrator.llm.message import Request, ToolCall
+from orchestrator.tools.result import ToolResult
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import tool_key
+
+KINDS: Mapping[str, str | None] = {
+    "stop_admitting": None,
+    "start_admitting": None,
+    "drain": "grace",
+    "cancel_all": "graph",
+    "pause_all": "graph",
+    "resume_all": "graph",
+    "disable_tool": "tool",
+    "enable_tool": "tool",
+    "block_model": "model",
+    "unblock_model": "model",
+    "slots": "slots",
+}
+"""Every order, and the member that says what it is about."""
+
+_OPTIONAL = ("grace", "graph")
+_SAME = {"cancel": "drain", "pause": "stop_admitting", "resume": "start_admitting"}
+"""What `runs cancel|pause|resume` means for the run that stands for an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order."""
+
+    kind: str
+    by: str
+    why: str = ""
+    about: Any = None
+    """Tool, model or graph by name, a number of slots, or a grace period in seconds; as KINDS says."""
+
+    @classmethod
+    def of(cls, kind: str, by: str, body: Mapping[str, Any]) -> Self:
+        """Read an order. Raises ConfigError for one that nobody can carry out."""
+        kind = _SAME.get(kind, kind)
+        if kind not in KINDS:
+            raise ConfigError(f"unknown order {kind!r}; known: {', '.join(KINDS)}")
+        member = KINDS[kind]
+        about = None if member is None else body.get(member)
+        if member is not None and about is None and member not in _OPTIONAL:
+            raise ConfigError(f"{kind} needs {member}")
+        stray = body.keys() - {member, "why"}
+        if stray:
+            raise ConfigError(f"{kind} takes {member or 'nothing'}, not {', '.join(sorted(stray))}")
+        return cls(kind, by, str(body.get("why") or ""), _checked(member, about))
+
+    def body(self) -> dict[str, Any]:
+        """Return it as a record tells it."""
+        member = KINDS[self.kind]
+        about = {member: self.about} if member is not None and self.about is not None else {}
+        return {"kind": self.kind, "by": self.by, "why": self.why} | about
+
+    def explain(self) -> str:
+        """Say who ordered it, and why."""
+        return f"{self.by}: {self.why}" if self.why else self.by
+
+
+def _checked(member: str | None, about: Any) -> Any:
+    if member == "slots":
+        check_slots(about)
+    elif member == "grace" and about is not None:
+        if not isinstance(about, int | float) or isinstance(about, bool) or not 0 <= about < float("inf"):
+            raise ConfigError(f"grace is {about!r}; it must be a number of seconds, 0 or more")
+    elif about is not None and (not isinstance(about, str) or not about):
+        raise ConfigError(f"{member} is {about!r}; it must be a name")
+    return about
+
+
+class Standing:
+    """The orders about tools and models that stand, as the runs of the engine meet them.
+
+    `wake` lets runs begin that were held back for their model.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._disabled: dict[str, Order] = {}
+        self._blocked: dict[str, Order] = {}
+        self._waiting: set[Run[Any, Any]] = set()
+        """Runs that wait for a model: those of the engine, and any below them."""
+
+    def take(self, order: Order) -> None:
+        """Take an order about a tool or a model."""
+        match order.kind:
+            case "disable_tool":
+                self._disabled[tool_key(order.about)] = order
+            case "enable_tool":
+                self._disabled.pop(tool_key(order.about), None)
+            case "block_model":
+                self._blocked[order.about] = order
+            case _:
+                self._blocked.pop(order.about, None)
+                for run in self._waiting:  # an answer that answers nothing lets it look again
+                    run.mailbox.post(Signal(kind="decision"))
+                self._wake()
+
+    def blocks(self, model: str) -> bool:
+        """Tell whether a model may not be asked."""
+        return model in self._blocked
+
+    def plain(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what stands as plain data."""
+        return {
+            "disabled": [asdict(order) for order in self._disabled.values()],
+            "blocked": [asdict(order) for order in self._blocked.values()],
+        }
+
+    # ---- called by the runs (runtime.hosting.Host) ----
+
+    async def before_llm_request(self, run: LoopRun, request: Request) -> None:
+        """Return when the run's model may be asked; park the run until then."""
+        del request
+        await self.may_ask(run, run.deps.model)
+
+    async def may_ask(self, run: Run[Any, Any], model: str) -> None:
+        """Return when a model may be asked; park the run until then."""
+        while (order := self._blocked.get(model)) is not None and run.control.services is not None:
+            detail = {"model": model, "by": order.by, "why": order.why}
+            self._waiting.add(run)
+            try:
+                await run.control.services.wait(run, "waiting", detail, lambda: model not in self._blocked)
+            finally:
+                self._waiting.discard(run)
+
+    async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall) -> ToolResult | None:
+        """Return the answer to a call of a disabled tool."""
+        del run
+        order = self._disabled.get(tool_key(call.name))
+        if order is None:
+            return None
+        why = f"not run: the tool {call.name} is switched off by {order.explain()}; go on without it"
+        return ToolResult.failure(call, 0, "denied", why, kind="Disabled")

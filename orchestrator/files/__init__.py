@@ -1,0 +1,1 @@
+"""Files: atomic writes, detection of changes, undo, and paths that stay below a folder."""

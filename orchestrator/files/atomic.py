@@ -1,0 +1,289 @@
+"""Files that are written whole or not at all. Bytes only, no journal; everything blocks: call it in a thread.
+
+    temporary file in the same folder → write → owner, mode → fsync → read back → rename → fsync of the folder
+    temporary folder in the same folder → rename into it → unlink → fsync of the folder
+
+- Below `root` no symlink is followed (`place`); without it, the folder of the path is opened as it is given.
+- A symlink, folder or device where a file should be is refused and never written through: a rename would
+  replace the link, and following it would write where nobody looked.
+- An error before the rename leaves the file as it was. One after it (the folder's fsync) leaves the new
+  content in place, but perhaps not durable.
+- A rename makes a new inode. Mode is kept; owner and group where the system allows, each by itself (else set-id
+  bits go, and what the group might do is no more than what all others may: it would be another group). Other hard
+  links keep the old content; extended attributes and times are not kept.
+- POSIX only: Windows has neither `dir_fd` nor an fsync of folders. There the first call raises.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, TypeAlias
+
+from orchestrator.errors import Corrupt
+from orchestrator.files import path_safety as place
+from orchestrator.files.path_safety import AnyPath, FileRefused
+
+Hook: TypeAlias = Callable[[str], None]
+"""Told the name of each step just made, so that a test can end the process exactly there."""
+
+
+Owner: TypeAlias = tuple[int, int]
+"""User and group of a file, by number."""
+
+
+class Snapshot(NamedTuple):
+    """What is at a path: SHA-256 (None: nothing; or one of ODD), content, mode bits and owner of a regular file."""
+
+    digest: str | None
+    content: bytes = b""
+    mode: int | None = None
+    owner: Owner | None = None
+
+
+def silent(_: str) -> None:
+    """Hear of a step and do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A write or a delete, prepared beside its target. Either `commit` or `discard` it."""
+
+    path: AnyPath
+    root: Path | None
+    temporary: str
+    """For a write the verified content, for a delete an empty folder to move the file to."""
+    digest: str
+    """Empty for a delete."""
+
+    def commit(self, hook: Hook = silent) -> None:
+        """Do it. Raises FileNotFoundError where `sweep` was quicker: then nothing happened."""
+        try:
+            with place.parent(self.path, self.root) as (folder, name):
+                aim = (self.temporary, name) if self.digest else (name, f"{self.temporary}/{name}")
+                os.replace(*aim, src_dir_fd=folder, dst_dir_fd=folder)
+                hook("renamed")
+                _clear(folder, self.temporary, hook)  # before the sync: a power loss must not bring it back
+                place.sync(folder)
+                hook("folder synced")
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Take away what was prepared, if it is there."""
+        with suppress(OSError), place.parent(self.path, self.root) as (folder, _):
+            _clear(folder, self.temporary)
+
+
+def atomic_write(
+    path: AnyPath, content: bytes, *, mode: int | None = None, root: Path | None = None, hook: Hook = silent
+) -> str:
+    """Write a file and return its SHA-256. `mode` None: that of the file there, else by the umask."""
+    staged = stage(path, content, mode=mode, root=root, hook=hook)
+    staged.commit(hook)
+    return staged.digest
+
+
+def atomic_delete(path: AnyPath, *, root: Path | None = None, hook: Hook = silent) -> None:
+    """Remove a regular file. Raises FileNotFoundError, or FileRefused for anything else."""
+    stage_delete(path, root=root).commit(hook)
+
+
+def stage(
+    path: AnyPath,
+    content: bytes,
+    *,
+    mode: int | None = None,
+    owner: Owner | None = None,
+    root: Path | None = None,
+    hook: Hook = silent,
+) -> Staged:
+    """Do everything of a write but the rename. On any error nothing is left.
+
+    `mode` and `owner` None: those of the file there, else what the system gives.
+    """
+    digest = hashlib.sha256(content).hexdigest()
+    with place.parent(path, root) as (folder, name):
+        if place.serves(name) is not None:
+            raise FileRefused(path, "is named like one of our temporary files")
+        mode, owner = _kept(path, folder, name, mode, owner)
+        # Only we may read it until it has its mode: what it replaces may be private.
+        first = 0o666 if mode is None else 0o600
+        temporary = place.temporary_for(name)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        fd = os.open(temporary, flags, first, dir_fd=folder)
+        try:
+            try:
+                hook("temporary made")
+                _write(fd, content, mode, owner)
+                hook("written")
+                place.sync(fd)
+                hook("synced")
+                if _digest(fd) != digest:
+                    raise Corrupt(f"{str(path)!r}: what was read back is not what was written")
+                hook("verified")
+            finally:
+                os.close(fd)  # some file systems tell only here that they are full
+        except BaseException:
+            _clear(folder, temporary)
+            raise
+    return Staged(path=path, root=root, temporary=temporary, digest=digest)
+
+
+def stage_delete(path: AnyPath, *, root: Path | None = None) -> Staged:
+    """Do everything of a delete but the rename, which moves the file into a folder made here.
+
+    An unlink could not be made to fail once somebody else has taken over; this rename can: by `sweep`.
+    """
+    with place.parent(path, root) as (folder, name):
+        place.regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
+        temporary = place.temporary_for(name)
+        os.mkdir(temporary, 0o700, dir_fd=folder)
+    return Staged(path=path, root=root, temporary=temporary, digest="")
+
+
+def read_digest(path: AnyPath, *, root: Path | None = None) -> str | None:
+    """Return the SHA-256 (hex) of a file, None where nothing is, or one of ODD. Raises OSError."""
+    with _reading(path, root) as found:
+        return _digest(found) if isinstance(found, int) else found
+
+
+def read_file(path: AnyPath, *, root: Path | None = None) -> Snapshot:
+    """Return what is at a path, all of it from one open file. Raises OSError."""
+    with _reading(path, root) as found:
+        if not isinstance(found, int):
+            return Snapshot(found)
+        with open(found, "rb", closefd=False) as file:
+            content = file.read()
+        there, digest = os.fstat(found), hashlib.sha256(content).hexdigest()
+        return Snapshot(digest, content, stat.S_IMODE(there.st_mode), _owner(there))
+
+
+def sweep(directory: AnyPath, *, name: str | None = None, root: Path | None = None) -> list[str]:
+    """Remove our leftovers from a folder, or only those of the file `name`; return their names, sorted.
+
+    Only for who owns the folder: a write in flight loses its temporary file, and its rename then fails.
+    """
+    removed = []
+    path, top = (directory, root) if root is not None else (".", Path(directory))
+    with suppress(FileNotFoundError, NotADirectoryError), place.opened(PurePosixPath(path), top) as folder:
+        for entry in sorted(os.listdir(folder)):  # noqa: PTH208  pathlib lists no file descriptor
+            target = place.serves(entry)
+            if (
+                target is not None
+                and (name is None or target == place.shortened(name))
+                and _clear(folder, entry)
+            ):
+                removed.append(entry)
+        if removed:
+            place.sync(folder)
+    return removed
+
+
+@contextmanager
+def _reading(path: AnyPath, root: Path | None) -> Iterator[int | str | None]:
+    try:
+        with place.parent(path, root) as (folder, name):
+            found = _open(folder, name)
+    except FileNotFoundError:
+        found = None
+    except OSError as error:
+        if error.errno not in place.NO_FOLDER:
+            raise
+        found = "unreachable"
+    try:
+        yield found
+    finally:
+        if isinstance(found, int):
+            os.close(found)
+
+
+def _open(folder: int, name: str) -> int | str:
+    kind = place.odd(os.stat(name, dir_fd=folder, follow_symlinks=False))
+    if kind is not None:  # asked first: to open a device can do something
+        return kind
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    kind = place.odd(os.fstat(fd))
+    if kind is not None:
+        os.close(fd)
+    return fd if kind is None else kind
+
+
+def _clear(folder: int, temporary: str, hook: Hook = silent) -> bool:
+    """Remove one of our temporary files or folders. False for what is gone, or not ours after all."""
+    try:
+        kind = place.odd(os.stat(temporary, dir_fd=folder, follow_symlinks=False))
+        if kind is None:
+            os.unlink(temporary, dir_fd=folder)
+        elif kind == "directory":
+            _empty(folder, temporary, hook)
+            os.rmdir(temporary, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        return False
+    return kind in {None, "directory"}
+
+
+def _empty(folder: int, temporary: str, hook: Hook) -> None:
+    inner = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        held = os.listdir(inner)  # noqa: PTH208  pathlib lists no file descriptor
+        if [place.shortened(name) for name in held] == [place.serves(temporary)]:
+            os.unlink(held[0], dir_fd=inner)
+            hook("unlinked")
+    finally:
+        os.close(inner)
+
+
+def _write(fd: int, content: bytes, mode: int | None, owner: Owner | None) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]
+    if owner is not None and mode is not None:
+        mode = _given(fd, owner, mode)
+    if mode is not None:
+        os.fchmod(fd, mode)
+
+
+def _kept(
+    path: AnyPath, folder: int, name: str, mode: int | None, owner: Owner | None
+) -> tuple[int | None, Owner | None]:
+    """Return the mode and owner of what is written to a name; FileRefused where no regular file is."""
+    try:
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return mode, owner
+    place.regular(path, there)
+    return stat.S_IMODE(there.st_mode) if mode is None else mode, owner or _owner(there)
+
+
+def _owner(status: os.stat_result) -> Owner:
+    return status.st_uid, status.st_gid
+
+
+def _given(fd: int, owner: Owner, mode: int) -> int:
+    """Give a file to its owner and group, as far as the system lets us; return the mode that it may have then."""
+    user, group = owner
+    try:
+        os.fchown(fd, user, group)
+    except OSError:
+        mode &= 0o777  # the set-id bits of somebody else's file are not ours to give
+        try:
+            os.fchown(fd, -1, group)
+        except OSError:
+            mode &= 0o707 | (mode & 0o007) << 3
+    return mode
+
+
+def _digest(fd: int) -> str:
+    os.lseek(fd, 0, os.SEEK_SET)
+    with open(fd, "rb", closefd=False) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

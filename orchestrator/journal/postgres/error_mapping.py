@@ -1,0 +1,104 @@
+"""What PostgreSQL and its client say when something is wrong, as one of our errors with one clear sentence.
+
+A connection that is lost is no fault of the store: whoever has one is asked again on another. Nothing here poisons:
+it is the server that answers for its disk, and it goes down by itself where a sync fails.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+from psycopg import errors
+
+from orchestrator.errors import Corrupt, JournalError, StoreDown
+from orchestrator.journal.address import Dsn
+
+LOST: Final = (
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.DatabaseDropped,
+    errors.IdleInTransactionSessionTimeout,
+    errors.TooManyConnections,
+)
+"""Beside the errors of class 08: the session is over, or there is none yet."""
+
+AGAIN: Final = (errors.DeadlockDetected, errors.SerializationFailure)
+"""Nothing happened, because another transaction was in the way; the same may be tried at once."""
+
+HOPELESS: Final = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "could not translate host name",
+    "failed to resolve host",
+    "invalid port number",
+    "is not permitted to log in",
+    "does not support SSL",
+    "certificate verify failed",
+    "sslmode value",
+)
+"""Parts of sentences after which asking once more brings nothing: libpq gives no code for them."""
+
+POOL: Final = (
+    "is behind a pool of connections that gives each transaction another session of the server, and locks, settings "
+    "and prepared statements are a session's: use the server's own address, or a pool with pool_mode=session"
+)
+
+_SENTENCES: Final[tuple[tuple[type[Exception], type[JournalError], str, str], ...]] = (
+    (errors.DiskFull, StoreDown, "full", "has no room left on its disk"),
+    (errors.IoError, StoreDown, "io", "had an I/O error ({detail})"),
+    (errors.DataCorrupted, Corrupt, "", "is damaged ({detail}): restore a backup"),
+    (errors.IndexCorrupted, Corrupt, "", "is damaged ({detail}): restore a backup"),
+    (errors.ReadOnlySqlTransaction, StoreDown, "other", "is read-only: a standby, or set so"),
+    (errors.InsufficientPrivilege, StoreDown, "other", "may not be used by this role ({detail})"),
+    (errors.LockNotAvailable, StoreDown, "locked", "was locked by another session for too long"),
+    (errors.InvalidSqlStatementName, StoreDown, "other", POOL),
+    (errors.DuplicatePreparedStatement, StoreDown, "other", POOL),
+    (errors.UndefinedTable, StoreDown, "other", "does not find its tables: they are gone, or it " + POOL),
+    (errors.QueryCanceled, StoreDown, "locked", "took too long ({detail})"),
+)
+
+
+def is_lost(error: BaseException, connection: psycopg.Connection | None) -> bool:
+    """Whether the connection is gone, and with it what is known of the last statement."""
+    if connection is None or connection.closed or connection.broken:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    code = getattr(error, "sqlstate", None) or ""
+    return isinstance(error, LOST) or code.startswith("08")
+
+
+def is_hopeless(error: BaseException) -> bool:
+    """Whether a refused connection will be refused again, whatever the server goes through."""
+    text = str(error)
+    return any(sentence in text for sentence in HOPELESS)
+
+
+def explain(error: BaseException, address: Dsn) -> JournalError:
+    """Return the error to raise for what psycopg raised."""
+    if isinstance(error, JournalError):
+        return error
+    for of, kind, label, sentence in _SENTENCES:
+        if isinstance(error, of):
+            said = f"journal {address} {sentence.format(detail=detail(error))}"
+            return StoreDown(said, label) if kind is StoreDown else kind(said)
+    if isinstance(error, psycopg.DataError | ValueError):
+        return JournalError(f"journal {address} cannot hold this: {detail(error)}")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return unreachable(error, address)
+    return StoreDown(f"journal {address} failed ({type(error).__name__}: {detail(error)})")
+
+
+def unreachable(error: BaseException, address: Dsn) -> StoreDown:
+    """Return what to say of a server that does not answer."""
+    return StoreDown(f"journal {address} cannot be reached: {detail(error)}", "io")
+
+
+def detail(error: BaseException) -> str:
+    """Return what the server or its client said, on one line."""
+    diagnosis = getattr(error, "diag", None)
+    said = getattr(diagnosis, "message_primary", None) or str(error)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return "; ".join(lines)[:500] or type(error).__name__

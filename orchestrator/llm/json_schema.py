@@ -1,0 +1,161 @@
+"""Values checked against JSON schemas from outside, in time that grows with the value whatever the schema says.
+
+A `pattern` is a program of whoever wrote the schema. With a regular expression engine that backtracks, `^(a+)+$` takes
+longer than the universe lasts for forty characters, and no deadline interrupts it. `jsonschema-rs` has an engine that
+is linear; it knows neither look-around nor back-references, so a schema that uses them is refused. Nothing is fetched:
+a reference to another document, by the network or by a file, is refused as well.
+
+The package is imported with the first schema: `import orchestrator` must not pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from urllib.parse import unquote
+
+from orchestrator.llm.message import encodable
+
+if TYPE_CHECKING:
+    from jsonschema_rs import ValidationError, Validator
+
+_DEEPEST = 250
+"""Levels of a value; the checker calls itself for each."""
+_LONGEST = 300
+_DEFINITIONS = frozenset(("$defs", "definitions"))
+_HEAVIEST = 100_000
+"""Subschemas, each counted as often as references lead to it: a value may be checked against all of them."""
+
+
+class Fault(NamedTuple):
+    """What is wrong at one place of a value; the path is empty for the value itself."""
+
+    path: tuple[str | int, ...]
+    message: str
+
+
+class UnusableSchema(ValueError):
+    """A schema that values cannot be checked against; the message is a clause that says why."""
+
+
+class UnusablePattern(UnusableSchema):
+    """A regular expression that is none, or that cannot be checked in linear time."""
+
+
+Check: TypeAlias = Callable[[Any], list[Fault]]
+
+
+def checker(schema: Mapping[str, Any]) -> Check:
+    """Return the function that lists what is wrong with a value. Raises UnusableSchema."""
+    try:
+        _check_weight(schema)
+        validator = _validator(dict(schema))
+    except UnusableSchema:
+        raise
+    except (ValueError, RecursionError) as error:  # deep nesting, a number that is too long, half a character
+        raise UnusableSchema(f"it cannot be read ({_shortened(str(error))})") from error
+
+    def check(value: Any) -> list[Fault]:
+        if _is_deep(value):
+            return [Fault((), f"the value is nested more than {_DEEPEST} levels deep")]
+        try:
+            errors = validator.iter_errors(encodable(value))
+            return [Fault(tuple(error.instance_path), _shortened(error.message)) for error in errors]
+        except ValueError as error:  # a number that is too long, a key that is no text
+            return [Fault((), f"the value cannot be checked ({_shortened(str(error))})")]
+
+    return check
+
+
+def _validator(schema: dict[str, Any]) -> Validator:
+    from jsonschema_rs import RegexOptions, ValidationError, ValidationErrorKind, validator_for
+
+    try:
+        return validator_for(
+            schema, validate_formats=False, retriever=_refuse, pattern_options=RegexOptions()
+        )
+    except ValidationError as error:
+        if not isinstance(error.kind, ValidationErrorKind.Referencing):
+            raise _unusable(error, is_pattern=isinstance(error.kind, ValidationErrorKind.Format)) from error
+        if "$schema" in schema and "meta-schema" in error.message:
+            # An unknown dialect is read as the newest one, as most servers mean it.
+            return _validator({name: part for name, part in schema.items() if name != "$schema"})
+        problem = error.message.partition(" and retrieving")[0]
+        raise UnusableSchema(f"a reference leads out of it, and nothing is fetched ({problem})") from error
+
+
+def _check_weight(schema: Mapping[str, Any]) -> None:
+    """Raise UnusableSchema for references that multiply: a check would take exponential time."""
+    if _weight(schema) > _HEAVIEST:
+        text = f"it has more than {_HEAVIEST:,} subschemas, each counted as often as $ref leads to it"
+        raise UnusableSchema(text)
+
+
+def _weight(schema: Mapping[str, Any]) -> int:
+    """Return how many subschemas there are with every local reference replaced; a recursive one counts once."""
+    weights: dict[int, int] = {}
+
+    def weigh(part: Any) -> int:
+        if not isinstance(part, Mapping | list):
+            return 0
+        if id(part) in weights:
+            return weights[id(part)]
+        weights[id(part)] = 1  # what leads back to itself
+        inner = (
+            [part[name] for name in part if name not in _DEFINITIONS] if isinstance(part, Mapping) else part
+        )
+        total = 1 + sum(map(weigh, inner))
+        if isinstance(part, Mapping) and isinstance(part.get("$ref"), str):
+            total += weigh(_at(schema, part["$ref"]))
+        weights[id(part)] = total
+        return total
+
+    return weigh(schema)
+
+
+def _at(schema: Mapping[str, Any], reference: str) -> Any:
+    """Return what a JSON pointer of the same document leads to, None where it leads nowhere."""
+    found: Any = schema
+    for escaped in unquote(reference).removeprefix("#").split("/")[1:]:
+        name = escaped.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} is another document")
+
+
+def _unusable(error: ValidationError, *, is_pattern: bool) -> UnusableSchema:
+    where = ".".join(map(str, error.instance_path))
+    if is_pattern:
+        shown = _shortened(repr(error.instance))
+        return UnusablePattern(
+            f"the regular expression {shown} at {where} uses look-around or back-references, is too large or is none; "
+            "only what can be matched in linear time is allowed"
+        )
+    return UnusableSchema(f"{where}: {_shortened(error.message)}" if where else _shortened(error.message))
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _shortened(message: str) -> str:
+    """Cut the middle out of a message that quotes a long value; what is wrong stands at its end."""
+    return (
+        message if len(message) <= _LONGEST else f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
+    )

@@ -1,0 +1,305 @@
+"""Wire values: what goes to a model and comes back. Frozen; no behaviour but translation to OpenAI's chat form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias, overload
+
+from orchestrator.kernel.value import value
+from orchestrator.llm.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part of this module
+from orchestrator.llm.usage import Usage as Usage  # noqa: PLC0414
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+Content: TypeAlias = str | list[dict[str, Any]] | None
+"""Text, OpenAI content parts passed through untouched, or nothing."""
+
+
+@value(frozen=True, slots=True)
+class ToolCall:
+    """One call a model asked for. Ids repeat and can be empty in real data: a call is known by (turn, position)."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+    """The JSON text exactly as received; it may be empty, `null`, cut off or no object."""
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return the call in OpenAI chat form."""
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
+
+    @classmethod
+    def from_openai(cls, raw: Mapping[str, Any]) -> ToolCall:
+        """Read a call in OpenAI chat form; missing members become empty text."""
+        function = raw.get("function") or {}
+        arguments = function.get("arguments")
+        return cls(raw.get("id") or "", function.get("name") or "", "" if arguments is None else arguments)
+
+
+@value(frozen=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: Content = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    is_error: bool = False
+    """A tool message whose call failed."""
+
+    @property
+    def text(self) -> str:
+        """The content as plain text: text parts joined by line breaks, other parts left out."""
+        if isinstance(self.content, str):
+            return self.content
+        parts = self.content or ()
+        return "\n".join(str(part["text"]) for part in parts if part.get("type") == "text")
+
+    def to_openai(self, *, strict: bool = False) -> dict[str, Any]:
+        """Return OpenAI chat form. `strict` leaves out the members that OpenAI itself does not know."""
+        raw: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            raw["tool_calls"] = [call.to_openai() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            raw["tool_call_id"] = self.tool_call_id
+        if self.name is not None:
+            raw["name"] = self.name
+        if self.refusal is not None:
+            raw["refusal"] = self.refusal
+        if strict:
+            return raw
+        if self.reasoning is not None:
+            raw["reasoning_content"] = self.reasoning
+        if self.is_error:
+            raw["is_error"] = True
+        return raw
+
+    @classmethod
+    def from_openai(cls, raw: Mapping[str, Any]) -> Message:
+        """Read a message in OpenAI chat form. Raises ValueError on an unknown role."""
+        role = raw.get("role")
+        if role not in _ROLES:
+            raise ValueError(f"unknown role {role!r}; known: {', '.join(sorted(_ROLES))}")
+        return cls(
+            role=role,
+            content=raw.get("content"),
+            tool_calls=tuple(ToolCall.from_openai(call) for call in raw.get("tool_calls") or ()),
+            tool_call_id=raw.get("tool_call_id"),
+            name=raw.get("name"),
+            refusal=raw.get("refusal"),
+            reasoning=raw.get("reasoning_content"),
+            is_error=bool(raw.get("is_error", False)),
+        )
+
+
+_ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
+
+
+class Transcript(Sequence[Message]):
+    """A fixed-length read-only view of an append-only message list.
+
+    A request shows the model everything said so far. Copying that list for each turn would make turn 1,000 dearer
+    than turn 50, so a request holds this view instead: later appends are invisible to it, `tail` is seen by this
+    request only and never becomes history.
+    """
+
+    __slots__ = ("_items", "_length", "_tail")
+
+    def __init__(self, items: list[Message], tail: tuple[Message, ...] = ()) -> None:
+        self._items = items
+        self._length = len(items)
+        self._tail = tail
+
+    def __len__(self) -> int:
+        return self._length + len(self._tail)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        if isinstance(index, slice):
+            return (*self._items[: self._length], *self._tail)[index]
+        size = len(self)
+        position = index + size if index < 0 else index
+        if not 0 <= position < size:
+            raise IndexError(index)
+        return self._items[position] if position < self._length else self._tail[position - self._length]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(ours == theirs for ours, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def views(self, items: list[Message]) -> bool:
+        """Return whether this shows the first messages of that very list."""
+        return self._items is items
+
+    def __repr__(self) -> str:
+        return f"Transcript({len(self)} messages)"
+
+
+_OPENAI = (
+    "stop",
+    "length",
+    "tool_calls",
+    "content_filter",
+    "function_call",
+    "completed",
+    "incomplete",
+    "failed",
+)
+_ANTHROPIC = ("end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal")
+FINISH_REASONS = frozenset(
+    (*_OPENAI, *_ANTHROPIC, "model_context_window_exceeded", "max_output_tokens", "error")
+)
+"""Why models say that they stopped, in the words of the vendors that are known."""
+
+
+def finish_word(reason: object) -> str | None:
+    """Return one of FINISH_REASONS as it is, None for None, and `_other` for anything else: it is text from outside."""
+    if reason is None:
+        return None
+    return reason if isinstance(reason, str) and reason in FINISH_REASONS else "_other"
+
+
+def encodable(value: Any) -> Any:
+    """Return text or JSON data in a form that UTF-8 has: a lone surrogate would stop the journal, and a request."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="replace").decode()
+    if isinstance(value, list | tuple):
+        return [encodable(one) for one in value]
+    if isinstance(value, dict):
+        return {encodable(name): encodable(one) for name, one in value.items()}
+    return value
+
+
+def _is_ascii(text: object) -> bool:
+    return type(text) is str and text.isascii()
+
+
+@value(frozen=True, slots=True)
+class Response:
+    """What a model answered."""
+
+    content: Content = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str | None = None
+    usage: Usage = NO_USAGE
+    model: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+
+    def message(self) -> Message:
+        """Return the assistant message that this response becomes in the transcript."""
+        return Message("assistant", self.content, self.tool_calls, None, None, self.refusal, self.reasoning)
+
+    def encodable(self) -> Response:
+        """Return the answer with every text of it in a form that can be stored and sent; itself where all is ASCII."""
+        texts = [self.content, self.refusal, self.reasoning]
+        for call in self.tool_calls:
+            texts += (call.id, call.name, call.arguments)
+        if all(map(_is_ascii, filter(None, texts))):
+            return self
+        calls = tuple(
+            ToolCall(encodable(call.id), encodable(call.name), encodable(call.arguments))
+            for call in self.tool_calls
+        )
+        content, refusal, reasoning = (encodable(one) for one in (self.content, self.refusal, self.reasoning))
+        return replace(self, content=content, tool_calls=calls, refusal=refusal, reasoning=reasoning)
+
+
+class ToolOffer(Protocol):
+    """What a model is told of a tool; `ToolSpec` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+
+@value(frozen=True, slots=True)
+class Request:
+    """One question to a model."""
+
+    messages: Sequence[Message]
+    tools: tuple[ToolOffer, ...] = ()
+    tool_choice: str = "auto"
+    """`auto`, `none`, `required`, or a tool's name."""
+    output_schema: Mapping[str, Any] | None = None
+    """JSON schema the final answer must fit, or None for free text."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling parameters, passed to the provider as they are."""
+    on_delta: Callable[[str], None] | None = None
+    """Called with each piece of text, on the event loop, while somebody follows the run; None: nobody does."""
+    route: Route | None = field(default=None, compare=False, repr=False)
+    """Where policies around the model write down what they did, for who asked."""
+
+
+@dataclass(slots=True)
+class Route:
+    """What policies around a model (rate limiter, fallback) did with one try of a request."""
+
+    model: str | None = None
+    """Configured name of the model that was asked, where there are several."""
+    queued: float | None = None
+    """Seconds that it waited for rate limiters; None where there are none."""
+
+    def take(self) -> tuple[str | None, float | None]:
+        """Return model and wait of the try that is over, and begin anew for the next."""
+        taken = self.model, self.queued
+        self.model = self.queued = None
+        return taken
+
+
+def input_bound(messages: Iterable[Message], tools: Iterable[ToolOffer] = ()) -> int:
+    """Return an upper estimate of the tokens of what a model is to read: one for every two bytes of text."""
+    said = sum(len(offer.description) + len(str(offer.parameters)) for offer in tools)
+    said += sum(len(message.text.encode(errors="replace")) for message in messages)
+    return (said + 1) // 2
+
+
+def input_most(request: Request, known: int = 0, start: int = 0) -> int | None:
+    """Return how many tokens a request has at most: one for each byte of its text. None where it is not all text.
+
+    `known` is a bound of the first `start` messages, the tools and the output schema, if one is known.
+    """
+    most = known
+    for message in request.messages[start:]:
+        if isinstance(message.content, list) and any(part.get("type") != "text" for part in message.content):
+            return None
+        most += len(str(message.to_openai()).encode(errors="replace"))
+    if start:
+        return most
+    for offer in request.tools:
+        most += len(f"{offer.name}{offer.description}{offer.parameters}".encode(errors="replace"))
+    if request.output_schema is not None:
+        most += len(str(request.output_schema).encode(errors="replace"))
+    return most + _PREAMBLE
+
+
+def output_limit(params: Mapping[str, Any]) -> int:
+    """Return `max_tokens` or a synonym among the parameters of a request; 0 where they do not limit the answer."""
+    return next((int(params[name]) for name in _MOST if params.get(name)), 0)
+
+
+def output_bound(params: Mapping[str, Any]) -> int:
+    """Return the most tokens that a model may answer: `max_tokens` or a synonym among the parameters, else 4,096."""
+    return output_limit(params) or _ANSWER
+
+
+_MOST = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_ANSWER = 4096
+_PREAMBLE = 1024
+"""Tokens that a provider may add to a request by itself: how tools are to be called, the form of the answer."""

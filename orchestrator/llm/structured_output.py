@@ -1,0 +1,151 @@
+"""The final answer: is it usable, and as what value? Pure functions over text; nothing is asked again here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from orchestrator.errors import ConfigError
+from orchestrator.llm.json_schema import Fault, UnusableSchema, checker
+
+
+class UnusableAnswer(ValueError):
+    """The answer cannot be used; the text tells the model why."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """What a final answer must be: a JSON schema for the model, and a reader that turns JSON into the value."""
+
+    schema: Mapping[str, Any]
+    read: Callable[[Any], Any]
+    """(parsed JSON) -> value; raises UnusableAnswer."""
+
+    @classmethod
+    def of(cls, kind: object) -> OutputSpec:
+        """Make a spec from a pydantic model, any type pydantic understands, or a JSON schema mapping.
+
+        Raises ConfigError when it is none of these.
+        """
+        return _by_schema(kind) if isinstance(kind, Mapping) else _by_type(kind)
+
+    def parse(self, text: str) -> Any:
+        """Return the value of an answer: the first JSON in it that fits. Raises UnusableAnswer."""
+        issue = "the answer is empty" if not text.strip() else "the answer contains no JSON"
+        for index, candidate in enumerate(json_values(text)):
+            try:
+                return self.read(candidate)
+            except UnusableAnswer as error:
+                issue = str(error) if index == 0 else issue
+        raise UnusableAnswer(issue)
+
+
+def _by_type(kind: Any) -> OutputSpec:
+    refused = f"output_type {kind!r} is neither a type nor a JSON schema"
+    if isinstance(kind, str):  # pydantic would evaluate it
+        raise ConfigError(refused)
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        schema = adapter.json_schema()
+    except Exception as error:  # pydantic raises several kinds for what is not a type
+        raise ConfigError(refused) from error
+
+    def read(value: Any) -> Any:
+        try:
+            return adapter.validate_json(json.dumps(value))  # JSON mode: a list may fill a tuple, text a date
+        except ValidationError as error:
+            raise UnusableAnswer(_listed(error)) from error
+
+    return OutputSpec(schema, read)
+
+
+def _listed(error: ValidationError) -> str:
+    faults = (f"{'.'.join(map(str, item['loc'])) or 'answer'}: {item['msg']}" for item in error.errors())
+    return "; ".join(faults)
+
+
+def _by_schema(schema: Mapping[str, Any]) -> OutputSpec:
+    try:
+        check = checker(schema)
+    except UnusableSchema as error:
+        raise ConfigError(f"output_type is not a JSON schema that can be used: {error}") from error
+
+    def read(value: Any) -> Any:
+        if faults := check(value):
+            raise UnusableAnswer("; ".join(f"{_place(fault)}: {fault.message}" for fault in faults[:5]))
+        return value
+
+    return OutputSpec(schema, read)
+
+
+def _place(fault: Fault) -> str:
+    """Return where a fault is, as a JSON path."""
+    return "$" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in fault.path)
+
+
+def json_values(text: str) -> Iterator[Any]:
+    """Yield the JSON values of a text: the whole text, else each balanced object or array in it, in order.
+
+    Fences, prefixes and doubled answers are skipped over that way; an answer that was cut off yields nothing whole.
+    """
+    whole = _loaded(text)
+    if whole:
+        yield from whole
+        return
+    for part in _balanced(text):
+        yield from _loaded(part)
+
+
+def _loaded(text: str) -> tuple[Any, ...]:
+    """Return the value of a JSON text, or nothing."""
+    try:
+        return (json.loads(text),)
+    except (ValueError, RecursionError):
+        return ()
+
+
+_OPENING = re.compile(r"[\[{]")
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*+(?P<end>"?)|[\[\]{}]', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
+_STEP = {"{": 1, "[": 1, "}": -1, "]": -1}
+
+
+def _balanced(text: str) -> Iterator[str]:
+    """Yield the outermost brackets that are closed. What is inside is theirs: no fragment counts as an answer."""
+    position = 0
+    while opening := _OPENING.search(text, position):
+        depth = 0
+        for mark in _marks(text, opening.start()):
+            depth += _STEP.get(mark[0], 0)
+            if not depth:
+                position = mark.end()
+                yield text[opening.start() : position]
+                break
+        else:
+            return  # cut off
+
+
+def _marks(text: str, position: int) -> Iterator[re.Match[str]]:
+    """Yield brackets outside of strings, and strings; a quote that is never closed begins none."""
+    for mark in _MARK.finditer(text, position):
+        if mark["end"] == "":  # searched to the end of the text, and not again for each quote behind it
+            yield from _BRACKET.finditer(text, mark.start())
+            return
+        yield mark
+
+
+def error_payload(text: str) -> str | None:
+    """Return what an answer complains about when it is an object with a non-empty `error`, else None (seed 003)."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    problem = value.get("error") if isinstance(value, dict) else None
+    return None if not problem else f"the answer is an error object: {str(problem)[:500]}"

@@ -1,0 +1,142 @@
+"""Tokens and money of answers: as an adapter reports them, as a run adds them up, and as its records have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, field, fields, replace
+from operator import add
+from typing import Any
+
+from orchestrator.kernel.value import value
+from orchestrator_guards.money import cost_micros as micros_of
+from orchestrator_guards.money import in_currency
+
+
+def _in_fingerprints(known: tuple[str, str] | None) -> dict[str, Any]:
+    """Return metadata of a stored field: its name and type in fingerprints of graphs, None for no part in them.
+
+    Records that were written before the field are read all the same (`Usage.of`), so their runs can be resumed.
+    """
+    return {"fingerprint": known}
+
+
+@value(frozen=True, slots=True, init=False)
+class Usage:
+    """Tokens and money of one reply, or their sum. Cached and reasoning tokens are subsets of input and output.
+
+    Money is counted in integers (`cost_micros`, millionths of the currency), so that sums are exact; `cost` is the same
+    in the currency of the price table, for adapters that give it and for readers. The `estimated_` numbers are the part
+    of the others that is an estimate: of answers that were lost in a crash or cut off.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_micros: int | None = field(default=None, metadata=_in_fingerprints(("cost", "float | None")))
+    """In millionths of the currency of the price table; None where no price is known."""
+    estimated_input_tokens: int = field(default=0, metadata=_in_fingerprints(None))
+    estimated_output_tokens: int = field(default=0, metadata=_in_fingerprints(None))
+    estimated_cost_micros: int = field(default=0, metadata=_in_fingerprints(None))
+
+    def __init__(
+        self,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_input_tokens: int = 0,
+        reasoning_tokens: int = 0,
+        cost: float | None = None,
+        *,
+        cost_micros: int | None = None,
+        estimated_input_tokens: int = 0,
+        estimated_output_tokens: int = 0,
+        estimated_cost_micros: int = 0,
+    ) -> None:
+        """Take the numbers of an answer. Give `cost` (in the currency, rounded up to a millionth) or `cost_micros`.
+
+        A cost that is no amount is kept as it is: the answer that it came with is then refused as malformed.
+        """
+        if cost is not None:
+            cost_micros = micros_of(cost) if is_amount(cost) else cost  # type: ignore[assignment]
+        self.input_tokens = input_tokens  # type: ignore[misc]
+        self.output_tokens = output_tokens  # type: ignore[misc]
+        self.cached_input_tokens = cached_input_tokens  # type: ignore[misc]
+        self.reasoning_tokens = reasoning_tokens  # type: ignore[misc]
+        self.cost_micros = cost_micros  # type: ignore[misc]
+        self.estimated_input_tokens = estimated_input_tokens  # type: ignore[misc]
+        self.estimated_output_tokens = estimated_output_tokens  # type: ignore[misc]
+        self.estimated_cost_micros = estimated_cost_micros  # type: ignore[misc]
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of the price table; None where no price is known."""
+        return None if self.cost_micros is None else in_currency(self.cost_micros)
+
+    @property
+    def estimated_cost(self) -> float:
+        """The part of `cost` that is an estimate, in the currency of the price table."""
+        return in_currency(self.estimated_cost_micros)
+
+    def __add__(self, other: Usage) -> Usage:
+        return self.combined(other, add)
+
+    def combined(self, other: Usage, by: Callable[[int, int], int]) -> Usage:
+        """Return the usage whose numbers are `by` of both; an unknown cost counts as 0 where the other is known."""
+        known = (self.cost_micros, other.cost_micros)
+        return Usage(
+            by(self.input_tokens, other.input_tokens),
+            by(self.output_tokens, other.output_tokens),
+            by(self.cached_input_tokens, other.cached_input_tokens),
+            by(self.reasoning_tokens, other.reasoning_tokens),
+            cost_micros=None if known == (None, None) else by(known[0] or 0, known[1] or 0),
+            estimated_input_tokens=by(self.estimated_input_tokens, other.estimated_input_tokens),
+            estimated_output_tokens=by(self.estimated_output_tokens, other.estimated_output_tokens),
+            estimated_cost_micros=by(self.estimated_cost_micros, other.estimated_cost_micros),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers as plain data for people and programs: costs are in the currency."""
+        plain = asdict(self)
+        del plain["cost_micros"], plain["estimated_cost_micros"]
+        return {**plain, "cost": self.cost, "estimated_cost": self.estimated_cost}
+
+    def as_estimate(self) -> Usage:
+        """Return the same usage, all of it marked as an estimate."""
+        return replace(
+            self,
+            estimated_input_tokens=self.input_tokens,
+            estimated_output_tokens=self.output_tokens,
+            estimated_cost_micros=self.cost_micros or 0,
+        )
+
+    @classmethod
+    def of(cls, stored: object) -> Usage:
+        """Read a usage out of a record; earlier versions wrote a `cost` in the currency. Raises ValueError."""
+        if isinstance(stored, Usage):
+            return stored
+        if not isinstance(stored, Mapping):
+            raise ValueError(f"a usage is an object, not {type(stored).__name__}")  # noqa: TRY004 - a record's fault
+        known = {item.name: stored[item.name] for item in fields(cls) if stored.get(item.name) is not None}
+        for name, count in known.items():
+            if not isinstance(count, int) or isinstance(count, bool):
+                raise ValueError(f"{name} is {count!r:.40}, not a whole number")  # noqa: TRY004
+        cost = stored.get("cost")
+        if cost is not None and not is_amount(cost):
+            raise ValueError(f"cost is {cost!r:.40}, not an amount")
+        return cls(cost=None if "cost_micros" in known else cost, **known)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> Any:
+        """Let a stored context be read with `of`."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(cls.of)
+
+
+def is_amount(cost: object) -> bool:
+    """Return whether this is an amount of money: a finite number, 0 or more."""
+    return isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < math.inf
+
+
+NO_USAGE = Usage()

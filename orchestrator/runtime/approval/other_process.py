@@ -1,0 +1,100 @@
+"""A project that another process may hold: looking at it without writing a byte, and asking whoever works on it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from orchestrator.errors import Corrupt, TooNew
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
+from orchestrator.machines.approval.model import State
+from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.runtime.approval import codec as record
+from orchestrator.runtime.approval import project_journal as store
+from orchestrator.runtime.approval import projection, recovery
+from orchestrator.runtime.approval.status import Status
+from orchestrator.runtime.approval.status_view import WORKING, status_of
+from orchestrator.runtime.approval.step_log import StepLog
+from orchestrator_callbacks.approval.control_request import WISHES
+from orchestrator_guards import Blocked
+
+_FEW = 20
+"""How many of the last requests are looked at for one that is the same."""
+
+
+async def look(project: Path | str) -> Status:
+    """Return where a project stands, whoever holds it."""
+    folder = store.folder_of(project)
+    begun = (folder / projection.STATE).exists()  # before the journal is read: it is written after that
+    path = folder / "journal.db"
+    if not path.exists():
+        return _damaged(store.EMPTY) if begun else Status(state=State.IDLE, actions=("submit",))
+    journal = SqliteJournal(path, only_reads=True)
+    try:
+        head = await record.newest(journal)
+        if head is None:
+            return _damaged(store.EMPTY) if begun else Status(state=State.IDLE, actions=("submit",))
+        return _told(head, await journal.load(head.run_id))
+    except (Corrupt, TooNew) as damage:
+        return _damaged(str(damage))
+    finally:
+        await journal.close()
+
+
+def _damaged(why: str) -> Status:
+    error, found = recovery.damaged(why, time.time())
+    return Status(state=State.FAILED, error=error, recovery=found, actions=(recovery.DISCARD,))
+
+
+def _told(head: RunHead, records: list[Record]) -> Status:
+    stored = StoredRun.of(head.run_id, records)
+    log = StepLog()
+    for one in records:
+        log.fold(one.kind, one.body)
+    ctx = record.codec(dict).decoded(stored.context)
+    state = State(stored.state or State.IDLE)
+    launch = stored.created.get("launch") or {}
+    return status_of(head.run_id, state, ctx, log, held=head.owner, launch=launch)
+
+
+async def ask(project: Path | str, wish: str, by: str, why: str) -> None:
+    """Leave a wish for the process that works on a project. Raises GateRefused where nobody does."""
+    if wish not in WISHES:
+        raise GateRefused(Blocked("state", f"nobody can be asked to {wish!r}; known: {', '.join(WISHES)}"))
+    path = store.folder_of(project) / "journal.db"
+    journal = SqliteJournal(path) if path.exists() else None
+    if journal is None:
+        raise _nobody("Idle")
+    try:
+        await _posted(journal, wish, by, why)
+    finally:
+        await journal.close()
+
+
+async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
+    head = await record.newest(journal)
+    if head is None:
+        raise _nobody("Idle")
+    stored = StoredRun.of(head.run_id, await journal.load(head.run_id))
+    state = State(stored.state or State.IDLE)
+    if head.owner is None or state not in WORKING:
+        raise _nobody(state.value)
+    if state is State.CANCELLING:
+        reason = "it is being cancelled already; nothing stops that"
+        raise GateRefused(Blocked("not_cancelling", reason, ("status",), code="IPC-002"))
+    if wish == "pause" and state is not State.EXECUTING:
+        reason = f"pause is not possible in {state.value}; possible in Executing"
+        raise GateRefused(Blocked("state", reason, ("cancel",), code="ST-001"))
+    posted = await journal.inbox(head.run_id, stored.inbox)
+    if any(one.kind == wish and one.id not in stored.handled for one in posted[-_FEW:]):
+        reason = f"it was asked to {wish} already, and will as soon as it can"
+        raise GateRefused(Blocked("state", reason, ("status",), code="IPC-006"))
+    await journal.post(head.run_id, Posted(f"{wish}-{head.seq}-{len(posted) + 1}", wish, {"why": why}, by))
+
+
+def _nobody(state: str) -> GateRefused:
+    return GateRefused(
+        Blocked("state", f"nobody works on the project now; it is {state}", ("status",), code="ST-001")
+    )

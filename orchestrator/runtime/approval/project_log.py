@@ -1,0 +1,103 @@
+"""Logs of a project: one file of JSON lines a day, without prompts, contents, commands' output or keys.
+
+An observer, told of facts like any other; what it cannot write it leaves out, and a gate says so before the next plan
+is carried out. Source: seed 001's knowledge base (systems.md 5.2): 7 days, 100 MB each, 1 GB in all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.kernel.record import (
+    Attempt,
+    EventFailed,
+    Fact,
+    GuardEvaluated,
+    RolledBack,
+    RunCompleted,
+    RunParked,
+    RunRecovered,
+    RunStarted,
+    Transition,
+    WorkAbandoned,
+)
+from orchestrator.llm.port import Clock
+from orchestrator.machines.approval.limits import ApprovalLimits
+
+_FIELDS: Mapping[type, tuple[str, ...]] = {
+    RunStarted: ("origin", "state"),
+    Transition: ("seq", "event", "source", "dest", "dwell", "guard", "reason"),
+    EventFailed: ("state", "event", "reason", "hook", "committed"),
+    GuardEvaluated: ("state", "event", "guard", "result"),
+    Attempt: ("operation", "number", "outcome", "reason", "delay"),
+    RunParked: ("state", "reason"),
+    RunCompleted: ("outcome", "reason", "transitions", "seconds"),
+    RunRecovered: ("outcome",),
+    RolledBack: ("outcome",),
+    WorkAbandoned: ("state", "kind", "name"),
+}
+"""Fact -> what of it is written: names and numbers from closed sets only."""
+
+
+class Diary:
+    """An observer that writes `<folder>/<day>.jsonl`. Days are those of UTC."""
+
+    def __init__(self, folder: Path, limits: ApprovalLimits, clock: Clock) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._clock = clock
+        self._day = ""
+
+    def observe(self, fact: Fact, /) -> None:
+        """Write a line about a fact. Raises OSError, which the driver counts."""
+        names = _FIELDS.get(type(fact))
+        if names is None:
+            return
+        kind = type(fact).__name__
+        said: dict[str, Any] = {name: getattr(fact, name) for name in names}
+        if isinstance(fact, EventFailed):
+            said["error"] = type(fact.error).__name__ if fact.error is not None else None
+        self.write(kind, run_id=getattr(fact, "run_id", ""), **said)
+
+    def write(self, kind: str, **said: Any) -> None:
+        """Write a line, unless the day's file is full."""
+        now = datetime.fromtimestamp(self._clock.time(), UTC)
+        day = f"{now:%Y-%m-%d}"
+        if day != self._day:
+            self._turn_over(day)
+        line = json.dumps({"at": now.isoformat(), "kind": kind, **said}, ensure_ascii=False).encode() + b"\n"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self._folder / f"{day}.jsonl", flags, 0o600)
+        try:
+            most = self._limits.log_file_bytes
+            if not most or os.fstat(fd).st_size + len(line) <= most:
+                os.write(fd, line)
+        finally:
+            os.close(fd)
+
+    def is_ready(self) -> bool:
+        """Tell whether it can be written."""
+        return os.access(self._folder, os.W_OK | os.X_OK)
+
+    def _turn_over(self, day: str) -> None:
+        """Begin a day: remove what is too old, and the oldest where all is too much."""
+        self._day = day
+        files = sorted(self._folder.glob("????-??-??.jsonl"))
+        keep = self._limits.log_days
+        if keep:
+            oldest = datetime.fromisoformat(day).timestamp() - (keep - 1) * 86_400
+            for file in files:
+                if datetime.fromisoformat(file.stem).timestamp() < oldest:
+                    file.unlink(missing_ok=True)
+            files = [file for file in files if file.exists()]
+        total = sum(file.stat().st_size for file in files)
+        for file in files:
+            if not self._limits.log_total_bytes or total <= self._limits.log_total_bytes:
+                return
+            total -= file.stat().st_size
+            file.unlink(missing_ok=True)

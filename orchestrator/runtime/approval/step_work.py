@@ -1,0 +1,373 @@
+"""The steps of one approved plan, on the project: each is wholly done or wholly taken back.
+
+Files go through the rollback stack: what was there is durable before it is touched. A command is told of before it runs
+and cannot be taken back; one that was cut short is `unknown`, and a person decides. Beside the records of the stack:
+
+    intent  {effect: "command", key, step, argv}        done  {effect: "command", key, step, exit}
+    rolled_back {effect: "command", key, step, outcome: "not started"}
+    done    {effect: "step", step, after: {path: sha256 or None}}        the last record of a step that is complete
+
+`step` is the label of a step, which names its plan too: a run may do several plans, one after the other. A command that
+changes a file of the plan does so outside of the plan: a later step of that file is refused, and an undo keeps it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.errors import JournalError
+from orchestrator.files.atomic import Hook, silent
+from orchestrator.files.change import AnyRecord, Change, Conflict, ExternalEdit, Undone
+from orchestrator.files.path_safety import FileRefused
+from orchestrator.files.rollback import RollbackStack
+from orchestrator.kernel.journal import Draft, Journal, Lease
+from orchestrator.llm.port import Clock, SystemClock
+from orchestrator.machines.approval.caps import PlanCaps
+from orchestrator.machines.approval.drift import DriftReport
+from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, Step, StepKind
+from orchestrator.runtime.approval import command
+from orchestrator.runtime.approval.file_inspection import encoded, fault_of, fingerprint
+from orchestrator.runtime.approval.retry_policy import RETRIES
+from orchestrator.runtime.approval.workspace import Ground, changed
+from orchestrator.runtime.service import surviving_program
+
+T = TypeVar("T")
+
+COMMAND, STEP = "command", "step"
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """A step that is complete."""
+
+    step: str
+    files: tuple[Fingerprint, ...] = ()
+    """As it left them."""
+    exit_code: int | None = None
+    output: str = ""
+    """The end of what a command said; it is in no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a plan is, as its records tell: ids of steps, in the order they were done in."""
+
+    completed: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    """Steps whose command has ended, well or not."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Steps that are not complete though their command was begun and did not end well, as far as anybody knows: id ->
+    key of the last try. Nobody runs such a command again without being told to."""
+    cut_short: Mapping[str, str] = field(default_factory=dict)
+    """Steps whose command was begun and did not end as far as anybody knows: id -> key."""
+    begun: int = 0
+    """Commands of all plans of the run."""
+
+
+def completed(records: Iterable[AnyRecord], plan: Plan) -> tuple[str, ...]:
+    """Return the ids of the steps of a plan that are complete and not undone since. Pure."""
+    return standing(records, plan).completed
+
+
+def standing(records: Iterable[AnyRecord], plan: Plan) -> Standing:
+    """Read how far a plan is. Pure."""
+    steps: dict[str, None] = {}
+    commands = _Commands()
+    changes: dict[str, str] = {}
+    for record in records:
+        kind, body = record.kind, record.body
+        effect, label, key = body.get("effect"), str(body.get("step", "")), str(body.get("key", ""))
+        commands.begun += effect == COMMAND and kind == "intent"
+        if kind == "rolled_back" and key in changes:
+            steps.pop(changes[key], None)
+        elif not label.startswith(plan.label):
+            continue
+        elif effect == COMMAND:
+            commands.fold(kind, key, label, body.get("exit"))
+        elif effect == STEP and kind == "done":
+            steps[label] = None
+        elif kind == "intent":
+            changes[key] = label
+    unknown = {label: key for label, key in commands.unsettled.items() if label not in steps}
+    return Standing(
+        plan.ids(steps),
+        plan.ids(commands.ended),
+        dict(zip(plan.ids(unknown), unknown.values(), strict=True)),
+        dict(zip(plan.ids(commands.open), commands.open.values(), strict=True)),
+        commands.begun,
+    )
+
+
+@dataclass(slots=True)
+class _Commands:
+    """What the records tell of commands, by the label of their step."""
+
+    unsettled: dict[str, str] = field(default_factory=dict)
+    """Keys of those that were begun and did not end well."""
+    open: dict[str, str] = field(default_factory=dict)
+    """Keys of those of which nobody knows that they ended."""
+    ended: dict[str, None] = field(default_factory=dict)
+    begun: int = 0
+
+    def fold(self, kind: str, key: str, label: str, exit_code: int | None) -> None:
+        if kind == "intent":
+            self.unsettled[label] = self.open[label] = key
+            return
+        self.open.pop(label, None)
+        if kind == "done":
+            self.ended[label] = None
+        if kind == "rolled_back" or (kind == "done" and exit_code == 0):
+            self.unsettled.pop(label, None)
+
+
+class StepWork:
+    """Does and undoes the steps of a plan, for the owner of a run.
+
+    `records` are all records of the run so far; `seconds` bounds each operation on a file (0: nothing does). Raises
+    Faulted with nothing half done, and what the journal raises: after that it is of no more use. Whoever cancels
+    meanwhile, a step and an undo go to their end first.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        lease: Lease,
+        root: Path | str,
+        plan: Plan,
+        *,
+        records: Iterable[AnyRecord] = (),
+        hook: Hook = silent,
+        clock: Clock | None = None,
+        caps: PlanCaps | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        records = tuple(records)
+        self._journal, self._lease, self._plan, self._hook = journal, lease, plan, hook
+        self._clock = clock or SystemClock()
+        self._ground = Ground(root, caps, seconds)
+        self._stack = RollbackStack.recover(
+            records,
+            journal,
+            lease,
+            self._ground.root,
+            hook=hook,
+            seconds=seconds,
+            steps=lambda one: one.startswith(plan.label),
+        )
+        told = standing(records, plan)
+        self._done = list(told.completed)
+        self._ran = list(told.commands)
+        self._begun = told.begun
+        self.unknown = dict(told.unknown)
+        """Steps whose command may have run: id -> key of the last try. To do such a step runs it once more."""
+        self._cut_short = dict(told.cut_short)
+        self.ended: tuple[str, ...] = ()
+        """Steps whose command still ran though nobody waited for it any more: it was ended before an undo."""
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """Ids of the steps that are complete."""
+        return tuple(self._done)
+
+    @property
+    def commands_run(self) -> tuple[str, ...]:
+        """Ids of the steps whose command has run: no undo takes that back."""
+        return tuple(self._ran)
+
+    async def perform(self, step: Step) -> StepReport:
+        """Do one step, after all before it. Raises Faulted, the step taken back."""
+        return await _to_its_end(self._perform(step))
+
+    async def undo_open(self) -> Undone:
+        """Take back what a crash left of a step that is not complete."""
+        return await _to_its_end(self._undone_alone(self._open))
+
+    async def undo_plan(self) -> Undone:
+        """Take back every step of the plan, newest first. What was changed outside stays, and is told."""
+        return await _to_its_end(self._undone_alone({change.step for change in self._stack.changes}))
+
+    async def drift(self) -> DriftReport:
+        """Compare every file of the plan with what it must be now."""
+        return await self._ground.drift(self._plan, self._done)
+
+    @property
+    def _open(self) -> set[str]:
+        """Steps that are not complete, and have changed something, or may have."""
+        return {change.step for change in self._stack.changes} - set(map(self._plan.step_label, self._done))
+
+    # ---- forward ----
+
+    async def _perform(self, step: Step) -> StepReport:
+        if self._plan.step(step.id) != step:
+            raise Faulted(Fault("ST-003", f"step {step.id!r} is another one than the plan has", step=step.id))
+        if step.id in self._done:
+            raise Faulted(Fault("ST-001", f"step {step.id!r} is complete already", step=step.id))
+        first = next(one.id for one in self._plan.steps if one.id not in self._done)
+        if first != step.id:
+            raise Faulted(Fault("ST-001", f"step {first!r} comes before step {step.id!r}", step=step.id))
+        left = await self._undone(self._open)
+        if left.conflicts:
+            raise Faulted([Fault("ST-005", str(one), path=one.path, step=step.id) for one in left.conflicts])
+        report = await RETRIES.call(self._tried, step, clock=self._clock)
+        self._done.append(step.id)
+        self._hook("step done")
+        return report
+
+    async def _tried(self, step: Step) -> StepReport:
+        if step.kind is StepKind.RUN:
+            return await self._run(step)
+        try:
+            files = tuple([await self._change(step, file) for file in step.files])
+        except JournalError:
+            raise
+        except Exception as error:
+            fault = _faulted(error, step)
+            undone = await self._undone({self._plan.step_label(step)})
+            if undone.conflicts:
+                kept = [Fault("ST-007", str(one), path=one.path, step=step.id) for one in undone.conflicts]
+                raise Faulted([*fault.faults, *kept], code="ST-007") from error
+            raise fault from error
+        await self._append(self._complete(step, files))
+        return StepReport(step.id, files)
+
+    def _complete(self, step: Step, files: tuple[Fingerprint, ...] = ()) -> Draft:
+        after = {file.path: file.sha256 for file in files}
+        return Draft("done", {"effect": STEP, "step": self._plan.step_label(step), "after": after})
+
+    async def _change(self, step: Step, file: FileChange) -> Fingerprint:
+        path, label = file.path, self._plan.step_label(step)
+        found = await self._ground.found(path)
+        expected = self._plan.expected(self._done)[path]
+        if found.fingerprint != expected:
+            raise Faulted(Fault("FS-006", f"{path!r} is not as it was when the plan was made", path=path))
+        text = changed(step.kind, file, found)
+        content = None if text is None else encoded(text, found.fingerprint.encoding)
+        made = fingerprint(path, content)
+        if made != self._plan.expected([*self._done, step.id])[path]:
+            raise Faulted(Fault("ST-002", f"{path!r} would not be what was approved", path=path))
+        if step.kind is StepKind.CREATE:
+            await self._stack.create(path, content or b"", step=label)
+        elif step.kind is StepKind.EDIT:
+            await self._stack.edit(path, content or b"", step=label, expected=expected.sha256)
+        else:
+            await self._stack.delete(path, step=label, expected=expected.sha256)
+        return made
+
+    async def _run(self, step: Step) -> StepReport:
+        label = self._plan.step_label(step)
+        key = f"{COMMAND}-{self._begun}"
+        self._begun += 1
+        about = {"effect": COMMAND, "key": key, "step": label}
+        await self._append(Draft("intent", {**about, "argv": list(step.argv)}))
+        self.unknown[step.id] = key
+        self._hook("command begins")
+        try:
+            ran = await command.run(
+                step.argv, root=self._ground.root, seconds=step.timeout, mark=self._mark(key)
+            )
+        except Faulted as fault:
+            await self._append(Draft("rolled_back", {**about, "outcome": "not started"}))
+            del self.unknown[step.id]
+            raise Faulted([one.at(step.id) for one in fault.faults], code=fault.code) from None
+        self._hook("command ended")
+        ended = Draft("done", {**about, "exit": ran.exit_code})
+        # In one append: a command that ended well is never run again because a crash came before its step was complete.
+        await self._append(ended, *([self._complete(step)] if ran.exit_code == 0 else []))
+        self._ran.append(step.id)
+        if ran.exit_code != 0:
+            raise Faulted(_failed(step, ran)).saying(ran.output)
+        del self.unknown[step.id]
+        return StepReport(step.id, (), ran.exit_code, ran.output)
+
+    # ---- back ----
+
+    def _mark(self, key: str) -> str:
+        return surviving_program.mark_of(str(self._ground.root), self._lease.run_id, key)
+
+    async def _undone_alone(self, labels: set[str]) -> Undone:
+        """Undo steps, once nothing of ours that an owner before us left running can write any more."""
+        if self._cut_short:
+            steps = {self._mark(key): step for step, key in self._cut_short.items()}
+            found = await asyncio.to_thread(surviving_program.end, steps)
+            self.ended = tuple(step for mark, step in steps.items() if mark in found.marks)
+            self._cut_short.clear()
+        return await self._undone(labels)
+
+    async def _undone(self, labels: set[str]) -> Undone:
+        changes: list[Change] = []
+        conflicts: list[Conflict] = []
+        newest = list(dict.fromkeys(change.step for change in reversed(self._stack.changes)))
+        for label in newest:
+            if label in labels and not _hidden(self._stack.changes, label, conflicts):
+                part = await self._put_back(label)
+                changes += part.changes
+                conflicts += part.conflicts
+                if not part.conflicts:
+                    self._forget(label.removeprefix(self._plan.label))
+        return Undone(tuple(changes), tuple(conflicts))
+
+    async def _put_back(self, label: str) -> Undone:
+        try:
+            return await self._stack.undo(step=label)
+        except OSError as error:
+            path = next(change.path for change in reversed(self._stack.changes) if change.step == label)
+            fault = fault_of(error, path).at(label.removeprefix(self._plan.label))
+            raise Faulted(fault) from error
+
+    def _forget(self, step_id: str) -> None:
+        if step_id in self._done:
+            self._done.remove(step_id)
+
+    async def _append(self, *drafts: Draft) -> None:
+        waiting = self._journal.append(self._lease, drafts)
+        if waiting is not None:
+            await waiting
+        self._hook(drafts[0].kind)
+
+
+def _hidden(changes: Iterable[Change], label: str, conflicts: list[Conflict]) -> bool:
+    """Tell whether a file of a step could not be put back in a later one: then this one stays as well."""
+    kept = {conflict.path for conflict in conflicts}
+    return any(change.path in kept for change in changes if change.step == label)
+
+
+def _faulted(error: Exception, step: Step) -> Faulted:
+    """Return what an error of a step means, in the words of the table."""
+    if isinstance(error, Faulted):
+        return Faulted([one.at(step.id) for one in error.faults], code=error.code)
+    if isinstance(error, ExternalEdit):
+        path = error.conflict.path
+        return Faulted(Fault("FS-006", f"{path!r} was changed outside meanwhile", path=path, step=step.id))
+    if isinstance(error, FileRefused):
+        return Faulted(Fault("SEC-011", str(error), path=error.path, step=step.id))
+    if isinstance(error, OSError):
+        path = next(iter(step.paths), "")
+        return Faulted(fault_of(error, path).at(step.id))
+    return Faulted(Fault("ST-008", f"the step failed: {type(error).__name__}", step=step.id))
+
+
+def _failed(step: Step, ran: command.Ran) -> Fault:
+    if ran.exit_code is None:
+        said = f"{step.argv[0]!r} lasted longer than {step.timeout:g} s and was ended"
+        return Fault("BLD-003", said, step=step.id)
+    how = f"ended with {ran.exit_code}" if ran.exit_code > 0 else f"was ended by signal {-ran.exit_code}"
+    return Fault("BLD-002", f"{step.argv[0]!r} {how}", step=step.id)
+
+
+async def _to_its_end(work: Awaitable[T]) -> T:
+    """Wait for work that must not be left half done; a cancellation is raised after it."""
+    task = asyncio.ensure_future(work)
+    late: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as cancelled:
+            late = cancelled
+    if late is not None:
+        raise late from (None if task.cancelled() else task.exception())
+    return task.result()

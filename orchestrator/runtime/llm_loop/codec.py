@@ -1,0 +1,210 @@
+"""Runs of the loop as records, and out of records again: in another process, after a crash, tomorrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.journal.context import ContextCodec
+from orchestrator.journal.ledger import Entry
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import Record
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.run import Run
+from orchestrator.llm.message import Message, Response, ToolCall, Usage
+from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question, State
+from orchestrator.runtime.llm_loop.result import Result, result_of
+from orchestrator.runtime.service.position import place
+from orchestrator.runtime.service.recovery import path_of
+from orchestrator.tools.result import ToolResult
+from orchestrator_callbacks.llm_loop import answer
+from orchestrator_callbacks.llm_loop import memory as recall
+from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, key_of
+from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
+
+
+def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopContext]:
+    """Return the codec of the loop. The answer, its results and the ledger follow from other records.
+
+    A decision of the guards is made anew by a run that is resumed.
+    """
+    return ContextCodec(
+        LoopContext,
+        growing="messages",
+        item=_plain_messages,
+        apart=("response", "results", "ledger", "output", "remembered", "decision"),
+        output=_output,
+        about=lambda ctx: {"conversation_id": ctx.conversation_id} | ({"launch": launch} if launch else {}),
+    )
+
+
+def _plain_messages(ctx: LoopContext, messages: list[Message]) -> list[Any]:
+    """Return messages in OpenAI form; the result of a call of this turn by its key, for it is recorded already."""
+    plain: list[Any] = []
+    position = 0
+    for message in messages:
+        key = None
+        if message.role == "tool":
+            while position < len(ctx.results) and not _says(message, ctx.results[position]):
+                position += 1
+            if position < len(ctx.results):
+                key, position = key_of(ctx, position), position + 1
+        plain.append(message.to_openai() if key is None else {"done": key})
+    return plain
+
+
+def _says(message: Message, result: ToolResult | None) -> bool:
+    return result is not None and result.content is message.content and result.is_said_by(message)
+
+
+def _output(ctx: LoopContext) -> Mapping[str, Any]:
+    """Return the output where the last message does not say it."""
+    output = ctx.output
+    if output is None or (isinstance(output, str) and output == ctx.messages[-1].text):
+        return {}
+    from pydantic_core import to_jsonable_python
+
+    return {"output": to_jsonable_python(output, fallback=str)}
+
+
+def restored(
+    stored: StoredRun,
+    machine: Machine,
+    deps: LoopDeps,
+    codec: ContextCodec[LoopContext],
+    lease: Any = None,
+) -> LoopRun:
+    """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside."""
+    messages, made = _messages(stored)
+    ctx = codec.decoded(stored.context | {"messages": messages})
+    run: LoopRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=stored.created.get("parent_run_id"))
+    run.set_lease(lease)
+    _answer(ctx, stored)
+    _calls(ctx, stored, made)
+    ctx.remembered = stored.remembered
+    codec.adopt(run)
+    place(run, stored, deps.clock.monotonic())
+    if run.state == State.FINALIZE:
+        answer.read(run)
+    return run
+
+
+def history_of(stored: StoredRun, codec: ContextCodec[LoopContext]) -> list[Message]:
+    """Return what was said up to the end of a run, or up to where it stands, each call answered."""
+    messages, made = _messages(stored)
+    ctx = codec.decoded(stored.context | {"messages": messages})
+    _answer(ctx, stored)
+    _calls(ctx, stored, made)
+    close_turn(ctx)
+    return recall.conversation(ctx)
+
+
+def told(
+    stored: StoredRun,
+    records: Iterable[Record],
+    machine: Machine,
+    deps: LoopDeps,
+    codec: ContextCodec[LoopContext],
+) -> Result:
+    """Return the Result of a run that has ended, as its records tell it."""
+    run = restored(stored, machine, deps, codec)
+    end = stored.ended or {}
+    found = result_of(run, path_of(stored.run_id, machine.graph.name, records))
+    outcome = Outcome(end["outcome"])
+    if outcome not in (Outcome.COMPLETED, Outcome.PARTIAL):
+        output = None
+    elif deps.output is None and "output" in end:
+        output = end["output"]
+    else:
+        output = run.ctx.output
+    return replace(found, outcome=outcome, reason=end["reason"], output=output)
+
+
+def _messages(stored: StoredRun) -> tuple[list[Message], dict[str, ToolResult]]:
+    """Return the messages, and the results of calls that stand among them by reference."""
+    messages: list[Message] = []
+    results: dict[str, ToolResult] = {}
+    calls: tuple[ToolCall, ...] = ()
+    for item in stored.messages:
+        if "done" not in item:
+            message = Message.from_openai(item)
+            calls = message.tool_calls if message.role == "assistant" else calls
+        else:
+            entry = stored.ledger.entries[item["done"]]
+            result = results[entry.key] = _result(entry, calls[entry.position])
+            message = result.message()
+        messages.append(message)
+    return messages, results
+
+
+def _canonical(entry: Entry, call: ToolCall) -> ToolCall:
+    """Return a call as it was announced. Older records have what a person made of it in the answer only."""
+    text = entry.arguments
+    if text is None and entry.answer is not None:
+        text = entry.answer.get("arguments")
+    return call if text is None else replace(call, arguments=text)
+
+
+def _result(entry: Entry, call: ToolCall) -> ToolResult:
+    body = entry.done or {}
+    call = ToolCall(**body["call"]) if body.get("call") else _canonical(entry, call)
+    return ToolResult(
+        call,
+        entry.position,
+        body["content"],
+        body["outcome"],
+        body.get("seconds", 0.0),
+        body.get("queued", 0.0),
+        body.get("cut", False),
+    )
+
+
+def _answer(ctx: LoopContext, stored: StoredRun) -> None:
+    """Find the answer that is being worked on: the last one, if a restart has not dropped it."""
+    said = next((one for one in reversed(ctx.messages[ctx.base :]) if one.role == "assistant"), None)
+    about = stored.answer
+    if said is None or about.get("iteration") != ctx.iteration:
+        return
+    ctx.response = Response(
+        said.content,
+        said.tool_calls,
+        about.get("finish_reason"),
+        Usage.of(about.get("usage") or {}),
+        about.get("model"),
+        said.refusal,
+        said.reasoning,
+    )
+
+
+def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) -> None:
+    """Put the results that the turn has so far to their calls, and what else the ledger knows of these."""
+    calls = ctx.response.tool_calls if ctx.response else ()
+    entries = stored.ledger.of_turn(ctx.iteration)
+    if not calls or not entries:
+        return
+    ctx.results = [None] * len(calls)
+    ledger = ctx.ledger
+    for entry in entries:
+        position, call = entry.position, calls[entry.position]
+        if entry.answer is not None:
+            ledger.decided[entry.key] = entry.answer
+        if (canonical := _canonical(entry, call)) != call:
+            ledger.canonical[position] = canonical
+        if entry.done is not None:
+            ctx.results[position] = made.get(entry.key) or _result(entry, call)
+            ledger.noted.add(position)
+        elif entry.asked is not None:
+            _ask_again(ctx, ledger, entry, call)
+        elif entry.open:
+            ledger.started[position] = entry.effect
+            ledger.approved[position] = entry.digest
+
+
+def _ask_again(ctx: LoopContext, ledger: Ledger, entry: Entry, call: ToolCall) -> None:
+    question = Question.from_record(entry.key, entry.tool, call.arguments, entry.asked or {})
+    ledger.asked[entry.position] = question
+    ctx.results[entry.position] = ToolResult.failure(
+        call, entry.position, "cancelled", UNDECIDED, kind="Undecided"
+    )

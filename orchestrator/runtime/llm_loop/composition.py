@@ -1,0 +1,127 @@
+"""What an agent is put together from: the machine with its hooks, the handles its hooks use, who is told of what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.hooks import collect
+from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.record import Observer
+from orchestrator.llm.port import LLM, Clock, SystemClock
+from orchestrator.llm.retry import RetryPolicy
+from orchestrator.llm.structured_output import OutputSpec
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.telemetry.connection import connect, is_metrics
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.tools.spec import ToolSpec
+from orchestrator.tools.tool_set import ToolSet
+from orchestrator_callbacks.llm_loop import after, before, enter, leave
+from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Point, Tools, split
+
+
+def machine(
+    graph: Graph, hooks: Iterable[object], *, check_purity: bool | None = None
+) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
+    """Bind our hooks and then the host's to a graph; return the host's middleware apart. Raises GraphError."""
+    bound, points = split(collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS))
+    return Machine(graph, bound, check_purity=check_purity), points
+
+
+def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a default or a look
+    llm: LLM,
+    tools: Iterable[ToolSpec | Callable[..., Any]] | Tools,
+    clock: Clock | None,
+    output_type: object,
+    retry: RetryPolicy | None,
+    params: Mapping[str, Any] | None,
+    **others: Any,
+) -> LoopDeps:
+    """Return what the hooks may touch; `others` are further members of LoopDeps. Raises ConfigError."""
+    clock = clock or SystemClock()
+    return LoopDeps(
+        llm=llm,
+        tools=ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools,
+        clock=clock,
+        model=model_name(llm),
+        output=None if output_type is None or output_type is str else OutputSpec.of(output_type),
+        retry=retry or RetryPolicy(),
+        params=dict(params or {}),
+        **others,
+    )
+
+
+def records(journal: Journal | None) -> tuple[Journal, Callable[[str], None]]:
+    """Return the journal of an agent, in memory where none was given, and how it lets go of a run left in it.
+
+    Only a journal of our own has to: nobody else can reach its runs, and nobody else would free them.
+    """
+    if journal is not None:
+        return journal, lambda _: None
+    own = MemoryJournal(deferred=True)
+    return own, own.retire
+
+
+def watchers(observers: Iterable[Observer] | None) -> tuple[Observer, ...]:
+    """Return who is told: the log and the metrics, where nobody is named. Metrics are not even loaded otherwise."""
+    if observers is not None:
+        return tuple(observers)
+    from orchestrator.telemetry.metrics import Metrics
+
+    return TransitionLog(), Metrics()
+
+
+def declare(
+    observers: Sequence[Observer], bound: Machine, deps: LoopDeps, journal: Journal, limits: Limits
+) -> None:
+    """Tell observers what names will come, so that every series exists at 0 before the first run."""
+    about: dict[str, Any] = {
+        "tools": [spec.name for spec in deps.tools.offers],
+        "model": deps.model,
+        "provider": str(getattr(deps.llm, "provider", "_unknown")),
+        "backends": [journal.backend],
+    }
+    if models := getattr(deps.llm, "models", None):  # a policy that has several to choose from
+        about["models"] = dict(models)
+    for observer in observers:
+        announce = getattr(observer, "declare", None)
+        if is_metrics(observer):
+            observer.declare(bound.graph, run_seconds=limits.max_seconds or None, **about)
+        elif announce is not None:
+            announce(bound.graph, **about)
+    connect(observers, journal)
+
+
+def announce(
+    observers: Sequence[Observer],
+    graph: Graph,
+    journal: Journal,
+    max_seconds: float,
+    guards: Iterable[str] = (),
+) -> None:
+    """Tell observers what names the runs of a graph without models and tools of its own will have."""
+    for observer in observers:
+        tell = getattr(observer, "declare", None)
+        if is_metrics(observer):
+            observer.declare(
+                graph, guards=guards, backends=[journal.backend], run_seconds=max_seconds or None
+            )
+        elif tell is not None:
+            tell(graph, backends=[journal.backend])
+    connect(observers, journal)
+
+
+def logger_of(observers: Sequence[Observer], run: LoopRun) -> Any:
+    """Return the logger that code inside a run finds, if there is a log."""
+    for observer in observers:
+        if isinstance(observer, TransitionLog):
+            return observer.lent(run.run_id, run.graph.name)
+    return None
+
+
+def model_name(llm: LLM) -> str:
+    """Return the configured name of a model."""
+    return str(getattr(llm, "model", None) or "unknown")

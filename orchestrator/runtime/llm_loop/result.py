@@ -1,0 +1,109 @@
+"""What a run gives back. Outcomes are values; `raise_for_outcome` is for those who prefer exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from orchestrator.errors import (
+    BudgetExceeded,
+    NoProgress,
+    RunCancelled,
+    RunFailed,
+    RunPartial,
+    RunRejected,
+    RunStopped,
+)
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import Transition
+from orchestrator.llm.message import Message, Usage
+from orchestrator.machines.llm_loop.ending import ending, refusal
+from orchestrator_callbacks.llm_loop import memory as recall
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import Verdict
+
+STOPPED: Mapping[Outcome, type[RunStopped]] = {
+    Outcome.PARTIAL: RunPartial,
+    Outcome.BUDGET_EXCEEDED: BudgetExceeded,
+    Outcome.NO_PROGRESS: NoProgress,
+    Outcome.CANCELLED: RunCancelled,
+    Outcome.REJECTED: RunRejected,
+    Outcome.FAILED: RunFailed,
+}
+
+
+class Ended(Protocol):
+    """What the results of all graphs say of the end of a run."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def verdict(self) -> Verdict | None: ...
+    @property
+    def error(self) -> Exception | None: ...
+
+
+def ended_as(ended: Ended, why: str = "") -> str:
+    """Say in one phrase how a run ended: `why` is its verdict or its error, unless given."""
+    told = why or (ended.verdict.explain() if ended.verdict is not None else str(ended.error or ""))
+    return f"ended as {ended.outcome.value} ({ended.reason})" + (f": {told}" if told else "")
+
+
+def stopped(ended: Ended, why: str = "") -> RunStopped:
+    """Return the exception for a run that did not complete; `why` as in `ended_as`."""
+    return STOPPED[ended.outcome](f"run {ended.run_id} {ended_as(ended, why)}", ended)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The end of a run, with everything it said and used."""
+
+    run_id: str
+    outcome: Outcome
+    reason: str
+    """One of REASONS[outcome]."""
+    output: Any
+    """The final answer: text, or the value of `output_type`. None unless the run is `completed` or `partial`.
+
+    What a stopped run said last is no answer: it may be half of one, of the wrong type, or what a phase of the host's
+    has just refused. It stays in `messages`. A `partial` run with an `output_type` has a value of that type or None.
+    """
+    messages: tuple[Message, ...]
+    """The whole conversation, valid as the history of a next run."""
+    usage: Usage
+    """Of the run and all runs below it."""
+    transitions: tuple[Transition, ...]
+    """The path taken: the last 10,000 transitions."""
+    verdict: Verdict | None = None
+    """The refusal that ended the run, where one did: ok, guard, observed, limit, detail."""
+    error: Exception | None = None
+    """The first error, also of a run that ended well in spite of it."""
+
+    def raise_for_outcome(self) -> Result:
+        """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
+        if self.outcome is Outcome.COMPLETED:
+            return self
+        raise stopped(self) from self.error
+
+
+def result_of(run: LoopRun, path: Iterable[Transition]) -> Result:
+    """Return the Result of a run that ended, here or as it was restored."""
+    ctx = run.ctx
+    end = run.ending or ending(run)  # decided once: what was told is what is given back
+    ended_well = end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL)
+    return Result(
+        run_id=run.run_id,
+        outcome=end.outcome,
+        reason=end.reason,
+        output=ctx.output if ended_well else None,
+        messages=tuple(recall.conversation(ctx)),
+        usage=ctx.spent.total,
+        transitions=tuple(path),
+        verdict=refusal(run) if ctx.verdict is None else ctx.verdict,
+        error=run.error,
+    )

@@ -1,0 +1,138 @@
+"""The run loop of the specification as a class: the runtime's pipeline, seen through the specification's machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.record import Fact, Observer, RunStarted, Transition
+from orchestrator.machines.pipeline.graph import PIPELINE
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import OrchestrationState
+from orchestrator.runtime.pipeline.orchestration.machine import OrchestrationStateMachine, logger
+from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics, counts
+from orchestrator.runtime.pipeline.orchestration.model import StateMachineObserver
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.result import PipelineResult
+from orchestrator.runtime.service.recovery import path_of
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator.telemetry.metrics import Metrics
+
+
+class AgentOrchestrator:
+    """Plans, validates, implements and judges until it succeeds or a limit ends it; one run at a time.
+
+    The stages, `budget` and the further options are those of `Pipeline`, which does the work: so budgets are asked
+    before and after each stage, iterations end at their limit, a judge that raises fails the run, and with a journal
+    a run can be resumed. `state_machine` follows it move by move; the report is logged at the end.
+    """
+
+    def __init__(
+        self,
+        planner: Any,
+        validator: Any,
+        implementer: Any,
+        judge: Any,
+        *,
+        limits: PipelineLimits | None = None,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
+        **options: Any,
+    ) -> None:
+        limits = self._limits = limits or PipelineLimits()
+        own = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
+        self.state_machine = OrchestrationStateMachine(
+            limits.max_iterations, max_refinements=limits.max_refinements, observers=()
+        )
+        self._journal = journal or MemoryJournal()
+        self._running: str | None = None
+        self.pipeline = Pipeline(
+            planner,
+            validator,
+            implementer,
+            judge,
+            limits=limits,
+            journal=self._journal,
+            observers=(self, *own),
+            **options,
+        )
+
+    def add_observer(self, observer: StateMachineObserver) -> None:
+        """Let an observer hear of each transition, after it was committed."""
+        self.state_machine.add_observer(observer)
+
+    def run(self, spec: Any, **options: Any) -> PipelineResult:
+        """Run to the end; options as for `Pipeline.run`. Raises ConfigError inside a running event loop."""
+        return _outside_a_loop(self.run_async(spec, **options), "run_async")
+
+    def resume(self, run_id: str, **options: Any) -> PipelineResult:
+        """Go on with a run of the journal; options as for `Pipeline.resume`. Raises as `run`."""
+        return _outside_a_loop(self.resume_async(run_id, **options), "resume_async")
+
+    async def run_async(self, spec: Any, **options: Any) -> PipelineResult:
+        """Run to the end, from inside an event loop."""
+        self._begin("")
+        self._limit(options.get("limits") or self._limits)
+        self.state_machine.reset()
+        return await self._reported(self.pipeline.run(spec, **options))
+
+    async def resume_async(self, run_id: str, **options: Any) -> PipelineResult:
+        """Go on with a run of the journal, from inside an event loop."""
+        records = await self._journal.load(run_id)
+        self._begin(run_id)
+        path = path_of(run_id, PIPELINE.name, records, laps=("plan_ready",))
+        if (limits := options.get("limits")) is not None:
+            self._limit(limits)
+        before = RunMetrics.of(path, self.state_machine.max_iterations)
+        self.state_machine.reset()
+        self.state_machine.restore(
+            before.history,
+            state=before.current_state,
+            iterations=before.iteration_count,
+            refinements=counts(before.history).refinements,
+        )
+        return await self._reported(self.pipeline.resume(run_id, **options))
+
+    def observe(self, fact: Fact, /) -> None:
+        """Move the state machine along with the run; stages may have runs of their own, which are not meant."""
+        if isinstance(fact, RunStarted) and self._running == "" and fact.graph == PIPELINE.name:
+            self._running = fact.run_id
+        elif isinstance(fact, Transition) and fact.run_id == self._running:
+            self.state_machine.transition(
+                OrchestrationState(fact.dest),
+                reason=fact.reason or None,
+                duration_seconds=fact.dwell,
+                tokens_consumed=fact.tokens,
+            )
+
+    def _limit(self, limits: PipelineLimits) -> None:
+        """Let the machine show the limits that the run has."""
+        self.state_machine.max_iterations = limits.max_iterations
+        self.state_machine.max_refinements = limits.max_refinements
+
+    def _begin(self, run_id: str) -> None:
+        if self._running is not None:
+            raise ConfigError("this AgentOrchestrator has a run under way; make another one for a second run")
+        self._running = run_id
+
+    async def _reported(self, work: Any) -> PipelineResult:
+        try:
+            result: PipelineResult = await work
+        finally:
+            self._running = None
+        logger.info("\n%s", self.state_machine.format_metrics_report())
+        return result
+
+
+def _outside_a_loop(work: Any, instead: str) -> PipelineResult:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        result: PipelineResult = asyncio.run(work)
+        return result
+    work.close()
+    raise ConfigError(f"this was called inside a running event loop; use `await agent.{instead}(...)` there")

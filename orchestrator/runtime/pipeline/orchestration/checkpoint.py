@@ -1,0 +1,291 @@
+"""Checkpoints of a state machine in a journal: what was added since the last one, proved when it is read.
+
+A checkpoint is one record. It holds the transitions that the one before does not, so that a long run costs its length
+and not its square, and a digest over the whole that it stands for. Loading puts the pieces together, compares the
+digest, and follows the history through the edge table; what does not come out right is refused in one sentence, and
+nothing of it is used. The journal's own hash chain comes on top: it proves that records are what was written, this
+proves that they are a state machine.
+
+The specification's calls are synchronous: they take as long as the journal's write, also inside an event loop. `save`
+and `load` are the same for those who can await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from orchestrator.errors import ConfigError, Corrupt, RunUnknown, TooNew
+from orchestrator.journal.address import address_of
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.journal.opening import journal_at
+from orchestrator.kernel.clock import Clock, SystemClock
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, let_go
+from orchestrator.kernel.outcome import Ending
+from orchestrator.kernel.record import Observer
+from orchestrator.machines.pipeline.graph import PIPELINE
+from orchestrator.machines.pipeline.model import OrchestrationState
+from orchestrator.runtime.pipeline.orchestration.machine import OrchestrationStateMachine
+from orchestrator.runtime.pipeline.orchestration.metrics import counts
+from orchestrator.runtime.pipeline.orchestration.model import StateTransition
+
+T = TypeVar("T")
+
+GRAPH = "pipeline_checkpoint"
+"""Under which graph's name checkpoints stand in a journal: they are no runs that anybody could resume."""
+KIND = "state_machine"
+"""Kind of the records, and the default name of a checkpoint."""
+VERSION = 1
+"""Of the record's body. A newer one is refused."""
+
+
+class CheckpointManager:
+    """Keeps one state machine under a name in a journal: a store, its path or postgresql://…, or None for memory.
+
+    Two machines need two names. A path is opened for each call and let go of after it.
+    """
+
+    def __init__(
+        self, journal: Journal | str | Path | None = None, name: str = KIND, *, clock: Clock | None = None
+    ) -> None:
+        self.name = name
+        self._place = MemoryJournal() if journal is None else journal
+        self._clock = clock or SystemClock()
+
+    def save_state_machine(self, state_machine: OrchestrationStateMachine) -> None:
+        """Make the machine durable, with history, counters and limits.
+
+        Of a transition's context the members that are JSON are kept; the names of the others are noted. Raises
+        JournalError (Held while another process saves), and ConfigError for a history that somebody has changed into
+        an impossible one.
+        """
+        _now(self.save(state_machine))
+
+    def load_state_machine(
+        self, *, observers: Iterable[Observer] | None = None
+    ) -> OrchestrationStateMachine | None:
+        """Return the machine as it was saved last, or None where nothing was. Raises Corrupt or TooNew."""
+        return _now(self.load(observers=observers))
+
+    async def save(self, state_machine: OrchestrationStateMachine) -> None:
+        """Do the same from inside an event loop, without holding it up."""
+        whole = _plain(state_machine)
+        if problem := _replayed(whole):
+            raise ConfigError(f"the machine is not saved, its history is no possible one: {problem}")
+        end = state_machine.ending() if state_machine.is_terminal() else None
+        await self._with(lambda journal: self._save(journal, whole, end))
+
+    async def load(self, *, observers: Iterable[Observer] | None = None) -> OrchestrationStateMachine | None:
+        """Do the same from inside an event loop, without holding it up."""
+        whole = await self._with(self._load)
+        return None if whole is None else _machine(whole, observers, self._clock)
+
+    async def _with(self, work: Callable[[Journal], Coroutine[Any, Any, T]]) -> T:
+        if not isinstance(self._place, str | Path):
+            return await work(self._place)
+        async with journal_at(address_of(self._place)) as journal:
+            return await work(journal)
+
+    async def _save(self, journal: Journal, whole: dict[str, Any], end: Ending | None) -> None:
+        owner, at = f"checkpoint:{os.getpid()}", self._clock.time()
+        try:
+            before = await self._load(journal)
+            lease = await journal.claim(self.name, owner)
+        except RunUnknown:
+            before = None
+            body = {"schema": RECORD_SCHEMA, "graph": GRAPH, "fingerprint": PIPELINE.fingerprint, "at": at}
+            lease = await journal.create(self.name, owner, body)
+        try:
+            known = [] if before is None else before["history"]
+            kept = len(known) if whole["history"][: len(known)] == known else 0
+            body = {**whole, "after": kept, "history": whole["history"][kept:], "at": at}
+            body["checksum"] = _checksum(whole)
+            drafts = [Draft(KIND, body)]
+            if end is not None:
+                drafts.append(Draft("ended", {"outcome": end.outcome.value, "reason": end.reason, "at": at}))
+            written = journal.append(lease, drafts)
+            if written is not None:
+                await written
+        finally:
+            await let_go(journal, lease)
+
+    async def _load(self, journal: Journal) -> dict[str, Any] | None:
+        """Return the whole that the last checkpoint stands for."""
+        try:
+            records = await journal.load(self.name)
+        except RunUnknown:
+            return None
+        graph = str(records[0].body.get("graph", ""))
+        if graph != GRAPH:
+            raise Corrupt(f"{self.name!r} is a run of graph {graph!r}, not a checkpoint of a state machine")
+        bodies = [record.body for record in records if record.kind == KIND]
+        return self._joined(bodies) if bodies else None
+
+    def _joined(self, bodies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        history: list[Any] = []
+        whole: dict[str, Any] = {}
+        checksum = None
+        for body in bodies:
+            version = body.get("version")
+            if not isinstance(version, int) or version > VERSION:
+                raise TooNew(
+                    f"checkpoint {self.name!r} has version {version!r}; this version reads up to {VERSION}"
+                )
+            whole = dict(body)
+            kept, added, checksum = (
+                whole.pop("after", None),
+                whole.get("history"),
+                whole.pop("checksum", None),
+            )
+            whole.pop("at", None)
+            if not isinstance(kept, int) or not isinstance(added, list) or kept > len(history):
+                raise self._unusable("is damaged: a part of its history is not there")
+            whole["history"] = history = [*history[:kept], *added]
+        if checksum != _checksum(whole):
+            raise self._unusable("is damaged: its checksum is another one")
+        if problem := _replayed(whole):
+            raise self._unusable(f"is no possible history: {problem}")
+        return whole
+
+    def _unusable(self, why: str) -> Corrupt:
+        return Corrupt(f"checkpoint {self.name!r} {why}; nothing of it is used")
+
+
+# ---- a machine as plain data ----
+
+
+def _plain(machine: OrchestrationStateMachine) -> dict[str, Any]:
+    limits = {"max_iterations": machine.max_iterations, "max_refinements": machine.max_refinements}
+    return {
+        "version": VERSION,
+        "run_id": machine.run_id,
+        "current_state": machine.current_state.value,
+        "iteration_count": machine.iteration_count,
+        "iterations_set": machine.iterations_set,
+        "refinement_count": machine.refinement_count,
+        **limits,
+        "assigned": [[position, state.value] for position, state in machine.assigned],
+        "history": [_row(one) for one in machine.history],
+    }
+
+
+def _row(one: StateTransition) -> dict[str, Any]:
+    kept, left_out = {}, []
+    for name, value in one.context.items():
+        try:
+            kept[str(name)] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError):
+            left_out.append(str(name))
+    row = {
+        "from_state": one.from_state.value,
+        "to_state": one.to_state.value,
+        "timestamp": one.timestamp,
+        "context": kept,
+        "reason": one.reason,
+        "duration_seconds": one.duration_seconds,
+        "tokens_consumed": one.tokens_consumed,
+    }
+    return row | ({"left_out": left_out} if left_out else {})
+
+
+def _transition(row: Mapping[str, Any]) -> StateTransition:
+    return StateTransition(
+        from_state=OrchestrationState(row["from_state"]),
+        to_state=OrchestrationState(row["to_state"]),
+        timestamp=float(row["timestamp"]),
+        context=dict(row["context"]),
+        reason=row["reason"],
+        duration_seconds=float(row["duration_seconds"]),
+        tokens_consumed=int(row["tokens_consumed"]),
+    )
+
+
+def _machine(
+    whole: Mapping[str, Any], observers: Iterable[Observer] | None, clock: Clock
+) -> OrchestrationStateMachine:
+    machine = OrchestrationStateMachine(
+        whole["max_iterations"],
+        max_refinements=whole["max_refinements"],
+        observers=observers,
+        run_id=whole["run_id"],
+        clock=clock,
+    )
+    machine.restore(
+        [_transition(row) for row in whole["history"]],
+        state=OrchestrationState(whole["current_state"]),
+        iterations=whole["iteration_count"],
+        refinements=whole["refinement_count"],
+        iterations_set=whole["iterations_set"],
+        assigned=[(position, OrchestrationState(state)) for position, state in whole["assigned"]],
+    )
+    return machine
+
+
+def _checksum(whole: Mapping[str, Any]) -> str:
+    text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _replayed(whole: Mapping[str, Any]) -> str:
+    """Return what is impossible about a whole, its history followed from the initial state; empty if nothing is."""
+    try:
+        state, problem = _followed(whole)
+        found = counts(_transition(row) for row in whole["history"])
+        iterations = found.iterations + whole["iterations_set"]
+        if problem:
+            return problem
+        if state != whole["current_state"]:
+            return f"it leads to {state.value!r} and not to {whole['current_state']!r}"
+        if (iterations, found.refinements) != (whole["iteration_count"], whole["refinement_count"]):
+            said = f"{whole['iteration_count']} and {whole['refinement_count']}"
+            return f"it has {iterations} iterations and {found.refinements} refinements, not {said}"
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"it cannot be read ({type(error).__name__}: {error})"
+    return ""
+
+
+def _followed(whole: Mapping[str, Any]) -> tuple[OrchestrationState, str]:
+    """Return where a history leads, and the first transition in it that cannot be."""
+    table = OrchestrationStateMachine.VALID_TRANSITIONS
+    assigned = {position: OrchestrationState(state) for position, state in whole["assigned"]}
+    state = OrchestrationState.INITIALIZED
+    for number, row in enumerate(whole["history"]):
+        state, one = assigned.get(number, state), _transition(row)
+        if one.from_state != state:
+            return state, f"transition {number + 1} leaves {one.from_state.value!r} in state {state.value!r}"
+        if one.to_state not in table.get(state, ()):
+            return state, f"transition {number + 1}, {state.value!r} → {one.to_state.value!r}, has no edge"
+        state = one.to_state
+    return assigned.get(len(whole["history"]), state), ""
+
+
+# ---- waiting ----
+
+
+def _now(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for a coroutine; inside a running loop on a thread of its own, so that this one simply stands still."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    found: list[T] = []
+    errors: list[BaseException] = []
+
+    def carried_out() -> None:
+        try:
+            found.append(asyncio.run(work))
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=carried_out, name="checkpoint")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]

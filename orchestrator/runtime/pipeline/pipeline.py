@@ -1,0 +1,273 @@
+"""The pipeline put together: table, guards, hooks and the host's stages meet here. `Pipeline` is the door to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.hooks import collect
+from orchestrator.kernel.journal import Journal, Lease, Record
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.record import Follower, Observer, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.llm.port import Clock, SystemClock
+from orchestrator.machines.pipeline.ending import ending
+from orchestrator.machines.pipeline.graph import PIPELINE
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import PipelineContext, State
+from orchestrator.machines.pipeline.ports import (
+    EFFECTS,
+    BudgetManager,
+    Implementer,
+    Judge,
+    Planner,
+    Port,
+    Validator,
+)
+from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.runtime.llm_loop import composition as compose
+from orchestrator.runtime.pipeline import codec as pipeline_record
+from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
+from orchestrator.runtime.pipeline.result import PipelineResult, result_of
+from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service.control import Control
+from orchestrator.runtime.service.hosting import Hosting
+from orchestrator.runtime.service.human_input import Asked
+from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.recovery import EndedMeanwhile, Migration, Recovery, path_of
+from orchestrator.runtime.service.run_service import new_id, outside_loop
+from orchestrator_callbacks.pipeline import before, enter, leave
+from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
+
+
+class Pipeline(Asked[PipelineResult]):
+    """Runs plan → validate → implement → judge: any number of runs, also at once.
+
+    Each of the four is a port (see `orchestrator.machines.pipeline.ports`) or a PromptStage. `budget` is the host's
+    own, asked before and after each stage beside `limits.token_budget`. `rubric` says what the judge's scores mean.
+    `journal`, `observers`, `hooks`, `graph`, `clock`, `migrations` and `launch` are as for Orchestrator; `deps` are the
+    host's handles, which ports find in their request. Raises ConfigError or GraphError when this cannot work; nothing
+    is started here.
+    """
+
+    def __init__(
+        self,
+        planner: Planner | PromptStage,
+        validator: Validator | PromptStage,
+        implementer: Implementer | PromptStage,
+        judge: Judge | PromptStage,
+        *,
+        limits: PipelineLimits | None = None,
+        rubric: Rubric | None = None,
+        budget: BudgetManager | None = None,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
+        hooks: Iterable[object] = (),
+        graph: Graph = PIPELINE,
+        deps: Any = None,
+        clock: Clock | None = None,
+        migrations: Iterable[Migration] = (),
+        launch: Mapping[str, Any] | None = None,
+    ) -> None:
+        arguments.check_agent(locals(), PipelineLimits)
+        self._limits = limits or PipelineLimits()
+        if rubric is not None and not isinstance(rubric, Rubric):
+            raise ConfigError(f"rubric is a {type(rubric).__name__}; give Rubric(approve=7.0)")
+        self._rubric = rubric or Rubric()
+        self._clock = clock or SystemClock()
+        self._machine = Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks)))
+        self._observers = compose.watchers(observers)
+        self._journal, self._retire = compose.records(journal)
+        self._live = LiveRuns()
+        self._control = Control(self._live, self._journal, self._clock)
+        self._codec = pipeline_record.codec(launch)
+        given = {"planner": planner, "validator": validator, "implementer": implementer, "judge": judge}
+        if budget is not None and not callable(getattr(budget, "is_exhausted", None)):
+            raise ConfigError(f"budget must have `is_exhausted()`; {type(budget).__name__} has not")
+        ports = {_STATE_OF[name]: self._port(name, port) for name, port in given.items()}
+        self._deps = PipelineDeps(ports=ports, clock=self._clock, budget=budget, host=deps)
+        self._driver, self._recovery = self._wired(tuple(migrations))
+        self.hosting = self._hosted(ports.values(), launch)
+        """For the engine that runs this pipeline."""
+
+    # ---- running ----
+
+    async def run(
+        self,
+        spec: Any,
+        *,
+        run_id: str | None = None,
+        limits: PipelineLimits | None = None,
+        deadline: float | None = None,
+    ) -> PipelineResult:
+        """Run the pipeline for `spec` (plain data: text, or what JSON can hold) and return its PipelineResult.
+
+        `deadline` is in seconds from now, on top of `limits`. Raises RunExists for a known run_id and ConfigError for
+        a spec that cannot be stored; how the run itself ends is `result.outcome`. A cancelled caller gets its
+        CancelledError; the run is then left where it was, for `resume`.
+        """
+        self.check(run_id, None, limits, deadline)
+        return await self.begin(spec, run_id or new_id(), None, limits, deadline)
+
+    async def deposit(
+        self,
+        spec: Any,
+        *,
+        run_id: str | None = None,
+        limits: PipelineLimits | None = None,
+        tenant: str = "",
+    ) -> str:
+        """Put a run into the journal for a worker to carry, and return its id; no stage is done here.
+
+        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `run` does.
+        """
+        self.check(run_id, None, limits, None)
+        return await self._deposit(self._new(spec, run_id or new_id(), limits), tenant)
+
+    def run_sync(self, spec: Any, **options: Any) -> PipelineResult:
+        """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
+        return outside_loop("run_sync", "pipeline.run", lambda: self.run(spec, **options))
+
+    async def resume(
+        self, run_id: str, *, limits: PipelineLimits | None = None, by: str = "", again: bool = False
+    ) -> PipelineResult:
+        """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
+
+        A stage that had ended is not carried out again; one that was cut short is. With a port that is `irreversible`
+        that takes `again=True`: a person looked, and it may be. A program that the last owner left running is ended;
+        where that cannot be known, because it was started on another host, it takes `again=True` as well. `limits`
+        replace those it was started with. Raises RunUnknown, Held while another process has it, OtherGraph, Corrupt,
+        and Suspended for a run that failed to get on too often or waits for `again`.
+        """
+        arguments.check_run(limits=limits, kind=PipelineLimits)
+        live = self._live.find(run_id)
+        if live is not None:
+            return await self._resume_here(live, by, changed=limits is not None)
+        if (await self._journal.head(run_id)).status == "ended":
+            return await self._told(run_id)
+        if not again:
+            await self._refuse_unknown(run_id)
+        try:
+            with self._live.taking(run_id):
+                run, path = await self._taken_up(run_id, limits, by, again=again)
+        except EndedMeanwhile:
+            return await self._told(run_id)
+        return await self._carry(run, path, park=self.parks)
+
+    # ---- what an engine asks of an agent ----
+
+    def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
+        """Look at the arguments of one run. Raises ConfigError."""
+        arguments.check_run(run_id, None, limits, deadline, kind=PipelineLimits)
+        if conversation_id is not None:
+            raise ConfigError("a pipeline has no conversations: leave conversation_id out")
+
+    async def begin(  # noqa: PLR0917 - the arguments of `run`, as for every agent of an engine
+        self,
+        spec: Any,
+        run_id: str,
+        conversation_id: str | None,  # noqa: ARG002 - a pipeline has none, which `check` says
+        limits: PipelineLimits | None,
+        deadline: float | None,
+        follower: Follower | None = None,
+    ) -> PipelineResult:
+        """Begin a run and drive it to its end; arguments as `check` has seen them."""
+        run = self._new(spec, run_id, limits)
+        run.follow(follower)
+        self._limit_time(run, deadline)
+        return await self._carry(run, park=self.parks)
+
+    # ---- inside ----
+
+    def _new(self, spec: Any, run_id: str, limits: PipelineLimits | None) -> PipelineRun:
+        ctx = PipelineContext(pipeline_record.plain_spec(spec), limits or self._limits, self._rubric)
+        return Run(self._machine, run_id, ctx, self._deps)
+
+    def _port(self, name: str, given: object) -> Port:
+        """Return what does the work of a stage. Raises ConfigError for what cannot."""
+        port = given.bound(self, _STATE_OF[name]) if isinstance(given, PromptStage) else given
+        if not callable(port) or isinstance(port, type):
+            shown = port.__name__ if isinstance(port, type) else type(port).__name__
+            raise ConfigError(f"{name} is {shown}; give a function of one request, or a PromptStage")
+        effect = getattr(given, "effect", "idempotent")
+        if effect not in EFFECTS:
+            raise ConfigError(f"the effect of {name} is {effect!r}; known: {', '.join(EFFECTS)}")
+        return port
+
+    def _wired(self, migrations: Sequence[Migration]) -> tuple[Driver, Recovery]:
+        """Return the driver and the recovery of the runs, their observers told what names will come."""
+        compose.announce(
+            self._observers,
+            self._machine.graph,
+            self._journal,
+            self._limits.max_seconds,
+            guards=("affordable", "host_budget", "iterations", "refinements", "tokens"),
+        )
+        driver = Driver(
+            self._machine,
+            observers=(self._live, *self._observers),
+            journal=self._journal,
+            clock=self._clock,
+            ending=ending,
+            summary=pipeline_record.summary,
+            codec=self._codec,
+        )
+        graph, now = self._machine.graph, self._clock.time
+        return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
+
+    def _hosted(self, ports: Iterable[Port], launch: Mapping[str, Any] | None) -> Hosting:
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery
+        return Hosting(*parts, launch, [port.hosting for port in ports if isinstance(port, BoundStage)])
+
+    async def _refuse_unknown(self, run_id: str) -> None:
+        """Raise Suspended where a stage may have happened that must not happen twice; nobody claims the run then."""
+        if not any(pipeline_record.is_irreversible(port) for port in self._deps.ports.values()):
+            return
+        stored, records = await self._recovery.read(run_id)
+        unread = await stored.unread(self._journal)
+        cancelled = any(one.kind == "cancel" for one in unread)  # then nothing is carried out any more
+        if stored.fingerprint == self._machine.graph.fingerprint and not cancelled:
+            run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
+            pipeline_record.refuse_unknown(run)
+
+    async def _taken_up(
+        self, run_id: str, limits: PipelineLimits | None, by: str, *, again: bool
+    ) -> tuple[PipelineRun, list[Transition]]:
+        """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
+
+        async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> PipelineRun:
+            run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
+            run.set_lease(lease)
+            if limits is not None:
+                run.ctx.limits = limits
+            return run
+
+        run, records = await self._take_up(run_id, by, restore, again=again)
+        return run, self._path(run_id, records)
+
+    async def _told(self, run_id: str) -> PipelineResult:
+        """Return the result of a run that has ended, as its records tell it."""
+        stored, records = await self._recovery.read(run_id)
+        run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
+        said = stored.ended or {}
+        end = Ending(Outcome(said["outcome"]), said["reason"])
+        return result_of(run, self._path(run_id, records), end)
+
+    def _path(self, run_id: str, records: Iterable[Any]) -> list[Transition]:
+        return path_of(run_id, self._machine.graph.name, records, laps=("plan_ready",))
+
+    def _result(self, run: PipelineRun, path: Sequence[Transition]) -> PipelineResult:
+        return result_of(run, path, run.ending or ending(run))
+
+
+_STATE_OF: Mapping[str, State] = {
+    "planner": State.PLANNING,
+    "validator": State.VALIDATING,
+    "implementer": State.IMPLEMENTING,
+    "judge": State.JUDGING,
+}

@@ -1,0 +1,1 @@
+"""Composition of the Ralph loop, and its session folder."""

@@ -1,0 +1,95 @@
+"""Runs of the ralph loop as records, and out of records again: in another process, after a crash, tomorrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.journal.context import ContextCodec
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.run import Run
+from orchestrator.machines.ralph.contract import OrchestratorOutput, OrchestratorStatus
+from orchestrator.machines.ralph.model import RalphContext, State
+from orchestrator.runtime.service import program_recovery
+from orchestrator.runtime.service.position import place
+from orchestrator_callbacks.ralph.deps import RalphDeps, RalphRun
+
+
+def codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[RalphContext]:
+    """Return the codec of the loop."""
+    about = {"launch": dict(launch)} if launch else {}
+    return ContextCodec(RalphContext, about=lambda _: about)
+
+
+def restored(
+    stored: StoredRun, machine: Machine, ctx: RalphContext, deps: RalphDeps, codec: ContextCodec[RalphContext]
+) -> RalphRun:
+    """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside."""
+    above = stored.created.get("parent_run_id")
+    run: RalphRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
+    codec.adopt(run)
+    place(run, stored, deps.clock.monotonic())
+    return run
+
+
+def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
+    """Return the totals that `run.completed` logs, and for each limit that is on the share of it that was used."""
+    ctx, limits = run.ctx, run.ctx.limits
+    budgets = (
+        ("iterations", ctx.iteration, limits.max_executions),
+        ("qa_cycles", ctx.qa_cycle_count, limits.max_qa_cycles),
+        ("replans", ctx.replans, limits.max_replans),
+    )
+    return {
+        "qualified": ctx.qualified,
+        "reworks": ctx.reworks,
+        "qa_cycles": ctx.qa_cycle_count,
+        "replans": ctx.replans,
+        "budget_used": {name: round(used / limit, 4) for name, used, limit in budgets if limit},
+    }
+
+
+# ---- for who asks how it stands ----
+
+_NEXT: Mapping[State, str] = {
+    State.INITIALIZING: "resolve the session",
+    State.PLANNING: "plan",
+    State.EXECUTING: "execute {task}",
+    State.REVIEWING: "review {task}",
+    State.COMPLETE: "hold the whole against the goal",
+}
+
+
+_LETS_GO_ON: Mapping[str, str] = {
+    "questions": "answer its questions",
+    "paused": "resume",
+    program_recovery.REASON: "end its programs on other hosts, then resume with --again",
+}
+"""Why a run is parked -> what a person does about that."""
+
+
+def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
+    """Return how a stored run stands, in the words of the seed's contract (systems 6.3)."""
+    state = State(stored.state) if stored.state in set(State) else State.INITIALIZING
+    ended, parked = stored.ended, stored.parked
+    waits = parked is not None and parked.get("reason") in _LETS_GO_ON
+    how = OrchestratorStatus.IN_PROGRESS
+    if ended is not None:
+        done = ended.get("outcome") == "completed"
+        how = OrchestratorStatus.COMPLETED if done else OrchestratorStatus.BLOCKED
+    elif waits:
+        how = OrchestratorStatus.BLOCKED
+    following = "" if ended is not None else _NEXT[state].format(task=ctx.current_task_id or "the next task")
+    if waits and parked is not None:
+        following = _LETS_GO_ON[parked["reason"]]
+    failed = () if stored.failure is None else (str(stored.failure["message"]),)
+    counted = f"{ctx.qualified} of {ctx.iteration} executions qualified, {ctx.reworks} reworked"
+    return OrchestratorOutput(
+        status=how,
+        session_id=ctx.session_id,
+        current_state=stored.state or State.INITIALIZING.value,
+        last_action=str(stored.step.get("event", "")),
+        next_action=following,
+        summary="; ".join((*ctx.blockers, *failed, ctx.summary or counted)),
+    )

@@ -1,0 +1,101 @@
+"""A model as an agent of the ralph loop: it reads and writes the files of a folder with tools, and answers as its role.
+
+Each call is a run of the LLM loop below the run of the session (see `below`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.llm.port import LLM, Price
+from orchestrator.llm.retry import RetryPolicy
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.machines.ralph.contract import OUTPUTS, Role
+from orchestrator.machines.ralph.ports import AgentPort, AgentRequest
+from orchestrator.machines.ralph.reports import report_of
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.ralph import prompt as ralph_prompt
+from orchestrator.runtime.ralph.session.directory import PROGRESS, TRANSITIONS
+from orchestrator.runtime.service.child_agent import agent_below, run_below
+from orchestrator.runtime.service.file_tools import file_tools
+from orchestrator.runtime.service.run_service import Carrier
+
+_READERS = frozenset((Role.REVIEWER, Role.CHECKER))
+"""Roles that change nothing."""
+_READING = frozenset(("read_file", "list_files"))
+
+
+class PromptAgent:
+    """An agent done by a model. Give it to a RalphOrchestrator, in any place.
+
+    It has tools for the files of `folder` (by default the present one); the session must be inside of it. `tools` are
+    further ones, for instance to run tests. `instructions` are said after those of its role. `limits` are those of one
+    call. The rest is as for Orchestrator.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        folder: Path | str = ".",
+        tools: Iterable[Any] = (),
+        instructions: str = "",
+        limits: Limits | None = None,
+        retry: RetryPolicy | None = None,
+        params: Mapping[str, Any] | None = None,
+        price: Price | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._tools = tuple(tools)
+        self._instructions = instructions
+        self._options = {"llm": llm, "limits": limits, "retry": retry, "params": params, "price": price}
+
+    def bound(self, owner: Carrier[Any], role: Role) -> AgentPort:
+        """Return the port that this is: its runs live with those of `owner`. Raises ConfigError."""
+        if not self._folder.is_dir():
+            raise ConfigError(f"there is no folder {self._folder} for the {role.value} to work in")
+        given = file_tools(self._folder, _barred)
+        said = ralph_prompt.instructions(role)
+        options = {
+            **self._options,
+            "tools": [*(one for one in given if role not in _READERS or one.name in _READING), *self._tools],
+            "instructions": f"{said}\n\n{self._instructions}" if self._instructions else said,
+        }
+        return _Bound(agent_below(owner, OUTPUTS[role], options), self._folder.absolute())
+
+
+class _Bound:
+    """A PromptAgent in its place."""
+
+    def __init__(self, agent: Orchestrator, folder: Path) -> None:
+        self._agent = agent
+        self._folder = folder
+
+    async def __call__(self, request: AgentRequest) -> Any:
+        """Run the model, or go on with its run. Raises the RunStopped of one that did not complete."""
+        # What is asked again is another run: the answer of the first one is in the journal and stays what it was.
+        key = f"{request.key}:again{request.again}" if request.again else request.key
+        prompt = ralph_prompt.rendered(replace(request, input=self._here(request.input)))
+        result = await run_below(self._agent, request.run_id, key, prompt)
+        return result.raise_for_outcome().output
+
+    def _here(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the input with the session's folder as the tools name it. Raises ConfigError where they cannot."""
+        session = Path(given["SESSION_PATH"]).absolute()
+        if not session.is_relative_to(self._folder):
+            raise ConfigError(f"the session {session} is outside of {self._folder}, where the model works")
+        return {**given, "SESSION_PATH": str(session.relative_to(self._folder))}
+
+
+def _barred(path: str, there: bool) -> str | None:  # noqa: FBT001 - as file_tools calls it
+    """Say why a model may not write a file of a session, or None."""
+    name = path.rpartition("/")[2]
+    if name in {PROGRESS, TRANSITIONS}:
+        return "only the loop writes it"
+    if there and report_of(name):
+        return "a report is never written over; each attempt has one of its own"
+    return None

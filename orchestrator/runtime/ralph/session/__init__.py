@@ -1,0 +1,1 @@
+"""The folder of a session of the Ralph loop: `.ralph-sessions/<yyMMdd-HHmmss>/`."""

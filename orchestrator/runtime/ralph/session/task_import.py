@@ -1,0 +1,111 @@
+"""A session that begins with somebody else's list of tasks. The list itself is only read.
+
+    *.json                prd.json: stories become tasks, `passes` becomes their marker
+    *.md                  tasks.md, fix_plan.md: taken as it is, byte for byte; its boxes become the markers
+    *.txt                 progress.txt, beside a prd.json: what was learnt goes into the plan
+
+Nothing is written before all of it was read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.machines.ralph import amend, prd, tasklist
+from orchestrator.machines.ralph.fault import SessionFileError
+from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph.model import Task
+from orchestrator.machines.ralph.outline import decoded, outline
+from orchestrator.machines.ralph.reports import quoted
+from orchestrator.machines.ralph.task_count import together
+from orchestrator.machines.ralph.tasklist import read_progress, read_tasks
+from orchestrator.runtime.ralph.session.directory import PROGRESS, TASKS, SessionDirectory
+
+PLAN = "plan.md"
+
+
+class Taken:
+    """Files of tasks, read. Raises SessionFileError with file and line, and OSError."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        lists = [file for file in files if file.suffix in {".json", ".example", ".md"}]
+        logs = [file for file in files if file.suffix == ".txt"]
+        if len(lists) != 1 or len(logs) > 1 or len(lists) + len(logs) != len(files):
+            named = ", ".join(str(file) for file in files)
+            raise SessionFileError(
+                named, 0, "give one list (prd.json, tasks.md), and with a prd.json its progress.txt"
+            )
+        self.file = lists[0]
+        text = decoded(self.file.read_bytes())
+        if self.file.suffix == ".md":
+            if logs:
+                raise SessionFileError(str(logs[0]), 0, "goes with a prd.json, not with a list in Markdown")
+            self.request, self._files = _of_markdown(text, str(self.file))
+        else:
+            found = prd.read_prd(text, str(self.file))
+            known = [story.id for story in found.stories]
+            log = prd.read_log(decoded(logs[0].read_bytes()), str(logs[0]), known) if logs else None
+            self.request, self._files = found.description or found.title, _of_prd(found, log)
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the tasks that they come to."""
+        lists = (read_tasks(outline(self._files[TASKS])), read_progress(outline(self._files[PROGRESS])))
+        return together(*lists, str(self.file))
+
+    def into(self, root: Path, request: str, session_id: str) -> SessionDirectory:
+        """Make a session of them. Raises SessionFileError where another one has that id."""
+        session = SessionDirectory.create(root, request or self.request, session_id)
+        if not (session.path / TASKS).exists():
+            session.fill(self._files)
+        return session
+
+
+def _of_markdown(text: str, where: str) -> tuple[str, dict[str, str]]:
+    found = read_tasks(outline(text))
+    if found.problems:
+        raise SessionFileError(where, found.problems[0].line, found.problems[0].why)
+    if not found.entries:
+        raise SessionFileError(where, 0, f"has no task in it: {tasklist.EXAMPLE}")
+    together(found, read_progress(outline("")), where)
+    title = next((node.text for node in found.outline.nodes if node.heading), Path(where).stem)
+    statuses = [(entry.id, entry.title, entry.mark or Marker.OPEN) for entry in found.entries]
+    plan = f"# Plan: {title}\n\n## Goal & Success Criteria\n\nAll tasks of tasks.md, taken from {Path(where).name}.\n"
+    return title, {PLAN: plan, PROGRESS: _progress(statuses), TASKS: text}
+
+
+def _of_prd(found: prd.Plan, log: prd.Log | None) -> dict[str, str]:
+    plan = [f"# Plan: {found.title}", "", "## Goal & Success Criteria", "", *quoted(found.description)]
+    plan += ["", "## Context & Analysis"]
+    if found.context is not None:
+        plan += ["", "```json", json.dumps(found.context, indent=2, ensure_ascii=False), "```"]
+    for title, said in (log.sections if log else {}).items():
+        plan += ["", f"### {title}", "", *quoted(said)]
+    tasks = ["# Task List", "", amend.TASKS]
+    for story in found.stories:
+        tasks += [
+            f"- {tasklist.shown_id(story.id)}: {amend.one_line(story.title)}",
+            "    - **Type**: Sequential",
+        ]
+        if said := amend.one_line(f"{story.description} {story.notes}"):
+            tasks.append(f"    - **Objective**: {said}")
+        tasks.append("    - **Success Criteria**:")
+        tasks += [f"        - {amend.one_line(one)}" for one in story.criteria]
+        tasks.append("")
+    statuses = [
+        (story.id, story.title, Marker.DONE if story.done else Marker.OPEN) for story in found.stories
+    ]
+    return {
+        PLAN: "\n".join(plan) + "\n",
+        PROGRESS: _progress(statuses),
+        TASKS: "\n".join(tasks).rstrip("\n") + "\n",
+    }
+
+
+def _progress(statuses: Sequence[tuple[str, str, Marker]]) -> str:
+    lines = [
+        f"- [{marker.value}] {tasklist.shown_id(task_id)}: {amend.one_line(title)}"
+        for task_id, title, marker in statuses
+    ]
+    return amend.new_progress("Imported tasks") + "\n" + "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Composition of code mode and tools mode."""

@@ -1,0 +1,75 @@
+"""What a run of a mode gives back. Outcomes are values; `raise_for_outcome` makes exceptions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, cast
+
+from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.record import Transition
+from orchestrator.kernel.run import Run
+from orchestrator.kernel.typed_table import TypedMachine
+from orchestrator.llm.message import Message, Usage
+from orchestrator.machines.rlm.ending import finish_reason, output_of
+from orchestrator.machines.rlm.model import ModeContext
+from orchestrator.runtime.llm_loop.result import stopped
+from orchestrator_guards import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlmResult:
+    """The end of a run."""
+
+    run_id: str
+    state: Enum
+    """CodeModeState.DONE or ToolsModeState.DONE; another one only where the run broke off."""
+    outcome: Outcome
+    reason: str
+    """One of REASONS[outcome]."""
+    finish_reason: str
+    """`policy_stop`, `max_iterations` or `stop`, the first that holds; else the reason it broke off."""
+    output: str | None
+    """The answer; of a run that a policy stopped, what the model said last. None where there is none."""
+    iterations: int
+    depth: int
+    usage: Usage
+    """Of the run and all that was asked below it."""
+    sub_calls: int
+    messages: tuple[Message, ...]
+    transitions: tuple[Transition, ...]
+    """The path taken: the last 10,000 transitions."""
+    verdict: Verdict | None = None
+    """The refusal that ended the run, where one did."""
+    error: Exception | None = None
+    """The first error."""
+
+    def raise_for_outcome(self) -> RlmResult:
+        """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
+        if self.outcome is Outcome.COMPLETED:
+            return self
+        raise stopped(self) from self.error
+
+
+def result_of(run: Run[ModeContext, Any], path: Iterable[Transition], end: Ending) -> RlmResult:
+    """Return the result of a run that ended so."""
+    ctx = run.ctx
+    answered = end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL)
+    state = cast("TypedMachine", run.machine).objects[run.cursor.state]
+    return RlmResult(
+        run_id=run.run_id,
+        state=cast("Enum", state),
+        outcome=end.outcome,
+        reason=end.reason,
+        finish_reason=finish_reason(ctx, end),
+        output=output_of(ctx) if answered else None,
+        iterations=ctx.iteration,
+        depth=ctx.depth,
+        usage=ctx.usage,
+        sub_calls=ctx.sub_calls,
+        messages=tuple(ctx.messages),
+        transitions=tuple(path),
+        verdict=getattr(run.error, "verdict", None) if ctx.verdict is None else ctx.verdict,
+        error=run.error,
+    )

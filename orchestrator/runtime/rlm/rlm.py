@@ -1,0 +1,385 @@
+"""Code mode and tools mode put together: table, hooks, event sources, REPL and model meet here. `Rlm` is the door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from orchestrator.errors import ConfigError
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.journal import Journal, Lease, Record
+from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.record import Follower, Observer, Transition
+from orchestrator.kernel.run import Run
+from orchestrator.llm.message import Message
+from orchestrator.llm.port import LLM, Clock, Price
+from orchestrator.llm.retry import RetryPolicy
+from orchestrator.machines.code_mode.ports import Repl
+from orchestrator.machines.rlm.ending import ending
+from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy
+from orchestrator.providers.model_guard import refuse_real
+from orchestrator.runtime.llm_loop import composition as compose
+from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
+from orchestrator.runtime.rlm import codec as rlm_record
+from orchestrator.runtime.rlm.hosting import ModeHosting
+from orchestrator.runtime.rlm.mode import mode_of, tool_names
+from orchestrator.runtime.rlm.result import RlmResult, result_of
+from orchestrator.runtime.rlm.run_setup import Equipment, equipped
+from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service.control import Control
+from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.recovery import EndedMeanwhile, Migration, Recovery, path_of
+from orchestrator.runtime.service.run_service import Carrier, new_id, outside_loop
+from orchestrator.tools.spec import ToolSpec
+from orchestrator.tools.tool_set import ToolSet
+from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
+from orchestrator_callbacks.rlm.budget_account import Purse
+from orchestrator_callbacks.rlm.deps import Hosted, ModeDeps, ModeRun
+
+
+class Rlm(Carrier[RlmResult]):
+    """Answers prompts about data of any length: in mode `code` by code in a REPL, in mode `tools` by tool calls.
+
+    What a prompt is about (`context`) is a variable of the REPL, or lies behind tools, and is never in a request. Code
+    may ask a model itself: `sub_llm`, else `llm`; `nested` decides which of these questions get a run of their own
+    while `limits.max_depth` allows one. `repl` makes the REPL of a run: `repl(context, broker=..., depth=...,
+    correlation_id=...)`; None is a WorkerRepl. `journal`, `observers`, `hooks`, `graph`, `clock`, `price`, `params`,
+    `migrations` and `launch` are as for Orchestrator. Raises ConfigError or GraphError when this cannot work; nothing
+    is started here.
+    """
+
+    _codec: rlm_record.ModeCodec
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        mode: Literal["code", "tools"] = "code",
+        sub_llm: LLM | None = None,
+        tools: Iterable[ToolSpec | Callable[..., Any]] = (),
+        limits: RlmLimits | None = None,
+        retry: RetryPolicy | None = None,
+        instructions: str | None = None,
+        stopping: StoppingPolicy | None = None,
+        compressor: ContextCompressor | None = None,
+        nested: NestedCallPolicy | None = None,
+        repl: Callable[..., Repl] | None = None,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
+        hooks: Iterable[object] = (),
+        graph: Graph | None = None,
+        clock: Clock | None = None,
+        price: Price | None = None,
+        params: Mapping[str, Any] | None = None,
+        migrations: Iterable[Migration] = (),
+        launch: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._mode = mode_of(mode)
+        graph = self._mode.graph if graph is None else graph
+        arguments.check_agent(locals(), RlmLimits)
+        self._equipment = given = Equipment.of(locals())
+        self._limits, self._clock = limits or self._mode.limits, given.clock
+        self._machine = self._mode.machine(graph, hooks)
+        self._observers = compose.watchers(observers)
+        self._journal, self._retire = compose.records(journal)
+        self._live, self._conversations, self._hosted = LiveRuns(), Conversations(), Hosted()
+        self._control = Control(self._live, self._journal, self._clock)
+        self._codec = rlm_record.codec(self._mode.context, launch)
+        self._driver, self._recovery = self._wired(tuple(migrations))
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
+        names = tool_names(given.offered())
+        self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=names)
+        """For the engine that runs it."""
+
+    # ---- running ----
+
+    async def completion(
+        self,
+        prompt: Prompt,
+        context: Any = None,
+        *,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: RlmLimits | None = None,
+        deadline: float | None = None,
+    ) -> RlmResult:
+        """Answer a prompt about `context` (text, or what JSON can hold; None: about nothing) and return the result.
+
+        With a `conversation_id` the model is shown earlier prompts and answers of it; the REPL is a new one each time.
+        `deadline` is in seconds from now, on top of `limits`. Raises RunExists for a known run_id and ConfigError for a
+        context that cannot be stored; how the run ends is `result.outcome`. A cancelled caller gets its CancelledError;
+        the run is then left where it was, for `resume`.
+        """
+        self.check(run_id, conversation_id, limits, deadline)
+        about = prompt, context
+        return await self.begin(about, run_id or new_id(), conversation_id, limits, deadline)
+
+    async def deposit(
+        self,
+        prompt: Prompt,
+        context: Any = None,
+        *,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: RlmLimits | None = None,
+        tenant: str = "",
+    ) -> str:
+        """Put a run into the journal for a worker to carry, and return its id; no model is asked here.
+
+        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `completion`.
+        """
+        self.check(run_id, conversation_id, limits, None)
+        return await self._deposit(
+            await self._begun((prompt, context), run_id or new_id(), conversation_id, limits), tenant
+        )
+
+    def completion_sync(self, prompt: Prompt, context: Any = None, **options: Any) -> RlmResult:
+        """Answer from code without an event loop; options as for `completion`. Raises ConfigError inside one."""
+        return outside_loop(
+            "completion_sync", "rlm.completion", lambda: self.completion(prompt, context, **options)
+        )
+
+    async def batch(
+        self, questions: Iterable[Prompt | tuple[Prompt, Any]], *, max_concurrent: int = 4, **options: Any
+    ) -> list[RlmResult]:
+        """Answer many prompts, each alone or with its context, at most `max_concurrent` at once (0: all).
+
+        Results are in the order of the questions; options as for `completion`, the same for each. An error that is no
+        outcome of a run ends the batch and cancels what is under way. Raises ConfigError for what are no questions.
+        """
+        given = _asked(questions, options.get("run_id"))
+        arguments.check_concurrent(max_concurrent)
+        slots = asyncio.Semaphore(max_concurrent or max(1, len(given)))
+
+        async def answer(prompt: Prompt, context: Any) -> RlmResult:
+            async with slots:
+                return await self.completion(prompt, context, **options)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(answer(prompt, context)) for prompt, context in given]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def resume(
+        self, run_id: str, *, limits: RlmLimits | None = None, by: str = "", again: bool = False
+    ) -> RlmResult:
+        """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
+
+        What was under way when it stopped is done again: the model is asked again, code runs again in a new REPL, and
+        the model is told that its variables are gone; what lost answers may have cost is charged. Where calls of tools
+        may have run that must not run twice, that takes `again=True`: somebody looked. Raises RunUnknown, Held,
+        OtherGraph, Corrupt, and Suspended.
+        """
+        arguments.check_run(limits=limits, kind=RlmLimits)
+        live = self._live.find(run_id)
+        if live is not None:
+            return await self._resume_here(live, by, changed=limits is not None)
+        refuse_real(self._equipment.llm)
+        if limits is not None:
+            refuse_unpriced(limits, self._equipment.pricing)
+        if (await self._journal.head(run_id)).status == "ended":
+            return await self._told(run_id)
+        if not again:
+            stored, _ = await self._recovery.read(run_id)
+            if stored.fingerprint == self._machine.graph.fingerprint and not stored.unbegun:
+                tools = ToolSet(self._equipment.tools, clock=self._clock)
+                rlm_record.refuse_unknown(self._restored(stored), tools)
+        try:
+            with self._live.taking(run_id):
+                run, path = await self._taken_up(run_id, limits, by, again=again)
+        except EndedMeanwhile:
+            return await self._told(run_id)
+        return await self._carried(run, path, park=self.parks)
+
+    # ---- what an engine asks of an agent ----
+
+    def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
+        """Look at the arguments of one run. Raises ConfigError."""
+        arguments.check_run(run_id, conversation_id, limits, deadline, kind=RlmLimits)
+
+    async def begin(  # noqa: PLR0917 - the arguments of `completion`, as for every agent of an engine
+        self,
+        prompt: Prompt | tuple[Prompt, Any],
+        run_id: str,
+        conversation_id: str | None,
+        limits: RlmLimits | None,
+        deadline: float | None,
+        follower: Follower | None = None,
+    ) -> RlmResult:
+        """Answer a prompt, alone or with its context; arguments as `check` has seen them."""
+        run = await self._begun(prompt, run_id, conversation_id, limits)
+        run.follow(follower)
+        self._limit_time(run, deadline)
+        return await self._carried(run, park=self.parks)
+
+    # ---- what a Carrier asks of a composition ----
+
+    def _result(self, run: ModeRun, path: Sequence[Transition]) -> RlmResult:
+        return result_of(run, path, run.ending or ending(run))
+
+    def _over(self, run: ModeRun) -> None:
+        said = rlm_record.said_in(run.ctx, run.ctx.earlier)
+        self._conversations.keep(run.ctx.conversation_id, run.run_id, said)
+
+    # ---- inside ----
+
+    async def _begun(
+        self,
+        prompt: Prompt | tuple[Prompt, Any],
+        run_id: str,
+        conversation_id: str | None,
+        limits: RlmLimits | None,
+    ) -> ModeRun:
+        """Return a new run, with what was said in its conversation before."""
+        asked, context = prompt if isinstance(prompt, tuple) else (prompt, None)
+        said = opening(
+            asked, await self._conversations.before(conversation_id, self._journal, self._said_in), None
+        )
+        run = self._new(said, context, run_id, limits or self._limits)
+        run.ctx.conversation_id = conversation_id
+        return run
+
+    async def _carried(
+        self, run: ModeRun, path: Iterable[Transition] = (), *, park: bool = False
+    ) -> RlmResult:
+        """Drive a run to its end with all that it needs, which is closed afterwards."""
+        async with equipped(self._equipment, run, self._nested_run):
+            return await self._carry(run, path, park=park)
+
+    async def _nested_run(
+        self, above: ModeRun, prompt: str, depth: int, purse: Purse, equipment: Equipment
+    ) -> RlmResult:
+        """Answer a question of a run by a run of its own, kept in memory: it is asked again where that run is."""
+        child = Rlm(
+            equipment.llm,
+            mode=equipment.mode,
+            sub_llm=equipment.sub_llm,
+            tools=equipment.tools,
+            limits=equipment.lent(above.ctx.limits),
+            retry=equipment.retry,
+            instructions=None if equipment.mode != self._equipment.mode else equipment.instructions,
+            stopping=equipment.stopping,
+            compressor=equipment.compressor,
+            nested=equipment.nested,
+            repl=equipment.repl,
+            observers=self._observers,
+            clock=self._clock,
+            price=equipment.price,
+            params=equipment.params,
+        )
+        text, context = equipment.asked(prompt)
+        run = child._new([Message("user", text)], context, new_id(), child._limits)
+        run.parent_run_id, run.ctx.depth = above.run_id, depth
+        run.deps.purse, run.deps.hosted = Purse(child._limits, lender=purse), above.deps.hosted
+        left = None if above.expires_at is None else above.expires_at - self._clock.monotonic()
+        child._limit_time(run, left)
+        return await child._carried(run)
+
+    def _new(self, said: Sequence[Message], context: Any, run_id: str, limits: RlmLimits) -> ModeRun:
+        refuse_real(self._equipment.llm)
+        if limits is not self._limits:
+            refuse_unpriced(limits, self._equipment.pricing)
+        *earlier, last = said
+        if last.role != "user" or not last.text:
+            raise ConfigError("the prompt must end with a message of the user that has text")
+        ctx = self._mode.context(
+            prompt=last.text,
+            max_iterations=limits.max_iterations,
+            max_depth=limits.max_depth,
+            message_history=[one.to_openai() for one in earlier],
+            context=rlm_record.plain_context(context),
+            limits=limits,
+            earlier=sum(one.role != "system" for one in earlier),
+        )
+        return Run(self._machine, run_id, ctx, self._deps(Purse(limits)))
+
+    def _deps(self, purse: Purse) -> ModeDeps:
+        given = self._equipment
+        return ModeDeps(
+            llm=given.llm,
+            model=compose.model_name(given.llm),
+            retry=given.retry,
+            clock=self._clock,
+            purse=purse,
+            price=given.price,
+            params=given.params,
+            hosted=self._hosted,
+        )
+
+    def _restored(self, stored: StoredRun) -> ModeRun:
+        return rlm_record.restored(stored, self._machine, self._deps(Purse(RlmLimits())), self._codec)
+
+    async def _taken_up(
+        self, run_id: str, limits: RlmLimits | None, by: str, *, again: bool
+    ) -> tuple[ModeRun, list[Transition]]:
+        async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> ModeRun:
+            run = self._restored(stored)
+            run.set_lease(lease)
+            rlm_record.charge(run, records)
+            if limits is not None:
+                run.ctx.limits = limits
+                run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
+            run.deps.purse = Purse(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
+            return run
+
+        run, records = await self._take_up(run_id, by, restore, again=again)
+        return run, self._path(run_id, records)
+
+    async def _told(self, run_id: str) -> RlmResult:
+        """Return the result of a run that has ended, as its records tell it."""
+        stored, records = await self._recovery.read(run_id)
+        said = stored.ended or {}
+        end = Ending(Outcome(said["outcome"]), said["reason"])
+        return result_of(self._restored(stored), self._path(run_id, records), end)
+
+    def _path(self, run_id: str, records: Iterable[Record]) -> list[Transition]:
+        return path_of(run_id, self._machine.graph.name, records, laps=self._mode.laps)
+
+    async def _said_in(self, run_id: str) -> Sequence[Message]:
+        """Return what was said up to the end of a stored run, or up to where it stands."""
+        stored, _ = await self._recovery.read(run_id)
+        ctx = self._codec.read(stored)
+        return rlm_record.said_in(ctx, ctx.earlier)
+
+    def _wired(self, migrations: Sequence[Migration]) -> tuple[Driver, Recovery]:
+        """Return the driver and the recovery of the runs, their observers told what names will come."""
+        tools = SimpleNamespace(offers=self._mode.offers(self._equipment.tools))
+        about: Any = SimpleNamespace(
+            tools=tools, llm=self._equipment.llm, model=compose.model_name(self._equipment.llm)
+        )
+        limits: Any = self._limits
+        compose.declare(self._observers, self._machine, about, self._journal, limits)
+        driver = Driver(
+            self._machine,
+            observers=(self._live, *self._observers),
+            journal=self._journal,
+            clock=self._clock,
+            ending=ending,
+            summary=rlm_record.summary,
+            codec=self._codec,
+        )
+        graph, now = self._machine.graph, self._clock.time
+        return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
+
+
+def _asked(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:
+    """Return prompt and context of each question of a batch. Raises ConfigError for what is none."""
+    if isinstance(questions, str | bytes) or not isinstance(questions, Iterable):
+        kind = type(questions).__name__
+        raise ConfigError(f"the questions are {kind}; give a list of prompts, or of (prompt, context)")
+    found: list[Any] = [one if isinstance(one, tuple) else (one, None) for one in questions]
+    for number, one in enumerate(found, 1):
+        if len(one) != 2:  # noqa: PLR2004 - prompt and context
+            raise ConfigError(
+                f"question {number} is a tuple of {len(one)}; give a prompt, or (prompt, context)"
+            )
+    if run_id is not None and len(found) > 1:
+        raise ConfigError(f"run_id is {run_id!r}, and a batch of {len(found)} is as many runs; give none")
+    return found

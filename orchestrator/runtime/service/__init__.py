@@ -1,0 +1,1 @@
+"""What all machines share: starting, resuming, restoring and controlling runs."""

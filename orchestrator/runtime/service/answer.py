@@ -1,0 +1,188 @@
+"""Answers to the questions of runs. The journal decides which one counts: the first valid one that it keeps.
+
+The id of an answer names its question: the key of the call and the digest of what is asked. A store keeps one request
+for an id, whichever process posts it. Of two answers that are given at the same moment it keeps one, on every store and
+while the run reads its inbox; the caller of the other one gets AnswerRefused. A check that reads and then posts under
+an id of its own was rejected: another process can answer between the two.
+
+An answer that the run refuses, because its question has expired or because it is about something else, does not count.
+It does not block the question either: a number in the id distinguishes the next answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+from orchestrator.errors import AnswerRefused, RunOver
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime.service.inbox import DECISIONS
+from orchestrator_guards import Refusal, describe_answer, judge_answer, repeats_answer
+
+_MEMBERS = ("digest", "arguments", "content", "end", "why")
+"""What an answer has beside its call."""
+
+
+class PostedAnswer(NamedTuple):
+    """An answer that counts, as the journal keeps it."""
+
+    request: Posted
+    repeated: bool
+    """The same person gave it before; nothing was posted again."""
+
+
+@dataclass(slots=True)
+class OpenQuestions:
+    """The questions of a run. An answer counts from the moment the journal keeps it, read by the run or not."""
+
+    stored: StoredRun
+    now: float
+    """Epoch seconds; an expired question takes no answer."""
+    waiting: dict[str, Question]
+    """Key of a call -> the question about it that has no answer."""
+    answered: dict[str, Mapping[str, Any]]
+    """Key of a call -> the answer about it that counts, with `decision`, `by`, `at` and `id`."""
+
+    @classmethod
+    async def read(cls, journal: Journal, run_id: str, now: float) -> Self:
+        """Read the questions of a run and the answers to them. Raises RunUnknown, Corrupt, StoreDown."""
+        stored = StoredRun.of(run_id, await journal.load(run_id))
+        found = cls(stored, now, stored.questions, stored.decided)
+        for posted in await stored.unread(journal):
+            if posted.kind in DECISIONS:
+                found._count(posted)
+        return found
+
+    def judge(self, answer: Mapping[str, Any]) -> Question | Refusal:
+        """Return the question that an answer is about, or why it does not count."""
+        return judge_answer(self.waiting.values(), self.answered, answer, now=self.now)
+
+    def earlier(self, call: str | None) -> Mapping[str, Any] | None:
+        """Return the answer about a call that counts; without a call, the last one of the run."""
+        if call is None:
+            return next(reversed(self.answered.values()), None)
+        return self.answered.get(call)
+
+    def _count(self, posted: Posted) -> None:
+        """Count an answer that the run has not read, as the run will."""
+        question = self.judge(posted.body)
+        if isinstance(question, Refusal):
+            return
+        answer = {"id": posted.id, "decision": posted.kind, "by": posted.by, "at": posted.at}
+        for key in tuple(self.waiting) if posted.body.get("end") else (question.key,):
+            asked = self.waiting.pop(key)
+            self.answered.pop(key, None)  # the last one last
+            self.answered[key] = {**posted.body, **answer, "key": key, "digest": asked.digest}
+
+
+async def post_answer(
+    journal: Journal, run_id: str, answer: Posted, now: Callable[[], float]
+) -> PostedAnswer:
+    """Post an answer, unless another one counts. `now` returns epoch seconds; the id is made here.
+
+    Returns normally for the same answer of the same person. Raises AnswerRefused, which names the answer that counts;
+    RunOver; RunUnknown; StoreDown.
+    """
+    for number in itertools.count():
+        found = await OpenQuestions.read(journal, run_id, now())
+        question = found.judge(answer.body)
+        if isinstance(question, Refusal):
+            return _repeated(found, answer, question)
+        # The answer is bound to what is asked now: the run may ask something else by the time it reads this.
+        body = {**answer.body, "call": question.key, "digest": question.digest}
+        request = replace(answer, id=_answer_id(question, number), body=body)
+        if await journal.post(run_id, request):
+            return await _confirmed(journal, run_id, request, now())
+    raise AssertionError("unreachable")
+
+
+async def post_replies(
+    journal: Journal, run_id: str, answers: Mapping[str, str], by: str, now: float
+) -> None:
+    """Post answers to questions about a run's work: question id -> text, each under an id that names its question.
+
+    Returns normally for those that the same person gave before. Raises AnswerRefused where another one counts: before
+    anything is posted, unless that one was posted at the same moment; RunOver; RunUnknown; StoreDown.
+    """
+    await _are_kept(journal, run_id, answers, by)
+    for question, text in answers.items():
+        for number in itertools.count():
+            if await _are_kept(journal, run_id, {question: text}, by):
+                break
+            name = f"answer {question}" + (f" {number}" if number else "")
+            body = {"answers": {question: text}, "why": ""}
+            await journal.post(run_id, Posted(name, "answer", body, by, now))
+
+
+async def _are_kept(journal: Journal, run_id: str, answers: Mapping[str, str], by: str) -> bool:
+    """Tell whether the journal keeps all these answers. Raises AnswerRefused where it keeps another; RunOver."""
+    stored = StoredRun.of(run_id, await journal.load(run_id))
+    kept = {
+        question: posted
+        for question, posted in (await replies(journal, stored)).items()
+        if question in answers
+    }
+    for question, first in kept.items():
+        if (first.by, first.body["answers"][question]) != (by, answers[question]):
+            earlier = {"by": first.by, "decision": "answer", "at": first.at, "key": question}
+            raise AnswerRefused(
+                run_id, f"question {question}: {describe_answer(earlier)}", "answered", earlier
+            )
+    if stored.ended is not None and kept.keys() != answers.keys():
+        raise RunOver(run_id, str(stored.ended.get("outcome")))
+    return kept.keys() == answers.keys()
+
+
+async def replies(journal: Journal, stored: StoredRun) -> dict[str, Posted]:
+    """Return the answer to each question about a run's work: the first one that the run has not refused."""
+    found: dict[str, Posted] = {}
+    for posted in await journal.inbox(stored.run_id):
+        if posted.kind == "answer":
+            unknown = stored.refused.get(posted.id, "").removeprefix("there is no question ").split(", ")
+            for question in (posted.body.get("answers") or {}).keys() - set(unknown):
+                found.setdefault(question, posted)
+    return found
+
+
+async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float) -> PostedAnswer:
+    """Return an answer that was just kept. Raises AnswerRefused where one before it, under another id, counts instead.
+
+    Such a one ended the whole run, or was posted by an earlier version. The order of the inbox decides.
+    """
+    found = await OpenQuestions.read(journal, run_id, now)
+    counts = found.earlier(request.body["call"])
+    if counts is not None and counts.get("id") == request.id:
+        return PostedAnswer(request, repeated=False)
+    question = found.judge(request.body)
+    why = question if isinstance(question, Refusal) else Refusal("unasked", "the run has refused it")
+    raise _refused(found, request, why)
+
+
+def _repeated(found: OpenQuestions, answer: Posted, why: Refusal) -> PostedAnswer:
+    """Return the answer that counts where this one repeats it. Raises AnswerRefused otherwise."""
+    earlier = found.earlier(answer.body.get("call"))
+    given = {**answer.body, "decision": answer.kind, "by": answer.by}
+    if why.kind != "answered" or earlier is None or not repeats_answer(earlier, given):
+        raise _refused(found, answer, why)
+    body = {name: earlier[name] for name in _MEMBERS if earlier.get(name) is not None}
+    at = float(earlier.get("at") or 0.0)
+    request = Posted(str(earlier.get("id", "")), answer.kind, {"call": earlier["key"], **body}, answer.by, at)
+    return PostedAnswer(request, repeated=True)
+
+
+def _refused(found: OpenQuestions, answer: Posted, why: Refusal) -> AnswerRefused:
+    run_id, ended = found.stored.run_id, found.stored.ended
+    earlier = found.earlier(answer.body.get("call")) if why.kind == "answered" else None
+    if ended is None:
+        return AnswerRefused(run_id, why.why, kind=why.kind, earlier=earlier)
+    said = "" if earlier is None else describe_answer(earlier)
+    return RunOver(run_id, str(ended.get("outcome")), why=said, earlier=earlier)
+
+
+def _answer_id(question: Question, number: int) -> str:
+    """Return the id under which a store keeps one answer to a question; `number` counts those that the run refused."""
+    return f"answer {question.key} {question.digest}" + (f" {number}" if number else "")

@@ -1,0 +1,315 @@
+"""Arguments of the wrong kind, told where they were given: what was given, and what is wanted.
+
+One place for every composition: what several take under one name is looked at alike. All of an agent's are looked at
+before anything is built, so that a slip is not blamed on a line of ours or, later, on a run. Only kinds are looked at
+here; what an argument of the right kind may say, it checks itself. A sync `complete` is refused by what its code says,
+for calling it would cost money: one that hands on another's coroutine is marked by its annotation
+(`-> Awaitable[Response]`). An iterator is believed: to look into it would use it up.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from os import PathLike
+from pathlib import PurePath
+from types import ModuleType
+from typing import Any, TypeAlias, TypeGuard
+
+from orchestrator.errors import ConfigError
+from orchestrator.journal.address import SCHEMES
+from orchestrator.kernel.graph import Graph
+from orchestrator.llm.retry import RetryPolicy
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.tools.spec import ToolSpec
+
+Fault: TypeAlias = str | None
+
+LONGEST_ID = 256
+"""Characters of the id of a run or a conversation. Runs below a run get its id and a few characters more."""
+
+
+def check_agent(given: Mapping[str, Any], kind: type[Any] = Limits, **own: Callable[[object], Fault]) -> None:
+    """Look at the arguments of a composition, by name; `kind` is the class of its limits, `own` are looks it has alone.
+
+    Names without a look are passed over. Raises ConfigError that lists all that are of the wrong kind.
+    """
+    found = [look(given[name]) for name, look in {**own, **_AGENT}.items() if name in given]
+    _refuse([*found, _limits(given["limits"], kind)])
+
+
+def check_run(
+    run_id: object = None,
+    conversation_id: object = None,
+    limits: object = None,
+    deadline: object = None,
+    *,
+    kind: type[Any] = Limits,
+) -> None:
+    """Look at the arguments of one run; None is always fine. `kind` is the class of its limits. Raises ConfigError."""
+    if run_id is not None:
+        _refuse([_id("run_id", run_id)])
+    if conversation_id is not None:
+        _refuse([_id("conversation_id", conversation_id)])
+    if limits is not None or deadline is not None:
+        _refuse([_limits(limits, kind), _deadline(deadline)])
+
+
+def check_concurrent(most: object) -> None:
+    """Look at how many may be at work at once. Raises ConfigError."""
+    if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+        _refuse([f"max_concurrent is {most!r}; it must be a whole number, 0 (all at once) or more"])
+
+
+def checked_tenant(tenant: object) -> str:
+    """Return whose run it is; "" for nobody's. Raises ConfigError."""
+    if tenant != "":
+        _refuse([_id("tenant", tenant)])
+    return str(tenant)
+
+
+def _refuse(found: Iterable[Fault]) -> None:
+    if faults := [fault for fault in found if fault]:
+        raise ConfigError("; ".join(faults))
+
+
+# ---- of a run ----
+
+
+def _id(name: str, value: object) -> Fault:
+    if isinstance(value, str) and 1 <= len(value) <= LONGEST_ID and value.isprintable():
+        return None
+    told = (
+        f"{len(value)} characters long"
+        if isinstance(value, str) and len(value) > LONGEST_ID
+        else _shown(value)
+    )
+    return f"{name} is {told}; give text of 1 to {LONGEST_ID} printable characters, without line breaks"
+
+
+def _deadline(value: object) -> Fault:
+    if value is None or _is_number(value):
+        return None
+    return f"deadline is {_shown(value)}; give the seconds from now as a number"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _limits(value: object, kind: type[Any]) -> Fault:
+    if value is None or isinstance(value, kind):
+        return None
+    first = fields(kind)[0]
+    meant = _as_keywords(value) or f"{first.name}={first.default}"
+    return f"limits is {_shown(value)}; give {kind.__name__}({meant})"
+
+
+def _as_keywords(value: object) -> str:
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    return ", ".join(f"{name}={_shown(one)}" for name, one in pairs if isinstance(name, str))
+
+
+# ---- of an agent ----
+
+
+def _llm(value: object, name: str = "llm") -> Fault:
+    complete = getattr(value, "complete", None)
+    if inspect.isclass(value):
+        return f"{name} is {_shown(value)}; give an instance of it"
+    if not callable(complete):
+        if callable(value):
+            return f"{name} is {_shown(value)}; wrap it: FunctionLLM({_name(value)})"
+        return f"{name} must have `async complete(request)`; {type(value).__name__} has not"
+    if _is_plainly_sync(complete):
+        return f"complete of {type(value).__name__} is not async; write `async def complete(self, request)`"
+    return None
+
+
+def _sub_llm(value: object) -> Fault:
+    return None if value is None else _llm(value, "sub_llm")
+
+
+def _is_plainly_sync(method: object) -> bool:
+    function = getattr(method, "__func__", method)
+    if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
+        return False
+    gives = str(function.__annotations__.get("return", ""))
+    return not any(kind in gives for kind in ("Awaitable", "Coroutine", "Future", "Task"))
+
+
+def _tools(value: object) -> Fault:
+    if not _has(value, "offers", "find", "execute_all"):
+        if isinstance(value, ToolSpec) or (callable(value) and not isinstance(value, Iterable)):
+            return f"tools is {_shown(value)}; give a list: tools=[{_name(value)}]"
+        if not _is_list(value):
+            return f"tools is {_shown(value)}; give a list of functions"
+    return None
+
+
+def _retry(value: object) -> Fault:
+    if value is None or isinstance(value, RetryPolicy):
+        return None
+    attempts = value if isinstance(value, int) and not isinstance(value, bool) else 4
+    return f"retry is {_shown(value)}; give RetryPolicy(attempts={attempts})"
+
+
+def _journal(value: object) -> Fault:
+    if value is None or (not inspect.isclass(value) and _has(value, "backend", "create", "append", "load")):
+        return None
+    if isinstance(value, str) and value.startswith(SCHEMES):
+        return (
+            "journal is the address of a database; give PostgresJournal(address)"  # which may hold a password
+        )
+    if isinstance(value, str | PurePath):
+        return f"journal is {_shown(value)}; give SqliteJournal({str(value)!r})"
+    return f"journal is {_shown(value)}; give a journal, for example SqliteJournal(path)"
+
+
+def _object(name: str, methods: Iterable[str], how: str = "") -> Callable[[object], Fault]:
+    names = tuple(methods)
+
+    def look(value: object) -> Fault:
+        if value is None or (not inspect.isclass(value) and _has(value, *names)):
+            return None
+        return f"{name} is {_shown(value)}; give an object with {how}{', '.join(names)}"
+
+    return look
+
+
+def _observers(value: object) -> Fault:
+    if value is None:
+        return None
+    if not _is_list(value):
+        example = "give a list" + (
+            f": observers=[{_name(value)}]" if _has(value, "observe") else " of observers"
+        )
+        return f"observers is {_shown(value)}; {example}"
+    items = () if isinstance(value, Iterator) else value
+    return next((fault for item in items if (fault := _observer(item))), None)
+
+
+def _observer(value: object) -> Fault:
+    if inspect.isclass(value):
+        return f"observers has {_shown(value)}; give an instance: {_name(value)}()"
+    observe = getattr(value, "observe", None)
+    if not callable(observe):
+        return f"observers has {_shown(value)}; give an object with `observe(fact)`"
+    if inspect.iscoroutinefunction(observe):
+        return (
+            f"observe of {type(value).__name__} is async, and nobody would await it; make it a plain function"
+        )
+    return None
+
+
+def _hooks(value: object) -> Fault:
+    if _is_list(value):
+        return None
+    return f"hooks is {_shown(value)}; give a list: hooks=[{_name(value)}]"
+
+
+def _graph(value: object) -> Fault:
+    return (
+        None if isinstance(value, Graph) else f"graph is {_shown(value)}; give a Graph, for example LLM_LOOP"
+    )
+
+
+def _instructions(value: object) -> Fault:
+    return None if value is None or isinstance(value, str) else f"instructions is {_shown(value)}; give text"
+
+
+def _function(name: str, example: str) -> Callable[[object], Fault]:
+    def look(value: object) -> Fault:
+        return None if value is None or callable(value) else f"{name} is {_shown(value)}; give {example}"
+
+    return look
+
+
+def _path(name: str) -> Callable[[object], Fault]:
+    def look(value: object) -> Fault:
+        good = isinstance(value, PathLike) or (isinstance(value, str) and bool(value))
+        return None if good else f"{name} is {_shown(value)}; give the path of a directory"
+
+    return look
+
+
+def _named(name: str) -> Callable[[object], Fault]:
+    def look(value: object) -> Fault:
+        good = value is None or isinstance(value, Mapping)
+        return None if good else f"{name} is {_shown(value)}; give a dict"
+
+    return look
+
+
+def _migrations(value: object) -> Fault:
+    if not _is_list(value):
+        return f"migrations is {_shown(value)}; give a list of Migration"
+    wrong = () if isinstance(value, Iterator) else [one for one in value if not _has(one, "made", "migrate")]
+    return f"migrations has {_shown(wrong[0])}; give a Migration" if wrong else None
+
+
+_AGENT: Mapping[str, Callable[[object], Fault]] = {
+    "llm": _llm,
+    "sub_llm": _sub_llm,
+    "project": _path("project"),
+    "root": _path("root"),
+    "tools": _tools,
+    "retry": _retry,
+    "journal": _journal,
+    "memory": _object("memory", ("prepare", "store", "store_failure", "compact"), "async "),
+    "observers": _observers,
+    "hooks": _hooks,
+    "graph": _graph,
+    "instructions": _instructions,
+    "clock": _object("clock", ("time", "monotonic", "sleep", "call_later")),
+    "price": _function("price", "price(model, tokens)"),
+    "stopping": _object("stopping", ("should_stop", "on_iteration_complete")),
+    "compressor": _object("compressor", ("compress",)),
+    "nested": _object("nested", ("should_orchestrate", "get_nested_config")),
+    "repl": _function("repl", "a function that makes the REPL of a run"),
+    "on_step": _function("on_step", "a function of one StepFact"),
+    "params": _named("params"),
+    "migrations": _migrations,
+    "launch": _named("launch"),
+}
+"""Argument -> says what is wrong with it. `output_type` is read by its own module, `deps` may be anything."""
+
+plans = _object("planner", ("extract", "plan", "reachable"), "async ")
+"""Says what is wrong with the planner of approval; a pipeline and a ralph loop call theirs."""
+
+
+def _is_list(value: object) -> TypeGuard[Iterable[object]]:
+    """Tell whether this holds several of something: a text and a dict do, but not as anybody means it here."""
+    return (
+        isinstance(value, Iterable)
+        and not isinstance(value, str | bytes | Mapping)
+        and not inspect.isclass(value)
+    )
+
+
+def _has(value: object, *names: str) -> bool:
+    return all(hasattr(value, name) for name in names)
+
+
+def _name(value: object) -> str:
+    return str(getattr(value, "__name__", None) or "it")
+
+
+def _shown(value: object) -> str:
+    """Name a value as a person would who reads the line that gave it."""
+    if inspect.isclass(value):
+        return f"the class {value.__name__}"
+    if isinstance(value, ModuleType):
+        return f"the module {value.__name__}"
+    if inspect.isroutine(value):
+        return f"the function {_name(value)}"
+    if isinstance(value, str | bytes | int | float | list | tuple | dict | set | PurePath | None):
+        text = repr(value)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+
+
+_SHOWN = 60

@@ -1,0 +1,213 @@
+"""What people and other processes may ask of a run: at once where it lives here, through the journal elsewhere.
+
+Answers to questions go through the journal everywhere: the journal decides which one counts (`answer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from typing import Any
+
+from orchestrator.errors import AnswerRefused, ConfigError, JournalError, RunOver, RunUnknown
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.kernel.mailbox import Kind, Signal
+from orchestrator.kernel.outcome import REASONS, Outcome
+from orchestrator.llm.port import Clock
+from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime.service.actor import somebody
+from orchestrator.runtime.service.answer import OpenQuestions, post_answer, post_replies
+from orchestrator.runtime.service.inbox import Inbox
+from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.tools.argument import BadArguments, json_data
+from orchestrator.tools.result import why_of
+from orchestrator.tools.spec import canonical_arguments
+from orchestrator_callbacks.llm_loop.deps import Tools
+from orchestrator_guards import Refusal
+
+
+class _Done:
+    """What an act that was carried out at once returns: may be awaited, need not be."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+class Control:
+    """The requests to the runs of one agent."""
+
+    def __init__(self, live: LiveRuns, journal: Journal, clock: Clock, tools: Tools | None = None) -> None:
+        self._live = live
+        self._tools = tools
+        self._journal = journal
+        self.clock = clock
+        inbox = Inbox(live, journal)
+        self.listening, self.deliver = inbox.listening, inbox.deliver
+        self._posting: set[asyncio.Task[None]] = set()
+
+    # ---- asking ----
+
+    def stop(self, run_id: str, reason: str, by: str, why: str) -> Awaitable[None]:
+        """Ask a run to stop. Raises ConfigError for an unknown reason."""
+        if reason not in REASONS[Outcome.CANCELLED]:
+            raise ConfigError(
+                f"unknown reason {reason!r}; known: {', '.join(sorted(REASONS[Outcome.CANCELLED]))}"
+            )
+        return self._send(run_id, "cancel", "shutdown" if reason == "shutdown" else by, why)
+
+    def hold(self, run_id: str, by: str, why: str) -> Awaitable[None]:
+        """Ask a run to park before its next step."""
+        return self._send(run_id, "pause", by, why)
+
+    def go_on(self, run_id: str, by: str) -> None:
+        """Let a run that lives here and was paused go on."""
+        self._live.get(run_id).mailbox.post(Signal(kind="resume", id=_new_id(), by=by))
+
+    def answer(self, run_id: str, decision: str, by: str, why: str, **members: Any) -> Awaitable[None]:
+        """Answer a question about a call. Raises AnswerRefused for an answer that does not count."""
+        body = {name: value for name, value in members.items() if value is not None}
+        if (fault := edit_fault(body.get("arguments"))) is not None:
+            raise AnswerRefused(run_id, fault, kind="edit")
+        answer = Posted("", decision, {**body, "why": why}, by or somebody(), self.clock.time())
+        return self._sent(run_id, decision, lambda: self._answer(run_id, answer))
+
+    async def _answer(self, run_id: str, answer: Posted) -> None:
+        try:
+            await self._check_edit(run_id, answer)
+            await post_answer(self._journal, run_id, answer, self.clock.time)
+        except RunUnknown:
+            if self._live.find(run_id) is None:
+                raise
+            raise AnswerRefused(run_id, "it asks nothing") from None  # the journal does not know it yet
+        finally:
+            # Also an answer that another agent posted: where the journal is not shared, the run hears of it here only.
+            with contextlib.suppress(JournalError):  # the answer is kept; who listens tries again
+                await self.deliver(run_id)
+
+    async def _check_edit(self, run_id: str, answer: Posted) -> None:
+        """Raise AnswerRefused for edited arguments that the tool does not take, where the tool is known here."""
+        if answer.body.get("arguments") is None:
+            return
+        question = (await OpenQuestions.read(self._journal, run_id, self.clock.time())).judge(answer.body)
+        live = self._live.find(run_id)
+        tools: Tools | None = self._tools if live is None else live.deps.tools
+        spec = None if tools is None or isinstance(question, Refusal) else tools.find(question.tool)
+        if spec is None:
+            return
+        try:
+            canonical_arguments(spec, str(answer.body["arguments"]))
+        except Exception as error:
+            why = f"the edited arguments are refused: {why_of(error)}"
+            raise AnswerRefused(run_id, why, kind="edit") from error
+
+    def say(self, run_id: str, says: str, text: str, by: str) -> Awaitable[None]:
+        """Leave a message for a run; its hooks read those in order. Raises RunUnknown, RunOver."""
+        run = self._live.find(run_id)
+        # Durable, and one order for everybody; one that is left in memory reads it when it goes on here.
+        if run is None or (self._journal.shared and run.lease is not None):
+            return self._sent(run_id, says, lambda: self._post(run_id, says, by, text))
+        run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, {"says": says}, "message"))
+        return _Done()
+
+    def reply(self, run_id: str, answers: Mapping[str, str], by: str) -> Awaitable[None]:
+        """Answer questions of a run about its work. Raises AnswerRefused, RunUnknown, RunOver."""
+        return self._sent(run_id, "answer", lambda: self._reply(run_id, answers, by or somebody()))
+
+    async def _reply(self, run_id: str, answers: Mapping[str, str], by: str) -> None:
+        try:
+            await post_replies(self._journal, run_id, answers, by, self.clock.time())
+        finally:
+            with contextlib.suppress(JournalError):  # the answers are kept; who listens tries again
+                await self.deliver(run_id)
+
+    async def pending(self, run_id: str) -> list[Question]:
+        """Return the questions of a run that have no answer. Raises RunUnknown."""
+        try:
+            found = await OpenQuestions.read(self._journal, run_id, self.clock.time())
+        except RunUnknown:
+            if self._live.find(run_id) is None:
+                raise
+            return []  # the journal does not know it yet
+        return list(found.waiting.values())
+
+    def _send(self, run_id: str, kind: Kind, by: str, why: str) -> Awaitable[None]:
+        run = self._live.find(run_id)
+        if run is None:
+            if self._journal.shared:
+                return self._sent(run_id, kind, lambda: self._post(run_id, kind, by, why))
+            return self._sent(run_id, kind, lambda: self._nobody(run_id))
+        run.mailbox.post(Signal(kind=kind, id=_new_id(), by=by or somebody(), why=why))
+        return _Done()
+
+    def _sent(self, run_id: str, kind: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
+        """Begin to post at once, for those who do not await this as well; what goes wrong then is logged.
+
+        A journal in memory answers at once, and so it raises at once, as for a run that lives here. Without an event
+        loop nothing can begin; Python then warns of what is not awaited.
+        """
+        if not self._journal.shared and _carried_out(work()):
+            return _Done()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return work()
+        task = loop.create_task(work(), name=f"orchestrator {kind} {run_id}")
+        self._posting.add(task)  # the loop keeps none; a task whose error nobody hears is logged by asyncio
+        task.add_done_callback(self._posted)
+        return task
+
+    def _posted(self, task: asyncio.Task[None]) -> None:
+        self._posting.discard(task)
+        if task.cancelled():
+            logging.getLogger("orchestrator").warning("%s: given up before it was posted", task.get_name())
+
+    async def _stored(self, run_id: str) -> StoredRun:
+        """Return a run that has not ended. Raises RunUnknown, RunOver."""
+        stored = StoredRun.of(run_id, await self._journal.load(run_id))
+        if stored.ended is not None:
+            raise RunOver(run_id, str(stored.ended.get("outcome")))
+        return stored
+
+    async def _nobody(self, run_id: str) -> None:
+        """Refuse a request that nobody would read: no other process sees this journal."""
+        await self._stored(run_id)
+        raise RunUnknown(run_id)
+
+    async def _post(self, run_id: str, kind: str, by: str, why: str) -> None:
+        await self._stored(run_id)
+        await self._journal.post(run_id, Posted(_new_id(), kind, {"why": why}, by or somebody()))
+
+
+def _carried_out(work: Coroutine[Any, Any, None]) -> bool:
+    """Carry out what waits for nothing; False for what would have to wait before anything is written."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return True
+    work.close()
+    return False
+
+
+def edit_fault(arguments: object) -> str | None:
+    """Say why a person's edit cannot stand for the arguments of a call, or None; None is no edit."""
+    if arguments is None:
+        return None
+    try:
+        given = json_data(arguments) if isinstance(arguments, str) else None
+    except RecursionError:
+        return "the edited arguments are nested too deeply; a tool takes a flatter object"
+    except BadArguments as error:
+        return f"the edited arguments are refused: {error}"
+    except ValueError as error:
+        return f"the edited arguments are not JSON ({error}); they must be the text of one object"
+    if not isinstance(given, dict):
+        return "the edited arguments must be the text of one JSON object"
+    return None
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)

@@ -1,0 +1,248 @@
+"""What an engine may do with an agent beyond what everybody may: seats, orders about tools and models, requests."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from orchestrator.errors import RunUnknown
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.journal import Journal, RunHead
+from orchestrator.kernel.mailbox import Kind, Signal
+from orchestrator.kernel.record import Fact
+from orchestrator.kernel.suspension import ConcurrencyLimiter
+from orchestrator.llm.message import Request
+from orchestrator.llm.port import Clock
+from orchestrator.runtime.llm_loop.agent_tool import AgentTool
+from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.recovery import OpenRun, Recovery
+from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Overseer, Point
+
+
+class Host(ConcurrencyLimiter, Overseer, Protocol):
+    """Who runs an agent: gives seats, and is asked before each model call and each tool call."""
+
+    async def before_llm_request(self, run: LoopRun, request: Request, /) -> None:
+        """Return when the model may be asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Where a run of this process stands."""
+
+    state: str
+    begun: bool
+    """The journal knows it."""
+    held: bool
+    """Somebody paused it."""
+
+
+class Points(Mapping[str, tuple[Point, ...]]):
+    """What is asked inside the runs of an agent: its host, then its own middleware.
+
+    Each run may have a copy of its agent's handles, so nothing here is copied out: `host` is one dict for all runs of
+    an agent and all runs below them, and what it holds now counts for each of them.
+    """
+
+    def __init__(self, host: Mapping[str, Point], own: Mapping[str, tuple[Point, ...]]) -> None:
+        self._host = host
+        self.own = own
+
+    def __getitem__(self, name: str) -> tuple[Point, ...]:
+        if name not in self._host:
+            return self.own[name]
+        return (self._host[name], *self.own.get(name, ()))
+
+    def __contains__(self, name: object) -> bool:
+        # Asked in each turn: a Mapping finds out by an exception.
+        return name in self._host or name in self.own
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._host, **self.own})
+
+    def __len__(self) -> int:
+        return len({**self._host, **self.own})
+
+
+class Hosting:
+    """The inside of one agent, for the engine that runs it; of one with models and tools, a LoopHosting."""
+
+    model = ""
+    """The configured name of its model, where the runs themselves have one."""
+    tools: tuple[str, ...] = ()
+    """Names of its tools."""
+
+    def __init__(  # noqa: PLR0917 - the parts of one agent, put together in one place
+        self,
+        journal: Journal,
+        driver: Driver,
+        clock: Clock,
+        live: LiveRuns,
+        recovery: Recovery,
+        launch: Mapping[str, Any] | None,
+        stages: Iterable[LoopHosting] = (),
+    ) -> None:
+        self.journal = journal
+        self.clock = clock
+        self._driver = driver
+        self._live = live
+        self._recovery = recovery
+        self._launched = bool(launch)
+        self._stages = tuple(stages)
+        """Those of the agents that do stages of its runs."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The configured names of all models that its runs ask."""
+        return (self.model,) if self.model else ()
+
+    @property
+    def graph(self) -> str:
+        """Name of the graph of its runs."""
+        return self._driver.machine.graph.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Version of that graph."""
+        return self._driver.machine.graph.fingerprint
+
+    @property
+    def owner(self) -> str:
+        """Who holds its runs, as the journal knows it."""
+        return self._driver.owner
+
+    def attach(self, host: Host) -> None:
+        """Let a host decide from now on. Raises RunError when another one does already."""
+        self._driver.seat(host)
+        self.obey(host)
+
+    def detach(self) -> None:
+        """Let nobody decide any more."""
+        self._driver.seat(None)
+        self.obey(None)
+
+    def obey(self, host: Host | None) -> None:
+        """Let a host be asked, or nobody, before each call of a model and of a tool."""
+        for stage in self._stages:
+            stage.obey(host)
+
+    def tree(self) -> Sequence[Hosting]:
+        """Return those of all agents with models and tools in its runs and below, each once."""
+        return [found for stage in self._stages for found in stage.tree()]
+
+    def tell(self, fact: Fact) -> None:
+        """Hand a fact to the observers of the agent."""
+        self._driver.tell(fact)
+
+    def watched(self, engine: object, *, watch: bool) -> None:
+        """Let those observers that show the load of engines begin, or cease, to show this one."""
+        for observer in self._driver.observers:
+            show = getattr(observer, "watch" if watch else "unwatch", None)
+            if show is not None:
+                show(engine)
+
+    def live(self, run_id: str) -> Live | None:
+        """Return where a run of this process stands, or None where it is not under way here."""
+        run = self._live.find(run_id)
+        if run is None:
+            return None
+        return Live(run.cursor.state, run.started_at is not None, run.control.pause_request is not None)
+
+    def ask(self, run_id: str, kind: Kind, *, by: str, why: str) -> bool:
+        """Ask a run of this process to cancel, pause or resume, at once; False where it is not under way here.
+
+        `shutdown` as `by` says that the process goes down.
+        """
+        return self._post(run_id, Signal(kind=kind, id=secrets.token_hex(8), by=by, why=why))
+
+    async def open_runs(self) -> list[OpenRun]:
+        """Return the runs of this graph that have not ended, as `described`. Raises StoreDown."""
+        return [self._ours(run) for run in await self._recovery.open_runs()]
+
+    async def described(self, head: RunHead) -> OpenRun:
+        """Say where a stored run of this graph stands, and whether it goes on here by itself.
+
+        Raises RunUnknown, StoreDown.
+        """
+        return self._ours(await self._recovery.described(head))
+
+    def _ours(self, run: OpenRun) -> OpenRun:
+        """Leave a run alone that was begun with a `launch`, where this agent has none: it is another agent's."""
+        return run if self._launched or not run.launched else replace(run, unattended=False, expires_at=0.0)
+
+    async def knows(self, run_id: str) -> bool:
+        """Tell whether the journal has a run."""
+        try:
+            await self.journal.head(run_id)
+        except RunUnknown:
+            return False
+        return True
+
+    def _post(self, run_id: str, signal: Signal) -> bool:
+        run: Any = self._live.find(run_id)
+        if run is None:
+            return False
+        run.mailbox.post(signal)
+        return True
+
+
+class LoopHosting(Hosting):
+    """The inside of an agent that asks a model and calls tools."""
+
+    def __init__(  # noqa: PLR0917 - the parts of one agent, put together in one place
+        self,
+        journal: Journal,
+        driver: Driver,
+        deps: LoopDeps,
+        live: LiveRuns,
+        recovery: Recovery,
+        launch: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__(journal, driver, deps.clock, live, recovery, launch)
+        self._deps = deps
+        self._asked: dict[str, Point] = {}
+        self._points = deps.points = Points(self._asked, deps.points)
+        self.model = deps.model
+        self.tools = tuple(spec.name for spec in deps.tools.offers)
+
+    def obey(self, host: Host | None) -> None:
+        """Let a host be asked, or nobody, before each call of a model and of a tool."""
+        self._asked.clear()
+        if host is not None:
+            self._asked["before_llm_request"] = host.before_llm_request
+            self._asked["before_tool_execution"] = host.before_tool_execution
+
+    def points_below(self, child: LoopHosting) -> Points:
+        """Return what is asked inside the runs of an agent below this one: the host of this one, whoever hosts it."""
+        return Points(self._asked, child._points.own)
+
+    def tree(self) -> list[LoopHosting]:
+        """Return this one, and those of the agents among its tools and among theirs; functions are asked for theirs."""
+        found: list[LoopHosting] = [self]
+        level: list[LoopHosting] = [self]
+        seen: dict[int, AgentTool] = {}
+        for depth in itertools.count():
+            calls = [spec.call for one in level for spec in one._deps.tools.offers]  # noqa: SLF001 - ours
+            agents = {
+                id(call.source): call
+                for call in calls
+                if isinstance(call, AgentTool) and depth < call.max_depth and id(call.source) not in seen
+            }
+            if not agents:
+                break
+            seen |= agents
+            level = [one for one in map(_hosting_of, agents.values()) if one is not None]
+            found = [*found, *level]
+        return found
+
+
+def _hosting_of(call: AgentTool) -> LoopHosting | None:
+    """Return the inside of a tool's agent; None where its function cannot make it, for then it has no runs."""
+    try:
+        return call.child.hosting
+    except Exception:  # noqa: BLE001 - an order is not to fail for the sake of somebody's function
+        return None

@@ -1,0 +1,153 @@
+"""Where the runs of one agent hear what other processes post to them, or that one of these has taken them over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from orchestrator.errors import Corrupt, RunUnknown, StoreDown
+from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.kernel.mailbox import Kind, Signal
+from orchestrator.kernel.run import Run
+from orchestrator.runtime.service.live_run import LiveRuns
+
+POLL = 0.1
+"""Seconds between two looks. A look costs some 150 µs, however many runs there are; most of it is changing threads."""
+
+_EVERY = 10
+"""Looks between two at the lease of a run that waits."""
+
+DECISIONS = ("approve", "reject", "respond")
+"""Kinds of requests that answer a question."""
+
+MESSAGES = ("stop", "steer", "inform", "answer")
+"""Kinds of requests that a run's hooks read one after the other, when they come to it."""
+
+_KINDS: dict[str, Kind] = {
+    "cancel": "cancel",
+    "pause": "pause",
+    "resume": "resume",
+    **dict.fromkeys(DECISIONS, "decision"),
+    **dict.fromkeys(MESSAGES, "message"),
+}
+
+
+class Inbox:
+    """Listens while runs live here, where their journal is one that other processes share.
+
+    `news` only says where to look, once: a run is owed a look until that has succeeded. What goes wrong with one run
+    keeps no other from hearing, and the listening from going on; a store that is down is told by who writes to it.
+    """
+
+    def __init__(self, live: LiveRuns, journal: Journal) -> None:
+        self._live = live
+        self._journal = journal
+        self._task: asyncio.Task[None] | None = None
+        self._since = -1
+        self._owed: dict[str, None] = {}
+        self._looks = 0
+        self._round: list[str] = []
+        self._told: set[str] = set()
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Within the block, what other processes post to runs that live here reaches them."""
+        if self._journal.shared and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._listen(), name="orchestrator inbox")
+        try:
+            yield
+        finally:
+            task = self._task
+            if task is not None and not len(self._live):
+                self._task = None
+                task.cancel()
+                await asyncio.wait((task,))
+
+    async def deliver(self, run_id: str) -> bool:
+        """Hand a run that lives here what was posted since it was last looked at; False where it cannot be yet."""
+        run = self._live.find(run_id)
+        if run is None:
+            return True
+        if run.lease is None:  # it begins just now, or ends
+            return False
+        with contextlib.suppress(RunUnknown):
+            for posted in await self._journal.inbox(run_id, run.control.inbox):
+                # Two may have looked at once: what the other one handed over is not handed over again.
+                signal = signal_of(posted) if posted.number > run.control.inbox else None
+                run.acknowledge(posted.number)
+                if signal is not None:
+                    run.mailbox.post(signal)
+        return True
+
+    async def _listen(self) -> None:
+        """Look until cancelled."""
+        self._since = -1
+        while True:
+            try:
+                told, self._told = self._told, set()
+                await self._look(told)
+            except StoreDown:
+                self._since = -1
+            except Exception as error:  # noqa: BLE001 - told; who listens no more would never hear the next request
+                self._since = -1
+                self._tell("requests of other processes", error, told)
+            await asyncio.sleep(POLL)
+
+    async def _look(self, told: set[str]) -> None:
+        position, news = await self._journal.news(self._since)
+        # At first, and after trouble, nobody knows what came before.
+        self._owed |= dict.fromkeys(news if self._since >= 0 else self._live)
+        self._since = position
+        for run_id in tuple(self._owed):
+            try:
+                if await self.deliver(run_id):
+                    del self._owed[run_id]
+            except StoreDown:
+                raise
+            except Exception as error:  # noqa: BLE001 - of this run; it is tried again with the next look
+                self._tell(f"requests to run {run_id!r}", error, told)
+        self._looks += 1
+        if not self._looks % _EVERY:
+            await self._look_after_one()
+
+    def _tell(self, what: str, error: Exception, told: set[str]) -> None:
+        """Log what went wrong, once for as long as it does."""
+        text = f"{what} could not be read, and are tried again: {type(error).__name__}: {error}"
+        self._told.add(text)
+        if text not in told:
+            logging.getLogger("orchestrator").error("%s", text)
+
+    async def _look_after_one(self) -> None:
+        """Let a run that waits know where somebody else has taken it; one after the other: they may be thousands."""
+        if not self._round:
+            self._round = [run_id for run_id in self._live if self._waits(run_id) is not None]
+        run = self._waits(self._round.pop()) if self._round else None
+        if run is None:
+            return
+        try:
+            epoch = (await self._journal.head(run.run_id)).epoch
+        except RunUnknown:
+            epoch = None
+        except Corrupt:
+            return  # whoever reads it says so
+        if run.control.services is not None and run.lease is not None and epoch != run.lease.epoch:
+            run.control.services.fence(run)
+
+    def _waits(self, run_id: str) -> Run[Any, Any] | None:
+        run = self._live.find(run_id)
+        return run if run is not None and run.parked and run.lease is not None else None
+
+
+def signal_of(posted: Posted) -> Signal | None:
+    """Return a request of another process as the run's driver reads it; None for a kind that nobody knows here."""
+    why = str(posted.body.get("why") or "")
+    payload: dict[str, Any] = {**posted.body, "decision": posted.kind} if posted.kind in DECISIONS else {}
+    if posted.kind in MESSAGES:
+        payload = {**posted.body, "says": posted.kind}
+    kind = _KINDS.get(posted.kind)
+    if kind is None:
+        return None
+    return Signal(kind=kind, id=posted.id, by=posted.by, why=why, payload=payload, number=posted.number)

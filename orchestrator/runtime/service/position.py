@@ -1,0 +1,34 @@
+"""Where a stored run stands: the same for every graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.failure import restored_failure
+from orchestrator.kernel.run import Run
+from orchestrator.kernel.run_parts import Cursor
+
+
+def place(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
+    """Let a new run stand where a stored one stood at its last record. `now` is monotonic."""
+    machine = run.machine
+    cursor = Cursor(
+        stored.state or run.cursor.state,
+        entry_pending=stored.next is None,
+        pending_event=None if stored.next is None else machine.graph.events(stored.next),
+        seq=stored.seq,
+        started_at=now - stored.elapsed,
+        entered_at=now,
+        parked=True,
+        is_new=not stored.begun,
+    )
+    if stored.step:
+        taken = machine.steps(stored.step["source"], stored.step["event"])
+        cursor.step = next((step for step in taken if step.dest.value == stored.state), None)
+    if stored.failure is not None:
+        cursor.error, cursor.failure = restored_failure(stored.failure, machine.graph.name, run.run_id)
+    run.restore(cursor)
+    # A pause is read at once, an answer or a message when a hook comes to it: the first may have overtaken the second.
+    # The whole inbox is read again; requests that the run has read are known by their ids.
+    run.mailbox.forget(stored.handled)

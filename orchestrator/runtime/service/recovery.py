@@ -1,0 +1,275 @@
+"""Taking stored runs up again: who may, from where, and what will happen to each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from orchestrator.errors import Corrupt, OtherGraph, RunError, Suspended, TooNew
+from orchestrator.journal.context import ContextCodec
+from orchestrator.journal.heads import heads
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go
+from orchestrator.kernel.record import Transition
+from orchestrator.runtime.service import program_recovery
+from orchestrator.runtime.service.resume_plan import expiry, plan, unattended
+
+MOST_CLAIMS = 5
+"""A run taken up so often without getting a step further is poison: it is parked for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """How runs of an older graph go on in this one: `migrate` changes state, next, context or messages."""
+
+    made: str
+    """Fingerprint that the run was made with; its first characters are enough."""
+    migrate: Callable[[StoredRun], StoredRun]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that has not ended, and what `resume` would do with it."""
+
+    run_id: str
+    status: str
+    """`open` or `parked`."""
+    state: str
+    reason: str
+    """Why it is parked."""
+    will: str
+    """What happens next, in words."""
+    owner: str | None = None
+    """Who has it now, if somebody alive does: then it cannot be resumed here."""
+    fingerprint: str = ""
+    updated_at: float = 0.0
+    seq: int = -1
+    """Number of its last record; -1 where they cannot be read."""
+    unattended: bool = False
+    """An engine may take it up now: nobody has to answer, resume or look at something first."""
+    expires_at: float = 0.0
+    """When a question of it expires (epoch seconds), which lets it go on; 0: never."""
+    launched: bool = False
+    """Whoever began it kept with it how its agent is made (`launch`)."""
+    tenant: str = ""
+    """Whose it is, where it was left to workers for somebody."""
+
+
+class Claimed(NamedTuple):
+    """A run that was taken over, where it stands."""
+
+    stored: StoredRun
+    records: list[Record]
+    lease: Lease
+    ended: Sequence[str]
+    """Names of the programs of its last owner that still ran and were ended."""
+
+
+class EndedMeanwhile(RunError):
+    """Somebody else brought the run to its end between the look at it and the claim: there is nothing to resume."""
+
+
+class Recovery:
+    """The stored runs of one graph. `owner` is the name of the driver that will drive them."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        graph: Graph,
+        codec: ContextCodec[Any],
+        owner: str,
+        migrations: Iterable[Migration] = (),
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._journal = journal
+        self._graph = graph
+        self._codec = codec
+        self._owner = owner
+        self._migrations = tuple(migrations)
+        self._now = now
+
+    async def read(self, run_id: str) -> tuple[StoredRun, list[Record]]:
+        """Return a run as it is stored, with its records. Raises RunUnknown, Corrupt."""
+        records = await self._journal.load(run_id)
+        return StoredRun.of(run_id, records), records
+
+    async def claim(self, run_id: str, *, again: bool = False) -> Claimed:
+        """Take a run over, migrated where it has to be, and return where it stands.
+
+        Programs that its last owner left running are ended; `again` says that a person has looked after those that
+        cannot be. Raises Held while another owner lives, OtherGraph for another version of the graph without a
+        migration, Suspended for poison, ProgramsUnknown, EndedMeanwhile; the run is given back then.
+        """
+        await self._refuse_other(await self._journal.head(run_id))
+        stored, records = await self.read(run_id)  # first: what cannot be read is left as it is
+        if not again and (why := program_recovery.question(stored)):
+            # Asked before, and not claimed for nothing: that would count as a try.
+            if not program_recovery.is_answered(stored, await stored.unread(self._journal)):
+                raise program_recovery.ProgramsUnknown(run_id, why)
+            again = True
+        lease = await self._journal.claim(run_id, self._owner)
+        try:
+            if lease.seq != records[-1].seq:  # somebody got further with it meanwhile
+                stored, records = await self.read(run_id)
+            if stored.ended is not None:
+                raise EndedMeanwhile(run_id)  # noqa: TRY301 - the lease is given back below
+            await self._refuse_poison(stored, lease)
+            ended = await self._end_programs(stored, lease, again=again)
+            if stored.fingerprint != self._graph.fingerprint:
+                stored = await self._migrate(stored, lease)
+            return Claimed(stored, records, lease, ended)
+        except BaseException:
+            await let_go(self._journal, lease)
+            raise
+
+    async def open_runs(self) -> list[OpenRun]:
+        """List the runs of this graph that have not ended, oldest first."""
+        found, damage = await heads(self._journal, graph=self._graph.name)
+        damaged = [OpenRun("?", "corrupt", "?", "", f"nothing: {damage}")] if damage else []
+        return [await self.described(head) for head in found if head.status != "ended"] + damaged
+
+    async def described(self, head: RunHead) -> OpenRun:
+        """Say what `resume` would do with a run. Raises RunUnknown, StoreDown."""
+        try:
+            stored = (await self.read(head.run_id))[0]
+            unread = await stored.unread(self._journal)
+        except (Corrupt, TooNew) as error:
+            return OpenRun(head.run_id, head.status, "?", head.reason, f"nothing: {error}", head.owner)
+        now = self._now()
+        stuck, state = self._stuck(stored, head), stored.state or self._graph.initial.value
+        will = stuck or "; ".join(plan(stored, unread, state, now))
+        by_itself = head.owner is None and stuck is None and head.reason != "poison"
+        by_itself &= stored.fingerprint == self._graph.fingerprint
+        return OpenRun(
+            head.run_id,
+            head.status,
+            state,
+            head.reason,
+            f"nothing here: {head.owner} has it" if head.owner else will,
+            head.owner,
+            stored.fingerprint,
+            head.updated_at,
+            seq=head.seq,
+            unattended=by_itself and unattended(stored, unread, now),
+            expires_at=expiry(stored) if by_itself else 0.0,
+            launched=bool(stored.created.get("launch")),
+            tenant=stored.tenant,
+        )
+
+    def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:
+        """Say why a run cannot go on here, whatever people answer; None where it can."""
+        if stored.fingerprint != self._graph.fingerprint and self._migration(stored) is None:
+            here = self._graph.fingerprint[:12]
+            return f"refused: made with graph version {stored.fingerprint[:12]}, here is {here}"
+        if head.stuck_claims + 1 >= MOST_CLAIMS:
+            return f"parked as poison: taken up {head.stuck_claims} times without a step"
+        return None
+
+    async def _refuse_other(self, head: RunHead) -> None:
+        """Raise RunError for a run of another graph, OtherGraph for another version of ours; nobody claims it then."""
+        if head.graph != self._graph.name:
+            raise RunError(f"run {head.run_id!r} is one of graph {head.graph!r}, not of {self._graph.name!r}")
+        if head.fingerprint != self._graph.fingerprint:
+            self._way((await self.read(head.run_id))[0])
+
+    async def _refuse_poison(self, stored: StoredRun, lease: Lease) -> None:
+        head = await self._journal.head(lease.run_id)
+        if head.stuck_claims < MOST_CLAIMS or stored.ended is not None:
+            return
+        body = {"reason": "poison", "at": head.updated_at, "t": stored.elapsed, "claims": head.stuck_claims}
+        await self._append(lease, Draft("parked", body))
+        raise Suspended(
+            lease.run_id,
+            f"poison: taken up {head.stuck_claims} times without a step; look at what it does in "
+            f"{stored.state or 'its initial state'}, then resume it once more",
+        )
+
+    async def _end_programs(self, stored: StoredRun, lease: Lease, *, again: bool) -> Sequence[str]:
+        """End what is left of a run's programs; park the run where only a person knows whether they have ended."""
+        if not stored.programs:
+            return ()
+        ended, why = await program_recovery.end_programs(stored)
+        if why and not again:
+            unread = await stored.unread(self._journal)
+            if not program_recovery.is_answered(stored, unread):
+                body = program_recovery.parked_body(stored, why, unread, self._now())
+                await self._append(lease, Draft("parked", body))
+                raise program_recovery.ProgramsUnknown(stored.run_id, why, parked=True)
+        return ended
+
+    async def _migrate(self, stored: StoredRun, lease: Lease) -> StoredRun:
+        """Let a migration change what is stored, and journal the whole of it."""
+        way = self._way(stored)
+        if way is None:
+            return stored
+        made = stored.fingerprint
+        changed = way.migrate(stored)
+        self._codec.decoded(changed.context | {"messages": []})  # it must fit before it is written
+        body = {
+            "from": made,
+            "to": self._graph.fingerprint,
+            "at": self._now(),
+            "by": self._owner,
+            "state": changed.state,
+            "next": changed.next,
+            "context": changed.context | {"messages": changed.messages},
+        }
+        await self._append(lease, Draft("migrated", body))
+        changed.fingerprint = self._graph.fingerprint
+        return changed
+
+    def _way(self, stored: StoredRun) -> Migration | None:
+        """Return how a run comes to this graph; None where it is in it. Raises OtherGraph where nothing leads."""
+        if stored.fingerprint == self._graph.fingerprint:
+            return None
+        migration = self._migration(stored)
+        if migration is None:
+            raise OtherGraph(stored.run_id, self._graph.name, stored.fingerprint, self._graph.fingerprint)
+        return migration
+
+    async def _append(self, lease: Lease, draft: Draft) -> None:
+        waiting = self._journal.append(lease, [draft])
+        if waiting is not None:
+            await waiting
+
+    def _migration(self, stored: StoredRun) -> Migration | None:
+        made = stored.fingerprint
+        return next((one for one in self._migrations if one.made and made.startswith(one.made)), None)
+
+
+def path_of(
+    run_id: str, graph: str, records: Iterable[Record], *, laps: Container[str] = ()
+) -> list[Transition]:
+    """Return the transitions that a run has made, as the facts they were. Events in `laps` count an iteration."""
+    path: list[Transition] = []
+    before = 0.0
+    iteration = 0
+    for record in records:
+        body: Mapping[str, Any] = record.body
+        if record.kind == "answer":
+            iteration = body["iteration"]
+        elif record.kind == "transition":
+            elapsed = float(body.get("t", before))
+            iteration += body["event"] in laps
+            path.append(
+                Transition(
+                    graph,
+                    run_id,
+                    body["seq"],
+                    body["event"],
+                    body["source"],
+                    body["dest"],
+                    float(body.get("dwell", elapsed - before)),
+                    body["at"],
+                    iteration,
+                    internal=bool(body.get("internal")),
+                    tokens=body.get("tokens", 0),
+                    reason=body.get("reason", ""),
+                )
+            )
+            before = elapsed
+    return path

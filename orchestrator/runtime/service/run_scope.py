@@ -1,0 +1,142 @@
+"""The run that code is part of, for the agents among its tools; and the time of runs whose runs below all wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Self
+
+from orchestrator.kernel.record import Fact, RunParked, RunStarted
+from orchestrator.kernel.run import Run
+from orchestrator_callbacks.llm_loop.budget_account import Account
+from orchestrator_callbacks.llm_loop.deps import open_account
+
+
+class UnderWay:
+    """A run while it is driven, as the agents among its tools find it. Entered in the task that drives it."""
+
+    __slots__ = (
+        "_cancels",
+        "_outer",
+        "_parked",
+        "_since",
+        "_task",
+        "_token",
+        "agent",
+        "below",
+        "run",
+        "still",
+    )
+
+    def __init__(self, agent: Any, run: Run[Any, Any]) -> None:
+        self.agent = agent
+        """Whoever drives it: an Orchestrator, or the composition of another graph."""
+        self.run = run
+        self.below = 0
+        """Runs right below it that are under way."""
+        self.still = 0
+        """Those of them that wait for somebody, or only have such below them."""
+        self._outer: UnderWay | None = None
+        self._parked = False
+        self._since: float | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancels = 0
+
+    def __enter__(self) -> Self:
+        outer = here()
+        self._task = asyncio.current_task()
+        self._cancels = self._task.cancelling() if self._task else 0
+        self._token: Token[UnderWay] = _HERE.set(self)
+        if outer is not None and outer.run.run_id == self.run.parent_run_id:
+            self._outer = outer
+            outer.look(below=1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _HERE.reset(self._token)
+        if self._outer is not None:
+            self._outer.look(below=-1, still=-1 if self._stands else 0)
+
+    @property
+    def is_left(self) -> bool:
+        """Whoever drives this run gives up on it: it will be resumed from where it stands."""
+        cancels = self._task.cancelling() if self._task else 0
+        return self.run.interruption is None and cancels > self._cancels
+
+    async def on_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work in the event loop that drives this run, from whichever loop this is called in."""
+        loop = self._loop
+        if loop is None or loop is asyncio.get_running_loop():
+            await work
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+    def on_loop_soon(self, work: Callable[..., object], *arguments: object) -> None:
+        """Call a function in that loop: at once where this is it."""
+        loop = self._loop
+        if loop is None or loop is asyncio.get_running_loop():
+            work(*arguments)
+        else:
+            loop.call_soon_threadsafe(work, *arguments)
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        return self._task.get_loop() if self._task else None
+
+    def account(self) -> Account:
+        """Return the account of this run, opened with the first call of an agent."""
+        account: Account | None = self.run.deps.account
+        return open_account(self.run) if account is None else account
+
+    def parked(self, *, parked: bool) -> None:
+        """Take note that this run waits for somebody, or does so no more."""
+        stood, self._parked = self._stands, parked
+        self._tell(stood)
+
+    def look(self, *, below: int = 0, still: int = 0) -> None:
+        """Count runs below. While all of them wait for somebody, no time of this run passes."""
+        stood = self._stands
+        self.below += below
+        self.still += still
+        waits = self.below > 0 and self.below == self.still
+        if waits and self._since is None:
+            self._since = self.run.deps.clock.monotonic()
+            if self.run.control.alarm is not None:
+                self.run.control.alarm.set(None)
+        elif not waits and self._since is not None:
+            if self.run.control.services is not None:
+                self.run.control.services.pass_over(self.run, self.run.deps.clock.monotonic() - self._since)
+            self._since = None
+        self._tell(stood)
+
+    @property
+    def _stands(self) -> bool:
+        return self._parked or self._since is not None
+
+    def _tell(self, stood: bool) -> None:  # noqa: FBT001 - one caller's note to the next line
+        if self._outer is not None and stood != self._stands:
+            self._outer.look(still=1 if self._stands else -1)
+
+
+_HERE: ContextVar[UnderWay] = ContextVar("orchestrator_run_under_way")
+
+
+def here() -> UnderWay | None:
+    """Return the run that this code is part of."""
+    return _HERE.get(None)
+
+
+class Watch:
+    """An observer of runs below others: the time of the runs above stands still while they wait for somebody."""
+
+    def observe(self, fact: Fact, /) -> None:
+        """Take note. Facts come in the task that drives the run."""
+        kind = type(fact)
+        if kind is RunParked or kind is RunStarted:
+            run = here()
+            if run is not None and run.run.run_id == fact.run_id:
+                run.parked(parked=kind is RunParked)

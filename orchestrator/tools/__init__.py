@@ -1,0 +1,1 @@
+"""The tool decorator, schemas and arguments of tools, tool sets and results."""

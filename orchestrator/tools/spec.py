@@ -1,0 +1,352 @@
+"""Tools: what a model may call, and how the text of a call becomes arguments.
+
+Schema and check of a tool's arguments come from one pydantic type, so what the model is told and what is
+enforced cannot differ. A tool made from a raw JSON schema is checked by `json_schema`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import threading
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args, overload
+
+from pydantic_core import from_json, to_jsonable_python
+
+from orchestrator.errors import ConfigError
+from orchestrator.llm.json_schema import UnusableSchema, checker
+from orchestrator.llm.port import Clock, Deps, SystemClock
+from orchestrator.tools.argument import (
+    BadArguments,
+    Dump,
+    Read,
+    canonical_text,
+    exact_arguments,
+    listed,
+    schema_dump,
+    typed_reader,
+)
+from orchestrator.tools.docstring import split_docstring
+from orchestrator_guards import Verdict
+
+Effect: TypeAlias = Literal["pure", "idempotent", "compensable", "irreversible"]
+"""What running a call twice would do; recovery decides by it. Unknown is the worst case, `irreversible`."""
+Progress: TypeAlias = Literal["strict", "poll", "cumulative"]
+"""How the no-progress guard reads a repeated call."""
+
+ApprovalRule: TypeAlias = Callable[[dict[str, Any]], bool | Verdict]
+"""Tells from the canonical arguments of a call whether a person is asked: True, or a Verdict that is not ok.
+
+A pure function; if it raises or returns something else, the person is asked and reads that. The question shows a
+Verdict's guard, observed value, limit and detail.
+"""
+
+_SYSTEM_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know of its call: the optional first parameter. Each call has one of its own."""
+
+    run_id: str
+    idempotency_key: str
+    """Equal for every try of this one call, also after a crash; hand it to the service that is called."""
+    deps: Deps = None
+    deadline: float | None = None
+    """When the call is given up, in seconds of `clock.monotonic()`; None is never."""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    """Set when nobody waits for the result any more. A thread cannot be stopped from outside: look at it."""
+    progress: Callable[[str], None] = lambda _: None
+    clock: Clock = _SYSTEM_CLOCK
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, never below 0; None when there is none."""
+        return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
+
+
+def _by_schema(_: str) -> dict[str, Any]:
+    """Stand for "checked by `parameters`"; ToolSpec puts the real check in its place."""
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToolSpec:
+    """One tool, built by `@tool` or from a JSON schema: `ToolSpec(name, description, {...}, handler)`.
+
+    Calling it calls the wrapped function unchanged. A handler gets the arguments by keyword, after the
+    ToolContext if its first parameter is annotated so. Raises ConfigError listing all that cannot work.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON schema of an object."""
+    call: Callable[..., Any]
+    """Awaited when async, else run in a thread."""
+    _: KW_ONLY
+    effect: Effect = "irreversible"
+    undo: Callable[..., Any] | None = None
+    """Takes back a finished call; takes what `call` takes. For `compensable` only, and required there."""
+    timeout: float | None = None
+    """Seconds one call may run, without waiting for a slot; None is no limit."""
+    approval: bool | ApprovalRule = False
+    """A person must approve each call, or those that the rule picks."""
+    sequential: bool = False
+    """Runs alone: after all earlier calls of its turn and before all later ones."""
+    max_result_chars: int = 20_000
+    """Longer results are cut and marked; 0 is no limit."""
+    progress: Progress = "strict"
+    plain_text: bool = False
+    """Failure is also read from the text of a result."""
+    max_concurrency: int = 0
+    """Calls of this tool at the same time over all runs; 0 leaves it to the cap of the turn."""
+    kind: str = field(default="tool", repr=False)
+    """What it is in metrics and dumps where it is abandoned: `tool`, or `mcp` for a tool of an MCP server."""
+    read: Read = field(default=_by_schema, repr=False)
+    """Turns the text of an object into keyword arguments; by default checks it against `parameters`."""
+    dump: Dump | None = field(default=to_jsonable_python, repr=False)
+    """Turns these back into JSON data, for the canonical form; None: that is the text as it is."""
+    takes_context: bool = field(init=False)
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        _refuse(self.name, _option_faults(self))
+        try:
+            takes_context = _signature(self.call, self.name).takes_context
+        except (ConfigError, ValueError):
+            takes_context = False  # only the handler of a raw schema can be unreadable here
+        object.__setattr__(self, "takes_context", takes_context)
+        object.__setattr__(self, "is_async", _is_async(self.call))
+        if self.read is _by_schema:
+            object.__setattr__(self, "parameters", self.parameters or {"type": "object", "properties": {}})
+            read = _schema_reader(self.name, self.parameters)
+            object.__setattr__(self, "read", read)
+            object.__setattr__(self, "dump", schema_dump(self.parameters, read))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the wrapped function unchanged: no check, no thread, no timeout."""
+        return self.call(*args, **kwargs)
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return the tool in OpenAI chat form."""
+        about = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": about}
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> ToolSpec: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: Effect = "irreversible",
+    undo: Callable[..., Any] | None = None,
+    timeout: float | None = None,
+    approval: bool | ApprovalRule = False,
+    sequential: bool = False,
+    max_result_chars: int = 20_000,
+    progress: Progress = "strict",
+    plain_text: bool = False,
+    max_concurrency: int = 0,
+) -> Callable[[Callable[..., Any]], ToolSpec]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    **options: Any,
+) -> ToolSpec | Callable[[Callable[..., Any]], ToolSpec]:
+    """Make a tool of a function: `@tool` or `@tool(effect="pure", timeout=10)`.
+
+    The schema comes from the type hints (none = any JSON value), descriptions from the docstring: its first
+    paragraph and its `Args:` section. Raises ConfigError for no option, and for what no model can fill. The options:
+
+        name: str                   what the model calls; the function's name
+        description: str            what the model reads; from the docstring
+        effect="irreversible"       what running it twice would do: "pure", "idempotent", "compensable", "irreversible"
+        undo=None                   function that takes a call back; with "compensable", and required there
+        timeout=None                seconds (float) that one call may run; None is no limit
+        approval=False              bool or ApprovalRule: a person must approve each call, or those that the rule picks
+        sequential=False            bool: runs alone, after all earlier calls of its turn and before all later ones
+        max_result_chars=20_000     characters (int) of a result that are kept; 0 is no limit
+        progress="strict"           how repeated calls count: "strict", "poll" or "cumulative"
+        plain_text=False            bool: failure is also read from the text of a result
+        max_concurrency=0           calls (int) at the same time over all runs; 0 leaves it to the cap of the turn
+    """
+    for option in options.keys() - set(_OPTIONS):
+        close = difflib.get_close_matches(option, _OPTIONS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: name, description, {', '.join(_OPTIONS)}"
+        raise ConfigError(f"a tool has no option {option!r}; {hint}")
+
+    def build(target: Callable[..., Any]) -> ToolSpec:
+        titled, text = _name_and_text(target)
+        title = name or titled
+        signature = _signature(target, title)
+        _refuse(title, _signature_faults(target, signature.parameters))
+        summary, described = split_docstring(text)
+        schema, read, dump = typed_reader(title, signature.parameters, described)
+        return ToolSpec(title, description or summary, schema, target, read=read, dump=dump, **options)
+
+    return build if function is None else build(function)
+
+
+_OPTIONS = [
+    item.name
+    for item in fields(ToolSpec)
+    if item.init and item.kw_only and item.name not in {"dump", "kind", "read"}
+]
+
+
+def as_tool(source: ToolSpec | Callable[..., Any]) -> ToolSpec:
+    """Return a ToolSpec as it is, and a plain callable as an irreversible tool. Raises ConfigError."""
+    return source if isinstance(source, ToolSpec) else tool(source)
+
+
+def canonical_arguments(spec: ToolSpec, text: str) -> str:
+    """Return the canonical form (JSON text) of the arguments of a call of a tool.
+
+    It is what a person approves, what the journal keeps and what the tool receives. Raises BadArguments.
+    """
+    return canonical_text(text, spec.read, spec.dump)
+
+
+def parse_arguments(spec: ToolSpec, text: str, *, exact: bool = False) -> dict[str, Any]:
+    """Return the checked keyword arguments for `spec.call`, from the text of a call as received.
+
+    They are read from its canonical form. With `exact` the text has to be that form already. Raises BadArguments.
+    """
+    if exact:
+        return exact_arguments(text, spec.read, spec.dump)
+    return spec.read(canonical_arguments(spec, text))
+
+
+def _refuse(name: str, faults: Sequence[str]) -> None:
+    if faults:
+        raise ConfigError(f"tool {name!r}: {'; '.join(faults)}")
+
+
+def _option_faults(spec: ToolSpec) -> list[str]:
+    """Return what is wrong with the fields of a tool, as sentences."""
+    faults: list[str] = []
+    for option, known in (("effect", Effect), ("progress", Progress)):
+        if (value := getattr(spec, option)) not in get_args(known):
+            faults.append(f"{option} is {value!r}; possible: {', '.join(map(repr, get_args(known)))}")
+    rule: object = spec.approval
+    if not isinstance(rule, bool) and (not callable(rule) or _is_async(rule)):
+        faults.append(f"approval is {rule!r}; possible: True, False, or a plain function of the arguments")
+    numbers = {"max_result_chars": spec.max_result_chars, "max_concurrency": spec.max_concurrency}
+    faults += [f"{name} is {n}; possible: 0 for no limit, or more" for name, n in numbers.items() if n < 0]
+    if (spec.effect == "compensable") != (spec.undo is not None):
+        faults.append("effect 'compensable' and undo need each other: give both or neither")
+    if spec.timeout is not None and not (spec.timeout > 0 and math.isfinite(spec.timeout)):
+        faults.append(f"timeout is {spec.timeout!r}; possible: seconds above 0, or None for no limit")
+    return faults
+
+
+class _Signature(NamedTuple):
+    takes_context: bool
+    parameters: tuple[inspect.Parameter, ...]
+    """What the model fills, annotations resolved."""
+
+
+def _function(target: object) -> object:
+    """Return the function that `target` ends in; its globals are where string annotations are looked up."""
+    while not inspect.isroutine(target) or hasattr(target, "__wrapped__"):
+        if isinstance(target, functools.partial):
+            target = target.func
+        else:
+            target = getattr(target, "__wrapped__", None) or getattr(type(target), "__call__")  # noqa: B004, B009
+    return target
+
+
+def _name_and_text(target: object) -> tuple[str, str]:
+    """Return name and docstring of a function; of the class, for an object with `__call__`."""
+    function = _function(target)
+    named = function if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target)
+    return getattr(named, "__name__", ""), function.__doc__ or named.__doc__ or ""
+
+
+def _is_async(target: object) -> bool:
+    """Whether calling gives a coroutine; `__wrapped__` says nothing: a sync wrapper may run it itself."""
+    asked = (target, getattr(type(target), "__call__", None))  # noqa: B004  the method itself is wanted
+    return any(inspect.iscoroutinefunction(function) for function in asked)
+
+
+def _signature(target: object, name: str) -> _Signature:
+    """Read the parameters of a callable. Raises ConfigError for a type hint that cannot be resolved."""
+    if not callable(target) or isinstance(target, type | ToolSpec):
+        raise ConfigError(f"tool {name!r}: a {type(target).__name__} cannot become a tool; pass a function")
+    # What a partial binds by keyword is the host's (a key, a tenant): the model neither sees nor sets it.
+    bound = target.keywords if isinstance(target, functools.partial) else {}
+    given = [p for p in inspect.signature(target).parameters.values() if p.name not in bound]
+    parameters = _resolved(given, _function(target), name)
+    takes_context = bool(parameters) and parameters[0].annotation is ToolContext
+    return _Signature(takes_context, tuple(parameters[takes_context:]))
+
+
+def _resolved(parameters: list[inspect.Parameter], function: object, name: str) -> list[inspect.Parameter]:
+    """Evaluate string annotations, all but the return type's: that may exist for type checkers only."""
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    known = {"ToolContext": ToolContext, **getattr(function, "__globals__", {})}
+    try:
+        hints = typing.get_type_hints(holder, globalns=known, include_extras=True)
+    except NameError as error:
+        where = "which its module does not define at the top level"
+        raise ConfigError(f"tool {name!r}: a type hint names {error.name!r}, {where}") from error
+    except Exception as error:
+        raise ConfigError(f"tool {name!r}: a type hint cannot be read: {error}") from error
+    return [p.replace(annotation=hints.get(p.name, Any)) for p in parameters]
+
+
+def _signature_faults(target: object, parameters: Sequence[inspect.Parameter]) -> list[str]:
+    """Return why a model could not fill these parameters, as sentences."""
+    faults: list[str] = []
+    for p in parameters:
+        if p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD}:
+            faults.append(f"parameter {p.name!r} takes any number of arguments; name each one")
+        elif p.kind is p.POSITIONAL_ONLY:
+            faults.append(f"parameter {p.name!r} is positional-only; a model passes arguments by name")
+        elif p.annotation is ToolContext:
+            faults.append(f"the ToolContext must be the first parameter, not {p.name!r}")
+    if parameters and parameters[0].name == "self":
+        faults.append("it is a method without its object; make the tool of the bound method")
+    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+        faults.append("it yields; a tool returns one result")
+    return faults
+
+
+def _schema_reader(name: str, schema: Mapping[str, Any]) -> Read:
+    """Build the check of a raw JSON schema. Raises ConfigError when it is none, or not one of an object."""
+    try:
+        check = checker(schema)
+    except UnusableSchema as error:
+        raise ConfigError(
+            f"tool {name!r}: parameters are no JSON schema that can be used: {error}"
+        ) from error
+    if schema.get("type", "object") != "object":
+        raise ConfigError(
+            f"tool {name!r}: parameters describe a {schema['type']!r}; arguments are an 'object'"
+        )
+
+    def read(text: str) -> dict[str, Any]:
+        try:
+            value = from_json(text)
+        except (TypeError, ValueError) as error:  # TypeError: text that has no UTF-8 form
+            raise BadArguments(f"the arguments are not one complete JSON object ({error})") from error
+        if not isinstance(value, dict):
+            raise BadArguments("the arguments are not one complete JSON object (Input should be an object)")
+        if faults := listed(check(value)):
+            raise BadArguments(faults)
+        return value
+
+    return read

@@ -1,0 +1,390 @@
+"""The tools of one agent, and how a turn's calls are run: concurrently, capped, none able to hurt another.
+
+Results are known by their position in the turn. Call ids repeat and can be empty: nothing is keyed by them.
+A sync tool runs in a daemon thread of its own, not in a pool: one that never returns then neither takes a
+worker from others nor keeps the interpreter from exiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.kernel.abandonment import (
+    AbandonableTask,
+    TimeLimitPassed,
+    here,
+    host_call,
+    limited,
+    until_ended,
+)
+from orchestrator.kernel.cancel_scope import cancellations
+from orchestrator.kernel.thread import in_thread
+from orchestrator.llm.message import ToolCall
+from orchestrator.llm.port import Clock, SystemClock
+from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
+from orchestrator.tools.result import ToolOutcome, ToolResult, content_of, error_text, told_of, why_of
+from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_SUGGESTIONS = 3
+_ABANDONED = "; it did not stop when it was cancelled, was abandoned and may still be running"
+_SYSTEM_CLOCK = SystemClock()
+
+
+ContextFor: TypeAlias = Callable[[ToolCall, int], ToolContext]
+"""Makes the context of the call at a position: anew for each call, and only for tools that take one."""
+Before: TypeAlias = Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]]
+"""Sees a call about to run: a call runs in its place, a result stands for it, None changes nothing."""
+After: TypeAlias = Callable[[ToolResult], Awaitable[ToolResult | None]]
+"""Sees a result that is to stand, and may replace it."""
+
+
+def canonical_call(spec: ToolSpec, call: ToolCall, position: int) -> ToolCall | ToolResult:
+    """Return a call with its arguments in canonical form, or the error result that answers it instead."""
+    try:
+        text = canonical_arguments(spec, call.arguments)
+    except Exception as error:  # noqa: BLE001 - the tool's own validators may raise anything
+        outcome, content = _fault(error)
+        return ToolResult(call, position, content, outcome)
+    return call if text == call.arguments else replace(call, arguments=text)
+
+
+class ToolSet:
+    """Tools by name. Raises ConfigError for a name that stands twice or that no model could call.
+
+    `max_concurrency` of a tool counts over all runs that share the set, within one event loop.
+    """
+
+    def __init__(
+        self, tools: Iterable[ToolSpec | Callable[..., Any]] = (), *, clock: Clock = _SYSTEM_CLOCK
+    ) -> None:
+        self.offers = tuple(as_tool(tool) for tool in tools)
+        self._clock = clock
+        self._exact = {spec.name: spec for spec in self.offers}
+        self._folded = {spec.name.casefold(): spec for spec in reversed(self.offers)}
+        # A semaphore belongs to one event loop, and `run_sync` makes a loop for each run.
+        self._slots: dict[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = {}
+        for spec in self.offers:
+            if not _NAME.fullmatch(spec.name):
+                raise ConfigError(f"tool name {spec.name!r}: possible: 1 to 64 of a-z, A-Z, 0-9, _ and -")
+            if self._folded[spec.name.casefold()] is not spec:
+                raise ConfigError(
+                    f"two tools are named {spec.name!r}; capitals do not tell them apart; tools of an MCP server get "
+                    "other names by `prefix=`, or `--mcp NAME=COMMAND`"
+                )
+
+    def find(self, name: str) -> ToolSpec | None:
+        """Return the tool of exactly this name, else of this name in other capitals, else None."""
+        return self._exact.get(name) or self._folded.get(name.casefold())
+
+    def unknown(self, call: ToolCall, position: int = 0) -> ToolResult:
+        """Answer a call of a tool that does not exist, naming up to three like it."""
+        close = difflib.get_close_matches(call.name.casefold(), self._folded, n=_SUGGESTIONS)
+        names = ", ".join(repr(self._folded[name].name) for name in close)
+        why = f"there is no tool {call.name!r}" + (f"; did you mean {names}?" if names else "")
+        return ToolResult.failure(call, position, "error", why, "UnknownTool")
+
+    def execute(
+        self,
+        call: ToolCall,
+        position: int,
+        context_for: ContextFor,
+        *,
+        waited: float = 0.0,
+        exact: bool = False,
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """Run one call. What goes wrong with it becomes an error result; only cancellation passes through.
+
+        `waited` is how long (seconds) the call has waited already; it counts as queued. With `exact` the arguments are
+        in canonical form: a call that its tool reads otherwise does not run.
+        """
+        spec = self.find(call.name)
+        if spec is None:
+            return self._answer_unknown(call, position)
+        start = self._queue if spec.max_concurrency else self._run
+        return start(spec, call, position, context_for, waited, exact=exact)
+
+    async def _answer_unknown(self, call: ToolCall, position: int) -> ToolResult:
+        return self.unknown(call, position)
+
+    async def _queue(
+        self,
+        spec: ToolSpec,
+        call: ToolCall,
+        position: int,
+        context_for: ContextFor,
+        waited: float,
+        *,
+        exact: bool = False,
+    ) -> ToolResult:
+        """Run one call as soon as its tool has a slot."""
+        asked = self._clock.monotonic()
+        async with self._slot(spec):
+            waited += self._clock.monotonic() - asked
+            return await self._run(spec, call, position, context_for, waited, exact=exact)
+
+    async def execute_all(
+        self,
+        calls: Sequence[ToolCall],
+        context_for: ContextFor,
+        *,
+        max_concurrent: int = 10,
+        before: Before | None = None,
+        after: After | None = None,
+        done: list[ToolResult | None] | None = None,
+        exact: bool = False,
+    ) -> list[ToolResult]:
+        """Run the calls of one turn, at most `max_concurrent` at a time (0 = no cap); results in call order.
+
+        `done` has one place for each call and is filled as results come, so it outlives a cancellation; a
+        filled place is left alone and its call not run. On cancellation async tools are cancelled and joined,
+        waiting calls never start, threads go on alone with `cancelled` set. An exception of `before` or
+        `after` ends the turn the same way and is raised. `exact` is that of `execute`.
+        """
+        done = [None] * len(calls) if done is None else done
+        if len(done) != len(calls):
+            raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
+        turn = _Turn(self, self._clock, calls, context_for, before, after, done, exact)
+        cancelled = cancellations()
+        try:
+            if len(calls) > 1:
+                # Each has a task of its own, also where it runs alone: what it leaves there stays there.
+                for group in self._groups(calls, done):
+                    await turn.together(group, max_concurrent)
+            elif done and done[0] is None:
+                await turn.one(0)
+        except Exception as error:
+            if cancelled():
+                raise asyncio.CancelledError from error
+            raise
+        if cancelled():
+            raise asyncio.CancelledError  # a tool swallowed it; the run must not go on for that
+        return turn.results()
+
+    async def take_back(self, call: ToolCall, position: int, context_for: ContextFor) -> None:
+        """Undo a call that may have run, with its tool's `undo`, within its timeout. Raises what that raises.
+
+        Raises ConfigError for a tool that has none.
+        """
+        spec = self.find(call.name)
+        if spec is None or spec.undo is None:
+            raise ConfigError(f"tool {call.name!r} has no undo")
+        undo = replace(spec, call=spec.undo, effect="irreversible", undo=None)
+        result = await self._run(undo, call, position, context_for, 0.0)
+        if result.is_error:
+            raise RunError(f"undo of {spec.name!r} failed: {result.content}")
+
+    def _groups(self, calls: Sequence[ToolCall], done: Sequence[ToolResult | None]) -> Iterator[list[int]]:
+        """Part the open positions into groups that run one after the other; a sequential tool is its own."""
+        group: list[int] = []
+        for position, call in enumerate(calls):
+            if done[position] is not None:
+                continue
+            spec = self.find(call.name)
+            if spec is None or not spec.sequential:
+                group.append(position)
+                continue
+            if group:
+                yield group
+            yield [position]
+            group = []
+        if group:
+            yield group
+
+    async def _run(
+        self,
+        spec: ToolSpec,
+        call: ToolCall,
+        position: int,
+        context_for: ContextFor,
+        queued: float,
+        *,
+        exact: bool = False,
+    ) -> ToolResult:
+        at, started = self._clock.time(), self._clock.monotonic()
+        bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
+        outcome: ToolOutcome = "ok"
+        was_cut, abandoned, before = False, False, _cancels()
+        try:
+            arguments = parse_arguments(spec, call.arguments, exact=exact)
+            if spec.timeout is None:
+                value = await _invoke(spec, bound, arguments)
+            else:
+                work = functools.partial(_invoke, spec, bound, arguments)
+                value = await limited(work, spec.timeout, self._clock)
+            content, was_cut = content_of(value, spec.max_result_chars)
+        except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
+            for context in bound:
+                context.cancelled.set()
+            if not _is_the_tools_own(error, before):
+                raise
+            outcome, content = _fault(error)
+            abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
+        seconds = self._clock.monotonic() - started
+        return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned)
+
+    def _narrowed(self, context: ToolContext, spec: ToolSpec) -> ToolContext:
+        """Return the context with the tool's own timeout in its deadline."""
+        if spec.timeout is None:
+            return context
+        ends = self._clock.monotonic() + spec.timeout
+        return replace(context, deadline=ends if context.deadline is None else min(ends, context.deadline))
+
+    def _slot(self, spec: ToolSpec) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        if loop not in self._slots:
+            for closed in [known for known in tuple(self._slots) if known.is_closed()]:
+                self._slots.pop(closed, None)
+        of_loop = self._slots.setdefault(loop, {})
+        return of_loop.setdefault(spec.name, asyncio.Semaphore(spec.max_concurrency))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The calls of one turn on their way to results."""
+
+    tools: ToolSet
+    clock: Clock
+    calls: Sequence[ToolCall]
+    context_for: ContextFor
+    before: Before | None
+    after: After | None
+    done: list[ToolResult | None]
+    """One place for each call, filled as results come."""
+    exact: bool
+
+    async def one(self, position: int, waited: float = 0.0) -> None:
+        """Run one call, with the middleware round it."""
+        call = self.calls[position]
+        changed = None if self.before is None else await self.before(call)
+        if isinstance(changed, ToolResult):
+            # The middleware knows no positions, and the transcript pairs by the call as it was asked.
+            result = replace(changed, call=call, position=position)
+        else:
+            runs = call if changed is None else replace(changed, id=call.id)
+            result = await self.tools.execute(
+                runs, position, self.context_for, waited=waited, exact=self.exact
+            )
+        # Kept before `after` is asked: a cancellation there must not lose what has happened.
+        self.done[position] = result
+        if self.after is not None and (replaced := await self.after(result)) is not None:
+            self.done[position] = replace(replaced, position=position)
+
+    async def together(self, positions: Sequence[int], max_concurrent: int) -> None:
+        """Run calls side by side. A task each, so that context variables set by one do not reach another."""
+        group = _Group(asyncio.Semaphore(max_concurrent or len(positions)))
+        asked = self.clock.monotonic()
+        owner = here()
+        policy = None if owner is None else owner.policy
+        for position in positions:  # an eager task (3.12) may have failed before the next one is made
+            if not group.failures:
+                work = group.slotted(lambda at=position: self.one(at, self.clock.monotonic() - asked))  # type: ignore[misc]
+                group.tasks.append(AbandonableTask(work, policy))
+        late = await until_ended(group.tasks)
+        if late is not None:
+            raise late
+        if group.failures:
+            raise group.failures[0]
+
+    def results(self) -> list[ToolResult]:
+        """Return all results in call order. Raises RunError when one is missing."""
+        found = [result for result in self.done if result is not None]
+        if len(found) < len(self.done):
+            raise RunError("a before or after callback raised CancelledError, but nobody cancelled the turn")
+        return found
+
+
+@dataclass(slots=True)
+class _Group:
+    """Calls that run side by side; when one raises, the others are cancelled."""
+
+    slots: asyncio.Semaphore
+    tasks: list[AbandonableTask[None]] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+
+    async def slotted(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Run a call as soon as there is a slot, and keep what it raises."""
+        try:
+            async with self.slots:
+                await call()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  raised by the turn, once the others have ended
+            self.failures.append(error)
+            asyncio.get_running_loop().call_soon(self._stop)
+
+    def _stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+
+
+def _invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> Awaitable[object]:
+    if spec.is_async:
+        return host_call(spec.call(*bound, **arguments), spec.kind, spec.name)
+    return _invoke_sync(spec, bound, arguments)
+
+
+async def _invoke_sync(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> object:
+    stop = bound[0].cancelled.set if bound else None
+    value = await _in_thread(functools.partial(spec.call, *bound, **arguments), spec, stop)
+    # A sync wrapper round an async function gives its coroutine.
+    return await host_call(value, spec.kind, spec.name) if inspect.isawaitable(value) else value
+
+
+async def _in_thread(
+    function: Callable[[], object], spec: ToolSpec, stop: Callable[[], None] | None
+) -> object:
+    value, error = await in_thread(function, f"tool-{spec.name}", call=(spec.kind, spec.name), stop=stop)
+    if error is None:
+        return value
+    if isinstance(error, Exception):
+        raise error
+    raise RuntimeError(f"the tool raised {told_of(error)}") from error
+
+
+def _cancels() -> int:
+    """Return how often the running task was asked to cancel and nobody took that back.
+
+    Counted by the task, not by `cancellations`: a time limit that a hook set round its calls cancels its task only.
+    """
+    owner = here()
+    if owner is not None:
+        return owner.cancelling()
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def _is_the_tools_own(error: BaseException, before: int) -> bool:
+    """Tell what a tool raised from a cancellation that somebody sent us, and find exits hidden in groups.
+
+    `before` is what `_cancels` said when the call began: a task group that failed earlier leaves a count on 3.11.
+    """
+    if isinstance(error, Exception):
+        return True
+    is_exit = isinstance(error, BaseExceptionGroup) and error.subgroup((KeyboardInterrupt, SystemExit))
+    return not (is_exit or _cancels() > before)
+
+
+def _fault(error: BaseException) -> tuple[ToolOutcome, str]:
+    """Return the outcome and the result text of a call that raised."""
+    if isinstance(error, BadArguments):
+        return _REASONS.get(type(error), "invalid_args"), error_text(str(error), type(error).__name__)
+    if isinstance(error, TimeLimitPassed):
+        return "timeout", error_text(
+            f"the tool gave {error}{_ABANDONED if error.abandoned else ''}", "Timeout"
+        )
+    return "error", error_text(why_of(error), type(error).__name__)
+
+
+_REASONS: dict[type[BadArguments], ToolOutcome] = {
+    DuplicateKeys: "duplicate_keys",
+    UnstableArguments: "unstable_args",
+}
