@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.engines.dbos import DbosDispatcher as DbosDispatcher
-    from orchestrator.engines.dispatcher import Caps as Caps
+    from orchestrator.engines.dispatcher import WorkerLimits as WorkerLimits
     from orchestrator.engines.local_engine import LocalEngine as LocalEngine
     from orchestrator.engines.procrastinate import ProcrastinateDispatcher as ProcrastinateDispatcher
     from orchestrator.engines.worker import Worker as Worker
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from orchestrator.llm.message import Usage as Usage
     from orchestrator.llm.retry import RetryPolicy as RetryPolicy
     from orchestrator.machines.approval.caps import PlanCaps as PlanCaps
-    from orchestrator.machines.approval.fault import Faulted as Faulted
+    from orchestrator.machines.approval.fault import ApprovalError as ApprovalError
     from orchestrator.machines.approval.graph import APPROVAL as APPROVAL
     from orchestrator.machines.approval.limits import ApprovalLimits as ApprovalLimits
     from orchestrator.machines.approval.plan import PlanDraft as PlanDraft
@@ -177,7 +177,7 @@ _HOME = {
     "Attempt": "machines.pipeline.model",
     "BudgetManager": "machines.pipeline.ports",
     "CODE_MODE": "machines.code_mode.graph",
-    "Caps": "engines.dispatcher",
+    "WorkerLimits": "engines.dispatcher",
     "CheckpointManager": "runtime.pipeline.orchestration.checkpoint",
     "CodeBlocksFound": "machines.code_mode.model",
     "CodeExecuted": "machines.code_mode.model",
@@ -197,7 +197,7 @@ _HOME = {
     "Evaluation": "machines.pipeline.model",
     "EventError": "errors",
     "FakeClock": "testing.clock",
-    "Faulted": "machines.approval.fault",
+    "ApprovalError": "machines.approval.fault",
     "Feedback": "machines.pipeline.model",
     "Fenced": "errors",
     "FinalAnswerFound": "machines.code_mode.model",

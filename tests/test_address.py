@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator import CheckpointManager, OrchestrationStateMachine, Orchestrator, ScriptedLLM
 from orchestrator.errors import ConfigError
-from orchestrator.journal.address import Dsn, address_of, hidden
+from orchestrator.journal.address import JournalAddress, address_of, hidden
 from orchestrator.settings import Settings
 
 SHOWN = [
@@ -27,7 +27,7 @@ SHOWN = [
 
 @pytest.mark.parametrize(("secret", "shown"), SHOWN)
 def test_an_address_shows_all_but_its_password(secret: str, shown: str) -> None:
-    dsn = Dsn(secret)
+    dsn = JournalAddress(secret)
     assert str(dsn) == shown
     assert repr(dsn) == f"Dsn({shown!r})"
     assert dsn.secret == secret
@@ -40,21 +40,30 @@ def test_no_password_is_shown_however_it_is_written(password: str) -> None:
         escaped = quote(password, safe="")
     except UnicodeEncodeError:
         return
-    dsn = Dsn(f"postgresql://USER:{escaped}@HOST/BASE")
+    dsn = JournalAddress(f"postgresql://USER:{escaped}@HOST/BASE")
     assert str(dsn) == "postgresql://USER@HOST/BASE"
     told = hidden(f"<{dsn.secret}> <{escaped}> <{password}>", dsn)
     assert told == "<postgresql://USER@HOST/BASE> <***> <***>"
 
 
 def test_text_names_a_database_or_a_file() -> None:
-    assert address_of("postgresql://host/db") == Dsn("postgresql://host/db")
-    assert address_of("postgres://host/db") != Dsn("postgresql://host/db")
-    assert address_of("host=h dbname=d password=secret") == Dsn("host=h dbname=d password=secret")
+    assert address_of("postgresql://host/db") == JournalAddress("postgresql://host/db")
+    assert address_of("postgres://host/db") != JournalAddress("postgresql://host/db")
+    assert address_of("host=h dbname=d password=secret") == JournalAddress("host=h dbname=d password=secret")
     assert address_of("some/journal.db") == Path("some/journal.db")
     assert address_of("a=b/journal.db") == Path("a=b/journal.db")
     assert address_of(Path("journal.db")) == Path("journal.db")
-    assert address_of(Dsn("postgresql://host/db")) == Dsn("postgresql://host/db")
-    assert len({Dsn("postgresql://a"), Dsn("postgresql://a"), Dsn("postgresql://b")}) == 2
+    assert address_of(JournalAddress("postgresql://host/db")) == JournalAddress("postgresql://host/db")
+    assert (
+        len(
+            {
+                JournalAddress("postgresql://a"),
+                JournalAddress("postgresql://a"),
+                JournalAddress("postgresql://b"),
+            }
+        )
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +76,7 @@ def test_text_names_a_database_or_a_file() -> None:
         Path("postgresql://me:secret@h/d"),
         "postgresql://me:one@secret@h/d",
         "postgresql://me:one/secret@h/d",
-        Dsn("postgresql://me:one@secret@h/d"),
+        JournalAddress("postgresql://me:one@secret@h/d"),
     ],
 )
 def test_what_is_neither_is_refused_without_repeating_it(bad: object) -> None:
@@ -86,7 +95,7 @@ def test_what_is_neither_is_refused_without_repeating_it(bad: object) -> None:
     ],
 )
 def test_what_libpq_reads_is_taken_as_it_is(good: str) -> None:
-    assert address_of(good) == Dsn(good)
+    assert address_of(good) == JournalAddress(good)
 
 
 def test_an_agent_that_is_given_an_address_for_a_journal_is_told_what_to_give() -> None:
@@ -100,7 +109,7 @@ def test_the_settings_take_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert Settings.load().journal == Path(".orchestrator/journal.db")
     monkeypatch.setenv("ORCHESTRATOR_JOURNAL", "postgresql://me:secret@h/d")
     settings = Settings.load()
-    assert settings.journal == Dsn("postgresql://me:secret@h/d")
+    assert settings.journal == JournalAddress("postgresql://me:secret@h/d")
     assert "secret" not in f"{settings!r} {settings}"
     monkeypatch.setenv("ORCHESTRATOR_JOURNAL", "mysql://me:secret@h/d")
     with pytest.raises(ConfigError, match="not mysql") as refused:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
-from orchestrator.llm.json_schema import Fault, UnusablePattern, UnusableSchema, checker
+from orchestrator.llm.json_schema import SchemaFault, UnusablePattern, UnusableSchema, checker
 from orchestrator.llm.structured_output import OutputSpec, UnusableAnswer
 from orchestrator.tools.argument import BadArguments
 from orchestrator.tools.spec import ToolSpec, parse_arguments
@@ -92,7 +92,7 @@ def test_a_value_of_absurd_depth_is_a_fault(depth: int) -> None:
     for _ in range(depth):
         value = {"a": value}
     check = checker({"type": "object", "properties": {"a": {"$ref": "#"}}})
-    assert check(value) == [Fault((), "the value is nested more than 250 levels deep")]
+    assert check(value) == [SchemaFault((), "the value is nested more than 250 levels deep")]
 
 
 def test_an_unknown_dialect_is_read_as_the_newest_and_formats_are_no_constraint() -> None:
@@ -114,7 +114,7 @@ ANY = st.recursive(
 
 @given(ANY, st.sampled_from([{}, {"type": "string"}, {"uniqueItems": True}, {"enum": [1]}, {"maximum": 3}]))
 def test_any_value_gives_a_list_of_faults(value: Any, schema: dict[str, Any]) -> None:
-    assert all(isinstance(fault, Fault) for fault in checker(schema)(value))
+    assert all(isinstance(fault, SchemaFault) for fault in checker(schema)(value))
 
 
 def test_a_schema_whose_references_multiply_is_refused_at_construction() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
 from orchestrator.llm.port import Clock
-from orchestrator.llm.retry import UNLIMITED, Failure, RetryPolicy, RetryTable, Tried, classify
+from orchestrator.llm.retry import UNLIMITED, FailureKind, RetryAttempt, RetryPolicy, RetryTable, classify
 from orchestrator.testing.clock import FakeClock
 
 STEADY = RetryPolicy(jitter=0)
@@ -63,32 +63,32 @@ def failing(*delays: float | None) -> list[LLMError]:
 
 
 async def test_an_answer_at_once_is_one_try() -> None:
-    tried: list[Tried] = []
+    tried: list[RetryAttempt] = []
     script = Script("answer")
     assert await STEADY.call(script, "a", 1, on_attempt=tried.append, clock=FakeClock()) == "answer"
     assert script.asked == [("a", 1)]
-    assert tried == [Tried(1, "ok")]
+    assert tried == [RetryAttempt(1, "ok")]
     assert await STEADY.call(Script("answer")) == "answer"
 
 
 async def test_a_transient_failure_is_tried_again_and_each_try_is_told() -> None:
     clock = FakeClock(auto=True)
-    tried: list[Tried] = []
+    tried: list[RetryAttempt] = []
     first, second = failing(None, None)
     script = Script(first, second, "answer", clock=clock, seconds=2)
     policy = RetryPolicy(base=0.125, jitter=0)
     assert await policy.call(script, 7, on_attempt=tried.append, clock=clock) == "answer"
     assert script.asked == [(7,)] * 3
     assert tried == [
-        Tried(1, "retry", "rate_limited", 0.125, 2, first),
-        Tried(2, "retry", "rate_limited", 0.25, 2, second),
-        Tried(3, "ok", seconds=2),
+        RetryAttempt(1, "retry", "rate_limited", 0.125, 2, first),
+        RetryAttempt(2, "retry", "rate_limited", 0.25, 2, second),
+        RetryAttempt(3, "ok", seconds=2),
     ]
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 4])
 async def test_attempts_of_n_are_exactly_n_tries_and_the_last_error_itself_is_raised(attempts: int) -> None:
-    tried: list[Tried] = []
+    tried: list[RetryAttempt] = []
     errors = failing(*[None] * 9)
     script = Script(*errors)
     with pytest.raises(LLMError) as raised:
@@ -102,7 +102,7 @@ async def test_attempts_of_n_are_exactly_n_tries_and_the_last_error_itself_is_ra
 
 
 async def test_a_failure_that_another_try_cannot_mend_is_raised_at_once() -> None:
-    tried: list[Tried] = []
+    tried: list[RetryAttempt] = []
     denied = LLMError("no key", kind="auth")
     script = Script(RATE_LIMITED, denied, "never")
     with pytest.raises(LLMError) as raised:
@@ -115,7 +115,7 @@ async def test_a_failure_that_another_try_cannot_mend_is_raised_at_once() -> Non
 
 
 async def test_an_error_of_the_listener_is_no_failed_try() -> None:
-    def listen(tried: Tried) -> None:
+    def listen(tried: RetryAttempt) -> None:
         if tried.outcome == "ok":
             raise ConnectionError("metrics are down")
 
@@ -192,7 +192,7 @@ async def test_retry_after_wins_over_the_computed_delay_and_over_its_cap() -> No
 
 async def test_a_retry_after_past_the_deadline_gives_up_instead_of_waiting_or_trying_early() -> None:
     clock = FakeClock(auto=True)
-    tried: list[Tried] = []
+    tried: list[RetryAttempt] = []
     script = Script(*failing(100, 200), "never")
     with pytest.raises(LLMError):
         await STEADY.call(script, on_attempt=tried.append, clock=clock)
@@ -232,7 +232,7 @@ async def test_a_rule_of_the_caller_decides_in_place_of_the_classification() -> 
         asked.append(error)
         return isinstance(error, ValueError)
 
-    tried: list[Tried] = []
+    tried: list[RetryAttempt] = []
     steps = [ValueError("1"), ValueError("2"), RATE_LIMITED]
     with pytest.raises(LLMError) as raised:
         await STEADY.call(
@@ -296,10 +296,10 @@ def waits_of(clock: FakeClock) -> Callable[[float], None]:
 async def test_a_thread_tries_exactly_as_a_coroutine_does(
     policy: RetryPolicy, steps: list[object], seed: int
 ) -> None:
-    def ending(answer: object, tried: list[Tried], clock: FakeClock) -> tuple[object, ...]:
+    def ending(answer: object, tried: list[RetryAttempt], clock: FakeClock) -> tuple[object, ...]:
         return answer, [(t.number, t.outcome, t.kind, t.delay) for t in tried], clock.slept
 
-    tried: list[Tried] = []
+    tried: list[RetryAttempt] = []
     clock, script = FakeClock(auto=True), Script(*steps)
     answer: object
     try:
@@ -348,7 +348,7 @@ def test_a_wait_that_is_interrupted_ends_the_tries_of_a_thread() -> None:
 async def test_d12_a_cancellation_is_never_retried_and_never_told_as_a_failure(
     step: BaseException, before: int
 ) -> None:
-    tried: list[Tried] = []
+    tried: list[RetryAttempt] = []
     script = Script(*failing(*[None] * before), step, "never")
     with pytest.raises(type(step)) as raised:
         await STEADY.call(script, on_attempt=tried.append, clock=FakeClock(auto=True))
@@ -371,11 +371,11 @@ async def test_d12_a_cancelled_try_or_wait_ends_the_call_at_once(steps: int) -> 
 
 
 def test_d12_a_cancellation_is_no_timeout_and_explains_none() -> None:
-    assert classify(asyncio.CancelledError()) == Failure("other", retryable=False)
+    assert classify(asyncio.CancelledError()) == FailureKind("other", retryable=False)
     wrapped = RuntimeError("stopped")
     wrapped.__cause__ = asyncio.CancelledError()
     wrapped.__cause__.__cause__ = TimeoutError()
-    assert classify(wrapped) == Failure("other", retryable=False)
+    assert classify(wrapped) == FailureKind("other", retryable=False)
 
 
 # ---- classification ----
@@ -429,19 +429,21 @@ def test_d8_a_wrapped_connection_error_is_retryable_whatever_its_wrapper_says() 
     """The original asked for a method that its errors did not have, and fell back on their text."""
     for cause in (ConnectionResetError(), ConnectionRefusedError(), socket.gaierror(), OSError("pool")):
         error = caused_by(RuntimeError("request failed"), RuntimeError("transport"), cause)
-        assert classify(error) == Failure("connection", retryable=True)
-    assert classify(caused_by(LLMError("no answer"), TimeoutError())) == Failure("timeout", retryable=True)
+        assert classify(error) == FailureKind("connection", retryable=True)
+    assert classify(caused_by(LLMError("no answer"), TimeoutError())) == FailureKind(
+        "timeout", retryable=True
+    )
 
 
 def test_d8_unauthorised_is_not_retried_whatever_its_text_and_cause() -> None:
     error = caused_by(StatusError(401), ConnectionResetError())
-    assert classify(error) == Failure("auth", retryable=False)
+    assert classify(error) == FailureKind("auth", retryable=False)
 
 
 def test_an_error_that_is_its_own_cause_is_classified_too() -> None:
     error = ValueError()
     error.__cause__ = error
-    assert classify(error) == Failure("other", retryable=False)
+    assert classify(error) == FailureKind("other", retryable=False)
 
 
 def test_every_kind_that_classify_gives_is_in_the_closed_taxonomy() -> None:
@@ -538,9 +540,9 @@ TABLE = RetryTable(
 )
 
 
-async def tried(*steps: object) -> tuple[object, list[Tried]]:
+async def tried(*steps: object) -> tuple[object, list[RetryAttempt]]:
     """What a table gives after these steps, and what it told."""
-    told: list[Tried] = []
+    told: list[RetryAttempt] = []
     try:
         answer = await TABLE.call(Script(*steps), on_attempt=told.append, clock=FakeClock(auto=True))
     except Coded as error:

@@ -46,7 +46,7 @@ from orchestrator_guards.budget import (
 )
 from orchestrator_guards.gate import (
     GATES,
-    Blocked,
+    BlockedGate,
     first_blocked,
 )
 from orchestrator_guards.progress import (
@@ -101,7 +101,7 @@ __all__ = [
     "POLL_PATIENCE",
     "WINDOW",
     "Analysis",
-    "Blocked",
+    "BlockedGate",
     "CallSeen",
     "Escalation",
     "Fix",

@@ -14,7 +14,7 @@ LEAST: Final = 8
 """How many characters of a digest are enough to name it."""
 
 
-class Asked(Protocol):
+class QuestionedCall(Protocol):
     """A question about one call, as far as an answer has to fit it."""
 
     @property
@@ -33,7 +33,7 @@ class Asked(Protocol):
         ...
 
 
-Q = TypeVar("Q", bound=Asked)
+Q = TypeVar("Q", bound=QuestionedCall)
 
 
 class Refusal(NamedTuple):

@@ -23,7 +23,7 @@ GATES: Final = (
 """Every gate, the most important first."""
 
 
-class Blocked(NamedTuple):
+class BlockedGate(NamedTuple):
     """A gate that is shut."""
 
     gate: str
@@ -38,7 +38,7 @@ class Blocked(NamedTuple):
     """Of the table of errors, where it has one."""
 
 
-def first_blocked(found: Iterable[Blocked | None]) -> Blocked | None:
+def first_blocked(found: Iterable[BlockedGate | None]) -> BlockedGate | None:
     """Return the shut gate that comes first in GATES; None where all are open.
 
     Example:

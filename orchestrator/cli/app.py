@@ -101,9 +101,9 @@ def options_of_all(
 def run(
     prompt: given.Prompt,
     *,
-    made: given.Made,
+    made: given.AgentOptions,
     limit: given.Limit = None,
-    shown: given.Shown,
+    shown: given.DisplayOptions,
     stream: given.Stream = False,
     run_id: given.NewRunId = None,
     conversation: given.Conversation = None,
@@ -117,9 +117,9 @@ def run(
     Every step is in the journal before it counts. While a person is asked, the run waits and says how to answer;
     if its process is killed, `orchestrator runs resume` goes on with it.
     """
-    from orchestrator.cli.run import Asked, run_prompt
+    from orchestrator.cli.run import RunOptions, run_prompt
 
-    asked = Asked(
+    asked = RunOptions(
         prompt=prompt,
         made=made.plain(),
         limits=tuple(limit or ()),
@@ -136,9 +136,9 @@ def run(
 def worker(
     *,
     agent: fleet_option.Agents = None,
-    made: given.Made,
+    made: given.AgentOptions,
     limit: given.Limit = None,
-    fleet: fleet_option.Fleet,
+    fleet: fleet_option.FleetOptions,
     log: given.Log = None,
     journal: given.Journal = None,
 ) -> None:
@@ -148,9 +148,9 @@ def worker(
     journal (--agent), or the one that --model and --tool describe. What a worker that died had goes on elsewhere. At
     the first signal runs get --grace seconds, the rest is left to other workers; the second ends the process at once.
     """
-    from orchestrator.cli.worker import Wanted, work
+    from orchestrator.cli.worker import WorkerOptions, work
 
-    wanted = Wanted(
+    wanted = WorkerOptions(
         made=made.plain(),
         agents=tuple(agent or ()),
         limits=tuple(limit or ()),
@@ -174,12 +174,12 @@ def submit(
     conversation: given.Conversation = None,
     tenant: fleet_option.Tenant = "",
     dispatcher: fleet_option.Dispatcher = "dbos",
-    at: given.Place,
+    at: given.JournalOptions,
 ) -> None:
     """Leave a run to the workers of a PostgreSQL journal, and print its id. No model is asked here."""
-    from orchestrator.cli.submit import Wanted, submit_run
+    from orchestrator.cli.submit import SubmitOptions, submit_run
 
-    wanted = Wanted(
+    wanted = SubmitOptions(
         prompt=prompt,
         agent=agent,
         about=about,
@@ -206,9 +206,9 @@ def replay(
     json: given.Json = False,
 ) -> None:
     """Replay recorded conversations."""
-    from orchestrator.cli.replay import Wanted, replay_conversations
+    from orchestrator.cli.replay import ReplayOptions, replay_conversations
 
-    wanted = Wanted(tuple(path or ()), bundled, live, speed, tuple(limit or ()), log, json)
+    wanted = ReplayOptions(tuple(path or ()), bundled, live, speed, tuple(limit or ()), log, json)
     raise typer.Exit(replay_conversations(wanted))
 
 
@@ -239,7 +239,7 @@ def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
 @app.command()
 @spread
 def doctor(
-    at: given.Place,
+    at: given.JournalOptions,
     *,
     salvage: Annotated[
         Path | None,

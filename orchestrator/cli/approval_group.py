@@ -13,7 +13,7 @@ from orchestrator.cli.exit import table
 from orchestrator.cli.spread import spread
 
 if TYPE_CHECKING:
-    from orchestrator.cli.approval.project import Asked
+    from orchestrator.cli.approval.project import ApprovalOptions
 
 group = typer.Typer(
     help="Plan, look, approve, carry out step by step, take back: nothing is written without a yes.",
@@ -69,7 +69,7 @@ Reason = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Why; 
 
 
 @dataclass(frozen=True, kw_only=True)
-class On:
+class ProjectOptions:
     """Which project, who asks, and how the end is printed."""
 
     project: Project = None
@@ -78,7 +78,7 @@ class On:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planner:
+class PlannerOptions:
     """Who makes the plan."""
 
     plan: PlanFile = None
@@ -88,21 +88,23 @@ class Planner:
     param: given.Param = None
 
 
-def _asked(on: On, planner: Planner | None = None, limit: list[str] | None = None, **more: Any) -> Asked:
+def _asked(
+    on: ProjectOptions, planner: PlannerOptions | None = None, limit: list[str] | None = None, **more: Any
+) -> ApprovalOptions:
     from orchestrator.cli.approval.limit import members_from
-    from orchestrator.cli.approval.planner import Named
-    from orchestrator.cli.approval.project import Asked
+    from orchestrator.cli.approval.planner import PlannerChoice
+    from orchestrator.cli.approval.project import ApprovalOptions
     from orchestrator.cli.load import params_from
 
     if planner is not None:
-        more["named"] = Named(
+        more["named"] = PlannerChoice(
             plan=planner.plan,
             model=planner.model,
             base_url=planner.base_url,
             structured=planner.structured,
             params=params_from(planner.param or ()),
         )
-    return Asked(**vars(on), limits=members_from(limit or ()), **more)
+    return ApprovalOptions(**vars(on), limits=members_from(limit or ()), **more)
 
 
 @group.callback()
@@ -116,9 +118,9 @@ def submit(
     text: Request = None,
     *,
     confirm: Confirm = False,
-    planner: Planner,
+    planner: PlannerOptions,
     limit: ApprovalLimit = None,
-    on: On,
+    on: ProjectOptions,
 ) -> None:
     """Say what is wanted. It ends with a plan that waits for you, a question, or why there is no plan.
 
@@ -131,7 +133,7 @@ def submit(
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def show(*, version: Version = None, on: On) -> None:
+def show(*, version: Version = None, on: ProjectOptions) -> None:
     """Show the plan: goal, steps, files, commands, and what you can do."""
     from orchestrator.cli.approval.view import show as body
 
@@ -140,7 +142,7 @@ def show(*, version: Version = None, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def diff(*, version: Version = None, on: On) -> None:
+def diff(*, version: Version = None, on: ProjectOptions) -> None:
     """Show what the plan would change, line by line; in colour on a terminal, unless NO_COLOR is set."""
     from orchestrator.cli.approval.view import diff as body
 
@@ -155,7 +157,7 @@ def approve(
     digest: PlanDigest = None,
     execute: Execute = False,
     pace: Pace = 0.0,
-    on: On,
+    on: ProjectOptions,
 ) -> None:
     """Say yes to the plan as it was shown, or to some of its steps. `execute` then carries it out.
 
@@ -168,7 +170,7 @@ def approve(
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def reject(*, why: Reason = None, on: On) -> None:
+def reject(*, why: Reason = None, on: ProjectOptions) -> None:
     """Say no: the plan is discarded."""
     from orchestrator.cli.approval.act import reject as body
 
@@ -177,7 +179,7 @@ def reject(*, why: Reason = None, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def changes(text: Text, *, planner: Planner, on: On) -> None:
+def changes(text: Text, *, planner: PlannerOptions, on: ProjectOptions) -> None:
     """Say what should be otherwise: the planner makes another version of the plan."""
     from orchestrator.cli.approval.act import changes as body
 
@@ -186,7 +188,7 @@ def changes(text: Text, *, planner: Planner, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def execute(*, pace: Pace = 0.0, on: On) -> None:
+def execute(*, pace: Pace = 0.0, on: ProjectOptions) -> None:
     """Carry out the approved plan, step by step. Ctrl-C pauses after the step that is being made."""
     from orchestrator.cli.approval.act import execute as body
 
@@ -195,7 +197,7 @@ def execute(*, pace: Pace = 0.0, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def pause(*, on: On) -> None:
+def pause(*, on: ProjectOptions) -> None:
     """Pause what another process carries out, after the step that is being made."""
     from orchestrator.cli.approval.act import pause as body
 
@@ -204,7 +206,7 @@ def pause(*, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def resume(*, again: Again = False, pace: Pace = 0.0, planner: Planner, on: On) -> None:
+def resume(*, again: Again = False, pace: Pace = 0.0, planner: PlannerOptions, on: ProjectOptions) -> None:
     """Go on with a paused plan. Files that somebody else changed meanwhile keep it from that, and are named."""
     from orchestrator.cli.approval.act import resume as body
 
@@ -213,7 +215,7 @@ def resume(*, again: Again = False, pace: Pace = 0.0, planner: Planner, on: On) 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def cancel(*, why: Reason = None, on: On) -> None:
+def cancel(*, why: Reason = None, on: ProjectOptions) -> None:
     """Stop, and put every file back as it was. What somebody else changed meanwhile is kept and named."""
     from orchestrator.cli.approval.act import cancel as body
 
@@ -222,7 +224,7 @@ def cancel(*, why: Reason = None, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def rollback(*, on: On) -> None:
+def rollback(*, on: ProjectOptions) -> None:
     """Put every file back as it was, after a plan failed half way."""
     from orchestrator.cli.approval.act import rollback as body
 
@@ -231,7 +233,7 @@ def rollback(*, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def acknowledge(*, discard: Discard = False, on: On) -> None:
+def acknowledge(*, discard: Discard = False, on: ProjectOptions) -> None:
     """Leave everything as it is after an error was shown: what is done stays."""
     from orchestrator.cli.approval.act import acknowledge as body
 
@@ -240,7 +242,7 @@ def acknowledge(*, discard: Discard = False, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def retry(*, planner: Planner, on: On) -> None:
+def retry(*, planner: PlannerOptions, on: ProjectOptions) -> None:
     """Make a new plan for the request that failed."""
     from orchestrator.cli.approval.act import retry as body
 
@@ -249,7 +251,7 @@ def retry(*, planner: Planner, on: On) -> None:
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def status(*, on: On) -> None:
+def status(*, on: ProjectOptions) -> None:
     """Say how the project stands, what was recovered after a crash, and what you can do."""
     from orchestrator.cli.approval.act import status as body
 

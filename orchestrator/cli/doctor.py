@@ -15,10 +15,10 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
 from orchestrator.cli.runs.position import head_reason, holder
-from orchestrator.cli.runs.store import Store, existing, head_json
+from orchestrator.cli.runs.store import OpenStore, existing, head_json
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError, RunError
-from orchestrator.journal.address import Address, Dsn
+from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.journal.opening import journal_at
 from orchestrator.journal.sqlite import Health, SqliteJournal
 from orchestrator.kernel.journal import RunHead
@@ -33,7 +33,7 @@ LEAST_FREE = 100 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Findings:
+class DoctorReport:
     """What is known of a journal. `health` is None where it could not be opened."""
 
     path: Path
@@ -56,7 +56,7 @@ def examine_journal(*, json: bool, journal: Address | None) -> int:
         raise
     if not isinstance(path, Path):
         return examine_server(path, json=json, given=journal)
-    found = Findings(path, stat.S_IMODE(path.stat().st_mode), _sizes(path))
+    found = DoctorReport(path, stat.S_IMODE(path.stat().st_mode), _sizes(path))
     try:
         found.health = asyncio.run(_checked(path))
         found.problems += found.health.problems
@@ -89,7 +89,7 @@ def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int
     say(
         "What was recorded after them is lost, and it may have had effects: a run that is resumed repeats them."
     )
-    for line in open_runs(health, Store(SqliteJournal(target), target)):
+    for line in open_runs(health, OpenStore(SqliteJournal(target), target)):
         say(line)
     return Exit.COMPLETED
 
@@ -110,7 +110,7 @@ def _sizes(path: Path) -> dict[str, int]:
     }
 
 
-def _faults(found: Findings) -> Iterator[str]:
+def _faults(found: DoctorReport) -> Iterator[str]:
     """Yield what is wrong around the file."""
     if found.mode & ~PRIVATE:
         yield f"{found.path} has mode {found.mode:04o}, others may read it: chmod 600 {found.path}"
@@ -118,7 +118,7 @@ def _faults(found: Findings) -> Iterator[str]:
         yield f"the disk of {found.path} has {size(found.health.free)} left; below {size(LEAST_FREE)} is too little"
 
 
-def _lines(found: Findings, journal: SqliteJournal, given: Address | None) -> Iterator[str]:
+def _lines(found: DoctorReport, journal: SqliteJournal, given: Address | None) -> Iterator[str]:
     health, sizes = found.health, found.sizes
     yield heading(f"journal {found.path}")
     yield f"  mode      {found.mode:04o}"
@@ -129,7 +129,7 @@ def _lines(found: Findings, journal: SqliteJournal, given: Address | None) -> It
         yield f"  pragmas   {', '.join(f'{name}={value}' for name, value in health.pragmas.items())}"
         state = "every chain proved" if health.ok else "not everything could be proved"
         yield f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}"
-        yield from open_runs(health, Store(journal, given))
+        yield from open_runs(health, OpenStore(journal, given))
     yield ""
     yield from _code_of_models(found.isolation)
     yield from judged(found.problems)
@@ -156,7 +156,7 @@ def not_ended(health: Health | ServerHealth) -> list[RunHead]:
     return [head for head in health.open if head.graph != ENGINE]
 
 
-def open_runs(health: Health | ServerHealth, store: Store | None = None) -> Iterator[str]:
+def open_runs(health: Health | ServerHealth, store: OpenStore | None = None) -> Iterator[str]:
     """List the runs that did not end; the `store` is where they can be looked at."""
     found = not_ended(health)
     if not found:
@@ -181,7 +181,7 @@ def open_runs(health: Health | ServerHealth, store: Store | None = None) -> Iter
         yield f"  more: {store.command('show', 'RUN')}"
 
 
-def _plain(found: Findings) -> dict[str, Any]:
+def _plain(found: DoctorReport) -> dict[str, Any]:
     health = found.health
     data: dict[str, Any] = {
         "journal": str(found.path),
@@ -206,7 +206,7 @@ def _plain(found: Findings) -> dict[str, Any]:
 # ---- a server's ----
 
 
-def examine_server(place: Dsn, *, json: bool, given: Address | None) -> int:
+def examine_server(place: JournalAddress, *, json: bool, given: Address | None) -> int:
     """Do the same for a journal on a server, of whose disk and files nobody knows here."""
     journal = journal_at(place, only_reads=True)
     problems: list[str] = []
@@ -231,14 +231,14 @@ def examine_server(place: Dsn, *, json: bool, given: Address | None) -> int:
         say(f"  settings  {', '.join(f'{name}={value}' for name, value in health.settings.items())}")
         state = "every chain proved" if health.ok else "not everything could be proved"
         say(f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}")
-        for line in open_runs(health, Store(journal, given)):
+        for line in open_runs(health, OpenStore(journal, given)):
             say(line)
     for line in judged(problems):
         say(line)
     return Exit.FAILED if problems else Exit.COMPLETED
 
 
-def _plain_server(place: Dsn, health: ServerHealth | None, problems: list[str]) -> dict[str, Any]:
+def _plain_server(place: JournalAddress, health: ServerHealth | None, problems: list[str]) -> dict[str, Any]:
     data: dict[str, Any] = {"journal": str(place), "ok": not problems, "problems": problems}
     if health is None:
         return data

@@ -34,7 +34,7 @@ _EXPLAINED = {
 
 
 @dataclass(slots=True)
-class Drill:
+class DrillReport:
     """What a drill found. `health` is None where the backup cannot be restored, `lost` where nothing was compared."""
 
     backup: Address
@@ -53,7 +53,7 @@ def restore_drill(backup: Address, *, json: bool, journal: Address | None) -> in
     if isinstance(backup, Path) and not backup.is_file():
         raise ConfigError(f"there is no backup {backup}: name a file that `orchestrator runs backup` wrote")
     live = journal_file(journal)
-    found = Drill(backup, live if not isinstance(live, Path) or live.is_file() else None)
+    found = DrillReport(backup, live if not isinstance(live, Path) or live.is_file() else None)
     if found.live is None and journal is not None:
         raise ConfigError(f"there is no journal {live} to compare with: leave --journal out, or name another")
     with contextlib.ExitStack() as scratch:
@@ -79,7 +79,7 @@ def _restored(backup: Address, scratch: contextlib.ExitStack) -> StoredJournal:
     return SqliteJournal(place / "journal.db")
 
 
-async def _examined(found: Drill, restored: StoredJournal) -> None:
+async def _examined(found: DrillReport, restored: StoredJournal) -> None:
     async with restored:
         found.health = await restored.check()
         found.problems += found.health.problems
@@ -98,7 +98,7 @@ async def _examined(found: Drill, restored: StoredJournal) -> None:
     ]
 
 
-def _lines(found: Drill) -> Iterator[str]:
+def _lines(found: DrillReport) -> Iterator[str]:
     yield heading(f"backup {found.backup}")
     health = found.health
     if health is not None:
@@ -139,7 +139,7 @@ def _compared(lost: Difference, live: Address | None) -> Iterator[str]:
     yield from table(names, rows, right=names[-2:])
 
 
-def _plain(found: Drill) -> dict[str, Any]:
+def _plain(found: DrillReport) -> dict[str, Any]:
     data: dict[str, Any] = {
         "backup": str(found.backup),
         "live": None if found.live is None else str(found.live),

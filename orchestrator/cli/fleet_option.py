@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.engines.dispatcher import Caps
+from orchestrator.engines.dispatcher import WorkerLimits
 
 Agents = Annotated[
     list[str] | None,
@@ -55,7 +55,7 @@ _MetricsPort = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet:
+class FleetOptions:
     """One worker among others, and what all of them keep to."""
 
     name: _Name = None
@@ -70,7 +70,7 @@ class Fleet:
     def plain(self) -> dict[str, Any]:
         """Return it as the command's body names it. Raises ConfigError."""
         number, period = rate_of(self.rate)
-        caps = Caps(
+        caps = WorkerLimits(
             concurrency=self.concurrency,
             tenant_concurrency=self.tenant_concurrency,
             rate=number,

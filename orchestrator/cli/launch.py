@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.cli.load import imported, schema_from
-from orchestrator.cli.model import Form, Model, model_of
+from orchestrator.cli.model import ModelChoice, ModelForm, model_of
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.servers import kept, tools_of
 from orchestrator.cli.trust.configuration import project_settings
@@ -89,9 +89,9 @@ class Launch:
         return cls(**known | {name: tuple(known.get(name, ())) for name in _SEVERAL})
 
     @property
-    def form(self) -> Form:
+    def form(self) -> ModelForm:
         """How the model is reached and spoken to."""
-        return Form(self.base_url, self.structured or "native")
+        return ModelForm(self.base_url, self.structured or "native")
 
     def plain(self) -> dict[str, Any]:
         """Return what is kept with the run: no user name or password of an address."""
@@ -107,7 +107,7 @@ class Launch:
     @asynccontextmanager
     async def agent(
         self,
-        parts: Parts,
+        parts: LoadedParts,
         *,
         journal: Journal,
         observers: Iterable[Observer],
@@ -137,7 +137,7 @@ class Launch:
                 launch=signed(self.plain()) if keep else None,
             )
 
-    async def _tools(self, parts: Parts, stack: AsyncExitStack) -> Any:
+    async def _tools(self, parts: LoadedParts, stack: AsyncExitStack) -> Any:
         """Return the tools: those that were named, else those that came with the model."""
         if not parts.tools and not self.mcp:
             return parts.model.tools
@@ -169,9 +169,9 @@ def limited(llm: LLM, settings: Settings) -> LLM:
     """Return the model behind the rate limits of the settings."""
     if not settings.rate_limit:
         return llm
-    from orchestrator.providers.limiter import Limited, RateLimit
+    from orchestrator.providers.limiter import RateLimit, RateLimitedModel
 
-    return Limited(llm, build(RateLimit, settings.rate_limit, "rate_limit"))
+    return RateLimitedModel(llm, build(RateLimit, settings.rate_limit, "rate_limit"))
 
 
 def price_of(own: Mapping[str, Any]) -> Price | None:
@@ -193,21 +193,21 @@ def _asking(tool: ToolSpec) -> ToolSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class LoadedParts:
     """What user code gave: imported, not used yet."""
 
-    model: Model
+    model: ModelChoice
     tools: Sequence[Any] = ()
 
     @classmethod
-    def of(cls, launch: Launch) -> Parts:
+    def of(cls, launch: Launch) -> LoadedParts:
         """Import what a launch names, in the present folder. Raises ConfigError, ReplayError or OSError."""
         model = model_of(launch.model, launch.form)
         return cls(model, [imported(spec, "tool") for spec in launch.tools])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instead:
+class Replacement:
     """What a stored run goes on with instead of what it was started with."""
 
     model: str | None = None
@@ -217,7 +217,7 @@ class Instead:
     mcp_env: tuple[str, ...] = ()
 
 
-def rebuilt(launch: Launch, run_id: str, instead: Instead) -> tuple[Launch, Parts]:
+def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, LoadedParts]:
     """Return the launch of a stored run with others put into it, and import what it names.
 
     What `instead` names is found in the present folder, the rest in the launch's own. Raises ConfigError that names
@@ -247,7 +247,7 @@ def rebuilt(launch: Launch, run_id: str, instead: Instead) -> tuple[Launch, Part
         found = given or load()
         old = () if own else launch.tools
         tools = own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in old]
-    return now, Parts(found, tools)
+    return now, LoadedParts(found, tools)
 
 
 def _address(launch: Launch, run_id: str) -> str | None:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.cli.output import is_terminal, say, shown
-from orchestrator.cli.reproduction import Reproduction, Stage
-from orchestrator.cli.screen import Screen, Tally, console, print_report, states_table
+from orchestrator.cli.reproduction import ReplayStage, Reproduction
+from orchestrator.cli.screen import RunTally, Screen, console, print_report, states_table
 from orchestrator.kernel.record import Fact
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.providers.replay import Record, ReplayError, RunScript
+from orchestrator.providers.replay import ProviderRecord, ReplayError, RunScript
 from orchestrator.runtime.llm_loop.result import Result
 
 PAUSE = 0.2
@@ -41,17 +41,17 @@ def _invocation() -> str:
 
 
 def pace(
-    found: Iterable[Record | ReplayError], speed: float | None
-) -> tuple[list[Record | ReplayError], float]:
+    found: Iterable[ProviderRecord | ReplayError], speed: float | None
+) -> tuple[list[ProviderRecord | ReplayError], float]:
     """Return the conversations with a time for every reply, and the factor to wait by."""
     paced = [one if isinstance(one, ReplayError) else _timed(one) for one in found]
     if speed is not None:
         return paced, speed
-    whole = sum(_seconds(one) for one in paced if isinstance(one, Record))
+    whole = sum(_seconds(one) for one in paced if isinstance(one, ProviderRecord))
     return paced, min(1.0, MOST / whole) if whole else 1.0
 
 
-def _timed(record: Record) -> Record:
+def _timed(record: ProviderRecord) -> ProviderRecord:
     replies = [index for index, message in enumerate(record.messages) if message.role == "assistant"]
     turns = {index: record.turn(index) for index in replies}
     return replace(
@@ -59,18 +59,18 @@ def _timed(record: Record) -> Record:
     )
 
 
-def _seconds(record: Record) -> float:
+def _seconds(record: ProviderRecord) -> float:
     return sum(turn.latency for turn in record.turns.values()) + sum(record.tool_seconds.values())
 
 
-class LiveStage(Stage):
+class LiveStage(ReplayStage):
     """Prompt, states, tools, tokens and answer of each run; times of each state after each conversation."""
 
     def __init__(self, count: int) -> None:
         self.observers = (self,)
         self._count = count
         self._number = 0
-        self._whole = Tally()
+        self._whole = RunTally()
         self._screen = Screen(LLM_LOOP, lambda: None)  # that the reader is gone shows at the next heading
 
     def observe(self, fact: Fact) -> None:
@@ -78,7 +78,7 @@ class LiveStage(Stage):
         self._whole.observe(fact)
         self._screen.observe(fact)
 
-    def begin(self, record: Record) -> None:
+    def begin(self, record: ProviderRecord) -> None:
         """Print the heading."""
         self._screen = Screen(LLM_LOOP, lambda: None)
         self._heading(f"{record.id}, {record.model}" if record.model else record.id)

@@ -16,7 +16,7 @@ from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.telemetry.exposition.stored import Picture, Standing
+from orchestrator.telemetry.exposition.stored import JournalSnapshot, StoredRunStatus
 from orchestrator.telemetry.labels import OTHER, UNKNOWN, is_label
 from orchestrator.telemetry.scraped import ORPHANED, PARKED, PARKINGS, RUNNING
 
@@ -41,7 +41,7 @@ class _Seen:
     """A run as it was when its records were read. `seq` is that of the last."""
 
     seq: int
-    standing: Standing | None = None
+    standing: StoredRunStatus | None = None
     end: End | None = None
     """(outcome, reason)"""
     again: float = 0.0
@@ -50,7 +50,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Watch:
+class JournalWatch:
     """What is remembered between two looks at one journal."""
 
     place: Address
@@ -66,7 +66,7 @@ class Watch:
     def __post_init__(self) -> None:
         self._began = self.now()
 
-    async def look(self) -> Picture:
+    async def look(self) -> JournalSnapshot:
         """Read the journal. Raises JournalError or OSError; the next look opens it anew."""
         began, self._budget = time.perf_counter(), MOST_READ
         try:
@@ -77,7 +77,7 @@ class Watch:
             await self.close()
             raise
         seconds = time.perf_counter() - began
-        return Picture(self.now(), seconds, size, *picture)
+        return JournalSnapshot(self.now(), seconds, size, *picture)
 
     async def close(self) -> None:
         """Let go of the file."""
@@ -97,8 +97,10 @@ class Watch:
 
     async def _looked(
         self, journal: StoredJournal
-    ) -> tuple[tuple[Standing, ...], Counter[tuple[str, str, str]], Counter[tuple[str, str, str]], int]:
-        standing: list[Standing] = []
+    ) -> tuple[
+        tuple[StoredRunStatus, ...], Counter[tuple[str, str, str]], Counter[tuple[str, str, str]], int
+    ]:
+        standing: list[StoredRunStatus] = []
         ended: Counter[tuple[str, str, str]] = Counter()
         seen: dict[str, _Seen] = {}
         unreadable = 0
@@ -150,11 +152,11 @@ class Watch:
         again = time.monotonic() + _SHARE * (time.monotonic() - began)
         return _Seen(head.seq, self._standing(head, run.state, entered_at), again=again)
 
-    def _standing(self, head: RunHead, state: str, entered_at: float) -> Standing:
+    def _standing(self, head: RunHead, state: str, entered_at: float) -> StoredRunStatus:
         status = PARKED if head.status == "parked" else ORPHANED if head.owner is None else RUNNING
         if not state:
             state = SHIPPED[head.graph].initial.value if head.graph in SHIPPED else UNKNOWN
-        return Standing(
+        return StoredRunStatus(
             machine=self._machine(head.graph),
             status=status,
             state=state if is_label(state) else OTHER,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.look import Watch
+from orchestrator.cli.look import JournalWatch
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
@@ -33,7 +33,7 @@ _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MetricsServeOptions:
     """The command line of `metrics serve`."""
 
     host: str
@@ -43,7 +43,7 @@ class Wanted:
     journal: Address | None
 
 
-def serve_journal(wanted: Wanted) -> int:
+def serve_journal(wanted: MetricsServeOptions) -> int:
     """Serve the figures of a journal until a signal. Raises ConfigError."""
     if not SHORTEST <= wanted.every <= LONGEST:
         raise ConfigError(f"every is {wanted.every:g}; it must be from {SHORTEST} to {LONGEST} seconds")
@@ -80,9 +80,13 @@ class _Clockwork:
         return self.read is None or time.monotonic() - self.read >= self._every
 
 
-async def _serve(wanted: Wanted, place: Address, token: str | None) -> None:
+async def _serve(wanted: MetricsServeOptions, place: Address, token: str | None) -> None:
     backend = "sqlite" if isinstance(place, Path) else "postgres"
-    collector, clockwork, watch = JournalCollector(_limits(), backend), _Clockwork(wanted.every), Watch(place)
+    collector, clockwork, watch = (
+        JournalCollector(_limits(), backend),
+        _Clockwork(wanted.every),
+        JournalWatch(place),
+    )
     stopped = asyncio.Event()
     registry = registry_of(collector)
     server = serve_metrics(
@@ -101,7 +105,7 @@ async def _serve(wanted: Wanted, place: Address, token: str | None) -> None:
         await watch.close()
 
 
-async def _look(watch: Watch, collector: JournalCollector, clockwork: _Clockwork) -> None:
+async def _look(watch: JournalWatch, collector: JournalCollector, clockwork: _Clockwork) -> None:
     try:
         collector.show(await watch.look())
     except (RunError, OSError) as error:

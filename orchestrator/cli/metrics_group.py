@@ -62,9 +62,9 @@ def serve(
     figures of this process. Nothing is written to the journal. For runs that are processes of their own, such as
     `orchestrator run`; a process that serves its metrics itself needs no second one.
     """
-    from orchestrator.cli.metrics import Wanted, serve_journal
+    from orchestrator.cli.metrics import MetricsServeOptions, serve_journal
 
-    raise typer.Exit(serve_journal(Wanted(host, port, token_env, every, journal)))
+    raise typer.Exit(serve_journal(MetricsServeOptions(host, port, token_env, every, journal)))
 
 
 @group.command(context_settings={"ignore_unknown_options": True}, help=_BATCH)

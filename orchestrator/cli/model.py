@@ -16,14 +16,14 @@ _FORMS = "openai:NAME, openai-responses:NAME, anthropic:NAME, python:MODULE:ATTR
 _SHOWN = 5
 
 
-class Model(NamedTuple):
+class ModelChoice(NamedTuple):
     """A model, and the tools that came with it."""
 
     llm: LLM
     tools: Any = ()
 
 
-class Form(NamedTuple):
+class ModelForm(NamedTuple):
     """How a vendor's model is spoken to."""
 
     base_url: str | None = None
@@ -31,7 +31,7 @@ class Form(NamedTuple):
     """`prompt` puts an output schema into the prompt, for servers without a mode of their own for it."""
 
 
-def model_of(spec: str | None, form: Form = Form()) -> Model:  # noqa: B008 - frozen
+def model_of(spec: str | None, form: ModelForm = ModelForm()) -> ModelChoice:  # noqa: B008 - frozen
     """Return the model a spec names; `form` is how a vendor's server is reached and spoken to.
 
     Raises ConfigError, ReplayError, ImportError or OSError with one sentence.
@@ -50,35 +50,35 @@ def model_of(spec: str | None, form: Form = Form()) -> Model:  # noqa: B008 - fr
     return _OURS[provider](rest)
 
 
-def _openai(rest: str, form: Form, api: Literal["chat", "responses"] = "chat") -> Model:
+def _openai(rest: str, form: ModelForm, api: Literal["chat", "responses"] = "chat") -> ModelChoice:
     from orchestrator.providers.openai import OpenAI
 
     settings, how = project_settings(), cast("Any", form._asdict())
     most = settings.max_response_bytes
-    return Model(OpenAI(rest, api=api, api_key=settings.openai_api_key, max_response_bytes=most, **how))
+    return ModelChoice(OpenAI(rest, api=api, api_key=settings.openai_api_key, max_response_bytes=most, **how))
 
 
-def _openai_responses(rest: str, form: Form) -> Model:
+def _openai_responses(rest: str, form: ModelForm) -> ModelChoice:
     return _openai(rest, form, "responses")
 
 
-def _anthropic(rest: str, form: Form) -> Model:
+def _anthropic(rest: str, form: ModelForm) -> ModelChoice:
     from orchestrator.providers.anthropic import Anthropic
 
     settings, how = project_settings(), cast("Any", form._asdict())
     most = settings.max_response_bytes
-    return Model(Anthropic(rest, api_key=settings.anthropic_api_key, max_response_bytes=most, **how))
+    return ModelChoice(Anthropic(rest, api_key=settings.anthropic_api_key, max_response_bytes=most, **how))
 
 
-def _python(rest: str) -> Model:
+def _python(rest: str) -> ModelChoice:
     found = imported(rest, "model")
     if _answers(found):
-        return Model(found)
+        return ModelChoice(found)
     needed = _needed(found)
     if needed == 1:
         from orchestrator.providers.scripted import FunctionLLM
 
-        return Model(FunctionLLM(found, model=rest.rpartition(":")[2]))
+        return ModelChoice(FunctionLLM(found, model=rest.rpartition(":")[2]))
     if needed == 0:
         try:
             built = found()
@@ -86,7 +86,7 @@ def _python(rest: str) -> Model:
             said = f"{type(error).__name__}: {error}"
             raise ConfigError(f"model {rest!r}: the factory raised {said}") from error
         if _answers(built):
-            return Model(built)
+            return ModelChoice(built)
         raise ConfigError(f"model {rest!r}: the factory returned a {type(built).__name__}; {_WANTED}")
     raise ConfigError(f"model {rest!r} is a {type(found).__name__}; {_WANTED}")
 
@@ -110,7 +110,7 @@ def _needed(found: object) -> int | None:
     return sum(one.kind in positional and one.default is one.empty for one in parameters)
 
 
-def _replay(rest: str) -> Model:
+def _replay(rest: str) -> ModelChoice:
     from orchestrator.providers.replay import ReplayLLM, ReplayTools, load
 
     file, wanted = _file_and_id(rest)
@@ -123,7 +123,7 @@ def _replay(rest: str) -> Model:
         problem = "holds several conversations" if wanted is None else f"has no conversation {wanted!r}"
         raise ConfigError(f"{file} {problem}; choose one with replay:FILE#ID: {known}")
     record = records[ids.index(wanted)]
-    return Model(ReplayLLM(record, strict=False), ReplayTools(record))
+    return ModelChoice(ReplayLLM(record, strict=False), ReplayTools(record))
 
 
 def _file_and_id(rest: str) -> tuple[str, str | None]:
@@ -131,8 +131,8 @@ def _file_and_id(rest: str) -> tuple[str, str | None]:
     return (rest, None) if not mark or Path(rest).exists() else (file, wanted)
 
 
-_OURS: Mapping[str, Callable[[str], Model]] = {"python": _python, "replay": _replay}
-_VENDORS: Mapping[str, Callable[[str, Form], Model]] = {
+_OURS: Mapping[str, Callable[[str], ModelChoice]] = {"python": _python, "replay": _replay}
+_VENDORS: Mapping[str, Callable[[str, ModelForm], ModelChoice]] = {
     "openai": _openai,
     "openai-responses": _openai_responses,
     "anthropic": _anthropic,

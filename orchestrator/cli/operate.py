@@ -11,9 +11,9 @@ from orchestrator.cli.actor import known_who, who
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, roughly, table
-from orchestrator.cli.runs.store import Store, at_journal
-from orchestrator.engines.engine_directory import ANSWERS_WITHIN, Seen, ask, engines, meant
-from orchestrator.engines.operator_command import Order
+from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.engines.engine_directory import ANSWERS_WITHIN, EngineInfo, ask, engines, meant
+from orchestrator.engines.operator_command import OperatorCommand
 from orchestrator.engines.registration import STATUS
 from orchestrator.journal.address import Address
 
@@ -21,7 +21,7 @@ Body = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class OperateOptions:
     """The command line of an order."""
 
     kind: str
@@ -33,14 +33,14 @@ class Wanted:
     journal: Address | None = None
 
 
-def give_order(wanted: Wanted) -> int:
+def give_order(wanted: OperateOptions) -> int:
     """Give an order to every engine that is meant, and print what came of it; 1 where one refused or kept silent."""
     by = known_who(wanted.by, "orders")
     body = {name: value for name, value in wanted.about.items() if value is not None}
-    Order.of(wanted.kind, by, body)  # what is wrong with it is said here, and nothing is posted
+    OperatorCommand.of(wanted.kind, by, body)  # what is wrong with it is said here, and nothing is posted
     body |= {"why": wanted.why} if wanted.why else {}
 
-    async def work(store: Store) -> bool:
+    async def work(store: OpenStore) -> bool:
         well = True
         for engine in meant(await engines(store.journal), wanted.engine):
             answer = await ask(store.journal, engine, wanted.kind, body, by)
@@ -54,7 +54,7 @@ def give_order(wanted: Wanted) -> int:
 def show_status(engine: str | None, *, json: bool, journal: Address | None) -> int:
     """Print how the engines are, by their own word; 1 where one that lives keeps silent."""
 
-    async def work(store: Store) -> bool:
+    async def work(store: OpenStore) -> bool:
         found = await engines(store.journal)
         chosen = [one for one in found if engine in (None, "all", one.name, one.run_id)]
         if not chosen:
@@ -72,7 +72,7 @@ def show_status(engine: str | None, *, json: bool, journal: Address | None) -> i
     return Exit.COMPLETED if at_journal(journal, work) else Exit.FAILED
 
 
-def _tell(store: Store, wanted: Wanted, engine: Seen, answer: Body | None) -> None:
+def _tell(store: OpenStore, wanted: OperateOptions, engine: EngineInfo, answer: Body | None) -> None:
     if wanted.json:
         say_json({"engine": engine.name, "run_id": engine.run_id, "answer": answer})
         return
@@ -87,7 +87,7 @@ def _tell(store: Store, wanted: Wanted, engine: Seen, answer: Body | None) -> No
     say(f"  {store.command('events', engine.run_id)}")
 
 
-def _print(engine: Seen, answer: Body | None) -> None:
+def _print(engine: EngineInfo, answer: Body | None) -> None:
     where = f"{engine.about.get('host')}, process {engine.about.get('pid')}"
     say(
         f"{shown(engine.name)} ({engine.run_id}) on {shown(where)}, for {roughly(time.time() - engine.began)}"

@@ -12,7 +12,7 @@ from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.shipped import SHIPPED, named
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
-from orchestrator.ops.live_source import Prometheus, Window
+from orchestrator.ops.live_source import Prometheus, TimeWindow
 from orchestrator.ops.pack import dashboards, pack, write
 from orchestrator.ops.render import page
 from orchestrator.ops.rule import Profile
@@ -54,7 +54,7 @@ def render_page(
     if minutes <= 0:
         raise ConfigError(f"--minutes is {minutes:g}; it says how far back to look and is more than 0")
     seconds = minutes * 60
-    window = Window(
+    window = TimeWindow(
         end=time.time(),
         seconds=seconds,
         step=max(1, seconds / MOST_POINTS),

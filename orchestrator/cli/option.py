@@ -295,7 +295,7 @@ Grace = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class JournalOptions:
     """Where the runs are, and how what is found is printed."""
 
     json: Json = False
@@ -303,7 +303,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class AgentOptions:
     """What an agent is made of."""
 
     model: Model = None
@@ -336,7 +336,7 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class DisplayOptions:
     """How a run that goes on is shown and where it is kept."""
 
     log: Log = None
@@ -345,7 +345,7 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class RequestOrigin:
     """Who asks something of a run, and why."""
 
     by: By = None
@@ -355,7 +355,7 @@ class Asking:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Which:
+class CallOptions:
     """Which call is answered."""
 
     call: CallKey = None
@@ -363,7 +363,7 @@ class Which:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ordering:
+class OperatorOptions:
     """Which engine is ordered something, by whom, and why."""
 
     engine: Engine = None
@@ -374,7 +374,7 @@ class Ordering:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Other:
+class ReplacementOptions:
     """What a run goes on with instead of what it was started with."""
 
     model: OtherModel = None
@@ -386,9 +386,9 @@ class Other:
 
     def plain(self) -> dict[str, Any]:
         """Return it as the commands' bodies name it."""
-        from orchestrator.cli.launch import Instead
+        from orchestrator.cli.launch import Replacement
 
         several = {"tools": self.tool, "mcp": self.mcp, "mcp_env": self.mcp_env}
         others = {name: tuple(given or ()) for name, given in several.items()}
-        instead = Instead(model=self.model, base_url=self.base_url, **others)
+        instead = Replacement(model=self.model, base_url=self.base_url, **others)
         return {"instead": instead, "limits": tuple(self.limit or ())}

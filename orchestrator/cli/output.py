@@ -1,7 +1,7 @@
 """The two streams of the command line, and the one door to the terminal behind them.
 
 `escape_streams` puts an `EscapingStream` in the place of both streams for the whole process, so that print, click,
-logging, warnings and tracebacks pass the door as well. Only `Styled` text, made here, keeps its control sequences.
+logging, warnings and tracebacks pass the door as well. Only `StyledText` text, made here, keeps its control sequences.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.telemetry.escape import KEPT, escape
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
-class Paint(StrEnum):
+class TextColor(StrEnum):
     """What a text means, as the terminal's codes."""
 
     ADDED = "32"
@@ -32,7 +32,7 @@ class Paint(StrEnum):
     FAINT = "2"
 
 
-class Styled(str):
+class StyledText(str):
     """A text that is escaped already and has control sequences of our own in it. Only this module makes one.
 
     Any operation on it, such as an f-string, returns a plain `str`, whose control sequences are escaped again.
@@ -80,7 +80,7 @@ class _Wrapper(io.TextIOBase):
 
 
 class EscapingStream(_Wrapper):
-    """A text stream that escapes all that is written to it, except `Styled` text."""
+    """A text stream that escapes all that is written to it, except `StyledText` text."""
 
     @property
     def buffer(self) -> io.BufferedIOBase:
@@ -89,7 +89,7 @@ class EscapingStream(_Wrapper):
 
     def write(self, text: str) -> int:
         """Write a text. Raises what the stream behind raises."""
-        return self.stream.write(text if isinstance(text, Styled) else escape(text))
+        return self.stream.write(text if isinstance(text, StyledText) else escape(text))
 
 
 class _Bytes(io.BufferedIOBase):
@@ -110,7 +110,7 @@ class _Bytes(io.BufferedIOBase):
 class _StyledFile(_Wrapper):
     def write(self, text: str) -> int:
         """Write rendered text. Raises what the stream behind raises."""
-        return self.stream.write(Styled(text))
+        return self.stream.write(StyledText(text))
 
 
 def styled_file() -> TextIO:
@@ -163,7 +163,7 @@ def complain_more(label: str, text: str) -> None:
     _put(sys.stderr, joined(f"  {label}: {text}\n"))
 
 
-def _put(stream: TextIO, text: Styled) -> None:
+def _put(stream: TextIO, text: StyledText) -> None:
     stream.write(text)
     stream.flush()
 
@@ -189,17 +189,17 @@ def shown(text: str, most: int = 2_000, *, keep: str = KEPT) -> str:
     return safe if len(safe) <= most else f"{safe[:most]}… ({len(safe):,} characters)"
 
 
-def painted(text: str, paint: Paint, *, colour: bool) -> str:
+def painted(text: str, paint: TextColor, *, colour: bool) -> str:
     """Return a text in its colour, or as it is."""
-    return Styled(f"\x1b[{paint.value}m{joined(text)}\x1b[0m") if colour and text else text
+    return StyledText(f"\x1b[{paint.value}m{joined(text)}\x1b[0m") if colour and text else text
 
 
-def joined(*parts: str) -> Styled:
+def joined(*parts: str) -> StyledText:
     """Return one text of several, each escaped except those that have colours of ours."""
-    return Styled("".join(part if isinstance(part, Styled) else escape(part) for part in parts))
+    return StyledText("".join(part if isinstance(part, StyledText) else escape(part) for part in parts))
 
 
-def visible(text: str, paint: Paint | None = None, *, colour: bool = False) -> str:
+def visible(text: str, paint: TextColor | None = None, *, colour: bool = False) -> str:
     """Return one line, tabs as blanks; with `colour`, escapes stand out from the text around them."""
     if not colour:
         return shown(text, sys.maxsize, keep="\t")
@@ -208,16 +208,16 @@ def visible(text: str, paint: Paint | None = None, *, colour: bool = False) -> s
     )
 
 
-def _pieces(text: str, paint: Paint | None) -> Iterator[str]:
+def _pieces(text: str, paint: TextColor | None) -> Iterator[str]:
     for one in text.replace("\t", "    "):
         safe = escape(one, keep="")
         if safe == one:
             yield one
             continue
         yield (
-            painted(safe, Paint.HIDDEN, colour=True)
+            painted(safe, TextColor.HIDDEN, colour=True)
             if paint is None
-            else Styled(f"\x1b[0m{painted(safe, Paint.HIDDEN, colour=True)}\x1b[{paint.value}m")
+            else StyledText(f"\x1b[0m{painted(safe, TextColor.HIDDEN, colour=True)}\x1b[{paint.value}m")
         )
 
 

@@ -67,7 +67,7 @@ def run(
     limit: PipelineLimit = None,
     output: Output = None,
     run_id: given.NewRunId = None,
-    shown: given.Shown,
+    shown: given.DisplayOptions,
 ) -> None:
     """Run a pipeline to its end and print its output and its metrics; --json prints one object instead.
 
@@ -76,9 +76,9 @@ def run(
     model (`prompt = "..."`, `model = "..."`). Every step is in the journal before it counts: a run whose process is
     killed goes on with `orchestrator pipeline resume`.
     """
-    from orchestrator.cli.pipeline.run import Asked, run_spec
+    from orchestrator.cli.pipeline.run import PipelineRunOptions, run_spec
 
-    asked = Asked(
+    asked = PipelineRunOptions(
         spec=spec,
         example=example,
         requirements=requirements,
@@ -92,7 +92,7 @@ def run(
 
 @group.command()
 @spread
-def report(run: AnyRun = None, *, at: given.Place) -> None:
+def report(run: AnyRun = None, *, at: given.JournalOptions) -> None:
     """Print the metrics of a run: states, times, tokens, bottlenecks, the commonest transition."""
     from orchestrator.cli.pipeline.report import report_run
 
@@ -109,12 +109,12 @@ def resume(
     again: Again = False,
     by: given.By = None,
     output: Output = None,
-    shown: given.Shown,
+    shown: given.DisplayOptions,
 ) -> None:
     """Go on with a run where it stands, as it was started; one that has ended is only told."""
-    from orchestrator.cli.pipeline.resume import Wanted, resume_run
+    from orchestrator.cli.pipeline.resume import PipelineResumeOptions, resume_run
 
-    wanted = Wanted(
+    wanted = PipelineResumeOptions(
         run=run,
         spec=spec,
         limits=tuple(limit or ()),

@@ -100,7 +100,7 @@ def run(
     answers: Answers = None,
     limit: RalphLimit = None,
     sessions: Sessions = Path(".ralph-sessions"),
-    shown: given.Shown,
+    shown: given.DisplayOptions,
 ) -> None:
     """Run the loop to its end, with a table of its tasks as they move; --json prints one object instead.
 
@@ -110,9 +110,9 @@ def run(
     `orchestrator ralph answer`: until then the run is left where it is, with exit code 1. It goes on, also after its
     process was killed, with `orchestrator ralph resume`.
     """
-    from orchestrator.cli.ralph.run import Asked, run_request
+    from orchestrator.cli.ralph.run import RalphRunOptions, run_request
 
-    asked = Asked(
+    asked = RalphRunOptions(
         request=request,
         agents=agents,
         example=example,
@@ -128,7 +128,7 @@ def run(
 
 @group.command()
 @spread
-def status(run: AnyRun = None, *, at: given.Place) -> None:
+def status(run: AnyRun = None, *, at: given.JournalOptions) -> None:
     """Say how a run stands: state, last and next action, what it asks, its tasks."""
     from orchestrator.cli.ralph.look import show_status
 
@@ -145,12 +145,12 @@ def resume(
     limit: RalphLimit = None,
     again: Again = False,
     by: given.By = None,
-    shown: given.Shown,
+    shown: given.DisplayOptions,
 ) -> None:
     """Go on with a run where it stands, as it was started; one that has ended is only told."""
-    from orchestrator.cli.ralph.resume import Wanted, resume_run
+    from orchestrator.cli.ralph.resume import RalphResumeOptions, resume_run
 
-    wanted = Wanted(
+    wanted = RalphResumeOptions(
         run=run,
         agents=agents,
         answers=answers,
@@ -171,12 +171,14 @@ def answer(
     *,
     file: AnswerFile = None,
     by: given.By = None,
-    at: given.Place,
+    at: given.JournalOptions,
 ) -> None:
     """Answer what a run asks; without an answer, list it. A run that was left goes on with `resume`."""
-    from orchestrator.cli.ralph.answer import Given, answer_questions
+    from orchestrator.cli.ralph.answer import AnswerOptions, answer_questions
 
-    said = Given(run=run, question=question, text=text, file=file, by=by, json=at.json, journal=at.journal)
+    said = AnswerOptions(
+        run=run, question=question, text=text, file=file, by=by, json=at.json, journal=at.journal
+    )
     raise typer.Exit(answer_questions(said))
 
 
@@ -189,18 +191,20 @@ def tell(
     steer: Steer = False,
     stop: Stop = False,
     by: given.By = None,
-    at: given.Place,
+    at: given.JournalOptions,
 ) -> None:
     """Say something to a run for all its agents to know; with --steer, ask for something new; with --stop, end it."""
-    from orchestrator.cli.ralph.message import Said, tell_run
+    from orchestrator.cli.ralph.message import MessageOptions, tell_run
 
     kind = "stop" if stop else "steer" if steer else "inform"
-    raise typer.Exit(tell_run(Said(run=run, text=text, kind=kind, by=by, json=at.json, journal=at.journal)))
+    raise typer.Exit(
+        tell_run(MessageOptions(run=run, text=text, kind=kind, by=by, json=at.json, journal=at.journal))
+    )
 
 
 @group.command()
 @spread
-def tasks(what: AnyTasks = None, *, at: given.Place) -> None:
+def tasks(what: AnyTasks = None, *, at: given.JournalOptions) -> None:
     """Print the tasks of a run or of a session, or what a list of tasks would come to."""
     from orchestrator.cli.ralph.look import show_tasks
 

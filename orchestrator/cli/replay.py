@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import limits_from, members_of
 from orchestrator.cli.output import complain, say, say_json, shown
-from orchestrator.cli.reproduction import CANCELLED, DIVERGED, Player, Reproduction, Stage
+from orchestrator.cli.reproduction import CANCELLED, DIVERGED, ConversationPlayer, ReplayStage, Reproduction
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError
@@ -21,11 +21,11 @@ from orchestrator.kernel.record import Observer
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.recorded_run import IRREGULAR, OPEN_END, REPRODUCED, UNUSABLE
 from orchestrator.providers.recording import INDEX_FILE
-from orchestrator.providers.replay import Record, ReplayError, scan
+from orchestrator.providers.replay import ProviderRecord, ReplayError, scan
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReplayOptions:
     """The command line of `replay`."""
 
     paths: tuple[Path, ...]
@@ -42,7 +42,7 @@ _FAULTS = {UNUSABLE: Exit.USAGE, DIVERGED: Exit.FAILED}
 
 
 @dataclass(slots=True)
-class Account:
+class ReplayCounts:
     """How many conversations came to what, and the first of each kind of fault."""
 
     results: Counter[str] = field(default_factory=Counter)
@@ -61,10 +61,10 @@ class Account:
 
 
 Show = Callable[[Reproduction], None]
-Found = Iterable[Record | ReplayError]
+Found = Iterable[ProviderRecord | ReplayError]
 
 
-def replay_conversations(wanted: Wanted) -> int:
+def replay_conversations(wanted: ReplayOptions) -> int:
     """Replay everything, print what came of it, and return the exit code of the worst."""
     paths = _checked(wanted)
     limits = limits_from(wanted.limits, members_of(OFF))
@@ -72,7 +72,9 @@ def replay_conversations(wanted: Wanted) -> int:
         if wanted.live:
             account, stopped = _watch(_found(paths), limits, wanted.speed, logs)
         else:
-            player = Player(limits, stage=Stage(), observers=logs, speed=wanted.speed or 0.0)
+            player = ConversationPlayer(
+                limits, stage=ReplayStage(), observers=logs, speed=wanted.speed or 0.0
+            )
             account = asyncio.run(_play(player, _found(paths), _print_json if wanted.json else _print_line))
             stopped = player.stopped
     if not wanted.json and not wanted.live:
@@ -80,7 +82,7 @@ def replay_conversations(wanted: Wanted) -> int:
     return _status(account, stopped=stopped)
 
 
-def _checked(wanted: Wanted) -> list[Path]:
+def _checked(wanted: ReplayOptions) -> list[Path]:
     """Return the files and folders to replay. Raises, before anything runs, for what cannot be."""
     paths = [*wanted.paths, *(bundled() if wanted.bundled else ())]
     if not paths:
@@ -97,26 +99,26 @@ def _checked(wanted: Wanted) -> list[Path]:
     return paths
 
 
-def _found(paths: Iterable[Path]) -> Iterator[Record | ReplayError]:
+def _found(paths: Iterable[Path]) -> Iterator[ProviderRecord | ReplayError]:
     for path in paths:
         yield from scan(path)
 
 
 def _watch(
     found: Found, limits: Limits, speed: float | None, logs: Iterable[Observer]
-) -> tuple[Account, bool]:
+) -> tuple[ReplayCounts, bool]:
     from orchestrator.cli.live import LiveStage, pace
 
     records, factor = pace(found, speed)
     stage = LiveStage(len(records))
-    player = Player(limits, stage=stage, observers=logs, speed=factor)
+    player = ConversationPlayer(limits, stage=stage, observers=logs, speed=factor)
     account = asyncio.run(_play(player, records, lambda _: None))
     stage.close(account.summary())
     return account, player.stopped
 
 
-async def _play(player: Player, found: Found, show: Show) -> Account:
-    account = Account()
+async def _play(player: ConversationPlayer, found: Found, show: Show) -> ReplayCounts:
+    account = ReplayCounts()
     with on_signal(player.stop):
         for one in found:
             if player.stopped:
@@ -137,7 +139,7 @@ def _print_line(done: Reproduction) -> None:
     say(f"{done.result:<22}  {runs:>8}  {shown(done.id)}" + (f"  ({shown(why)})" if why else ""))
 
 
-def _status(account: Account, *, stopped: bool) -> int:
+def _status(account: ReplayCounts, *, stopped: bool) -> int:
     """Return the exit code of the worst, having said in one sentence on stderr what it was."""
     if stopped:
         complain("cancelled by a signal")

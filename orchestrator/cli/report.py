@@ -24,7 +24,7 @@ _NO_LINE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(slots=True)
-class Machine:
+class MachineReport:
     """What the lines say of one graph."""
 
     history: History = field(default_factory=lambda: History(limit=0))
@@ -76,10 +76,10 @@ class Machine:
 
 
 @dataclass(slots=True)
-class Log:
+class LogReport:
     """All lines of all files."""
 
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, MachineReport] = field(default_factory=dict)
     lines: int = 0
     unreadable: int = 0
     first_unreadable: str = ""
@@ -104,13 +104,13 @@ class Log:
             self.first_unreadable = self.first_unreadable or where
 
     def _added(self, line: Mapping[str, Any]) -> bool:
-        machine = self.machines.setdefault(str(line["machine"]), Machine())
+        machine = self.machines.setdefault(str(line["machine"]), MachineReport())
         return machine.moved(line) if line["msg"] == "fsm.transition" else machine.ended(line)
 
 
 def report_logs(files: Sequence[Path], *, as_json: bool) -> int:
     """Print what the files say. Raises ConfigError when they say nothing."""
-    log = Log()
+    log = LogReport()
     for file in files:
         log.read(file)
     if not any(machine.history.edges or machine.ends for machine in log.machines.values()):
@@ -122,7 +122,7 @@ def report_logs(files: Sequence[Path], *, as_json: bool) -> int:
     return Exit.COMPLETED
 
 
-def _print(log: Log) -> None:
+def _print(log: LogReport) -> None:
     for name, machine in log.machines.items():
         unfinished = len(machine.seen.keys() - machine.announced.keys())
         moves = sum(machine.history.edges.values())
@@ -141,7 +141,7 @@ def _print(log: Log) -> None:
         say(f"{log.unreadable:,} of {log.lines:,} lines cannot be read; the first: {log.first_unreadable}")
 
 
-def _plain(log: Log) -> dict[str, Any]:
+def _plain(log: LogReport) -> dict[str, Any]:
     return {
         "machines": {name: _plain_machine(machine) for name, machine in log.machines.items()},
         "lines": log.lines,
@@ -150,7 +150,7 @@ def _plain(log: Log) -> dict[str, Any]:
     }
 
 
-def _plain_machine(machine: Machine) -> dict[str, Any]:
+def _plain_machine(machine: MachineReport) -> dict[str, Any]:
     history = machine.history
     whole = sum(stats.total for stats in history.states.values()) or 1.0
     edge = history.commonest

@@ -23,7 +23,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.difference import Difference, differences
 from orchestrator.providers.recorded_run import IRREGULAR, UNUSABLE
 from orchestrator.providers.replay import (
-    Record,
+    ProviderRecord,
     ReplayError,
     ReplayLLM,
     ReplayTools,
@@ -75,12 +75,12 @@ def _unusable(error: ReplayError) -> Reproduction:
     return Reproduction(f"{stem}{line}", name, UNUSABLE, reason=str(error))
 
 
-class Stage:
+class ReplayStage:
     """What goes on around the runs of a conversation; this one shows nothing."""
 
     observers: Sequence[Observer] = ()
 
-    def begin(self, record: Record) -> None:
+    def begin(self, record: ProviderRecord) -> None:
         """Begin a conversation."""
 
     def turn(self, script: RunScript) -> AbstractContextManager[None]:
@@ -98,11 +98,11 @@ class Stage:
         """Pass over what is no conversation."""
 
 
-class Player:
+class ConversationPlayer:
     """Plays conversations one after the other. `stop` ends the run in flight and everything after it."""
 
     def __init__(
-        self, limits: Limits, *, stage: Stage, observers: Iterable[Observer] = (), speed: float = 0.0
+        self, limits: Limits, *, stage: ReplayStage, observers: Iterable[Observer] = (), speed: float = 0.0
     ) -> None:
         self.stopped = False
         self._limits = limits
@@ -119,7 +119,7 @@ class Player:
             with suppress(RunUnknown):  # it has just ended
                 agent.cancel(run_id, why="signal")
 
-    async def play(self, record: Record | ReplayError) -> Reproduction:
+    async def play(self, record: ProviderRecord | ReplayError) -> Reproduction:
         """Play one conversation. One that cannot be read, or that our own API refuses, is unusable."""
         if isinstance(record, ReplayError):
             done = _unusable(record)
@@ -133,7 +133,7 @@ class Player:
         self._stage.end(done)
         return done
 
-    async def _played(self, record: Record) -> Reproduction:
+    async def _played(self, record: ProviderRecord) -> Reproduction:
         agent = Orchestrator(
             ReplayLLM(record, speed=self._speed),
             tools=ReplayTools(record, speed=self._speed),
@@ -169,7 +169,7 @@ class Player:
             self._live = None
 
 
-def _judged(record: Record, done: Reproduction, *, cut: bool) -> tuple[str, str]:
+def _judged(record: ProviderRecord, done: Reproduction, *, cut: bool) -> tuple[str, str]:
     """Say what the conversation came to, and why where that needs saying."""
     last = done.runs[-1] if done.runs else None
     if cut or (last is not None and last.outcome is Outcome.CANCELLED):

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.runs.position import held_elsewhere
-from orchestrator.cli.runs.request import Wanted as Request
+from orchestrator.cli.runs.request import RequestOptions as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.run_service import carrier, refuse_other
-from orchestrator.cli.runs.store import Store
+from orchestrator.cli.runs.store import OpenStore
 from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
@@ -20,7 +20,7 @@ from orchestrator.runtime.service import program_recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ResumeOptions:
     """The command line of `resume`, without what only one graph has."""
 
     run: str
@@ -58,7 +58,7 @@ class Wanted:
         )
 
 
-class Found(NamedTuple):
+class ResumableRun(NamedTuple):
     """A run that is to be resumed."""
 
     head: RunHead
@@ -69,13 +69,13 @@ class Found(NamedTuple):
     """An engine resumes it as soon as a person says that its programs on other hosts have ended."""
 
 
-async def found(store: Store, name: str, *graphs: str) -> Found:
+async def found(store: OpenStore, name: str, *graphs: str) -> ResumableRun:
     """Return a run of one of these graphs. Raises ConfigError for one of another."""
     head = await store.run(name)
     refuse_other(store, head, *graphs)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
     waits = bool(program_recovery.question(stored)) and await carrier(store, head, stored) is not None
-    return Found(head, stored.created, stored.context.get("limits") or {}, waits)
+    return ResumableRun(head, stored.created, stored.context.get("limits") or {}, waits)
 
 
 def _absolute(path: Path | None) -> Path | None:

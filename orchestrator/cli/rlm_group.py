@@ -61,7 +61,7 @@ Again = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class RlmOptions:
     """What an Rlm is made of."""
 
     mode: Mode = "code"
@@ -99,12 +99,12 @@ def run(
     file: File,
     *,
     prompt: Prompt,
-    built: Built,
+    built: RlmOptions,
     as_json: AsJson = False,
     output: Output = None,
     run_id: given.NewRunId = None,
     conversation: given.Conversation = None,
-    shown: given.Shown,
+    shown: given.DisplayOptions,
 ) -> None:
     """Answer a prompt about a file of any length, and print the answer; --json prints the whole result instead.
 
@@ -113,9 +113,9 @@ def run(
     up (`orchestrator rlm isolation`). In mode tools it reads and searches the text with tools. Every step is in the
     journal before it counts: a run whose process is killed goes on with `orchestrator rlm resume`.
     """
-    from orchestrator.cli.rlm.run import Asked, run_file
+    from orchestrator.cli.rlm.run import RlmRunOptions, run_file
 
-    asked = Asked(
+    asked = RlmRunOptions(
         file=file,
         prompt=prompt,
         as_json=as_json,
@@ -138,15 +138,15 @@ def resume(
     again: Again = False,
     by: given.By = None,
     output: Output = None,
-    shown: given.Shown,
+    shown: given.DisplayOptions,
 ) -> None:
     """Go on with a run where it stands, as it was started; one that has ended is only told.
 
     Code starts in a new REPL: the model is told that its variables are gone.
     """
-    from orchestrator.cli.rlm.resume import Wanted, resume_run
+    from orchestrator.cli.rlm.resume import RlmResumeOptions, resume_run
 
-    wanted = Wanted(
+    wanted = RlmResumeOptions(
         run=run,
         model=model,
         limits=tuple(limit or ()),

@@ -10,13 +10,13 @@ from typing import Any
 from uuid import uuid4
 
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import Launch, Parts
+from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
-from orchestrator.cli.streamed import Facts, Words, streamed
-from orchestrator.cli.supervised_run import Going, Watched
+from orchestrator.cli.streamed import Facts, TextPrinter, streamed
+from orchestrator.cli.supervised_run import Going, SupervisedRun
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
@@ -24,14 +24,14 @@ from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.result import Ended, Result, ended_as
-from orchestrator.telemetry.live import Live
+from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
+from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.watchdog import on_signal
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunOptions:
     """The command line of `run`."""
 
     prompt: str
@@ -47,7 +47,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ViewOptions:
     """How a run is shown, and where it is kept."""
 
     run_id: str
@@ -57,24 +57,24 @@ class View:
     json: bool
     remind: bool = True
     """Say on stderr how many other runs are open."""
-    words: Words | Facts | None = None
+    words: TextPrinter | Facts | None = None
     """What shows the answer as it comes, in place of the states."""
 
 
-def run_prompt(asked: Asked) -> int:
+def run_prompt(asked: RunOptions) -> int:
     """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
     settings = project_settings()
     run_id = new_id(asked.run_id)
     launch = Launch.here(settings, **asked.made)
-    parts = Parts.of(launch)
+    parts = LoadedParts.of(launch)
     limits = limits_from(asked.limits, settings.limits)
     prompt = prompt_of(asked.prompt)
     options: dict[str, Any] = {"run_id": run_id, "conversation_id": asked.conversation}
     if not asked.stream:
-        view = View(run_id, asked.journal, asked.log, asked.json)
+        view = ViewOptions(run_id, asked.journal, asked.log, asked.json)
         return conducted(view, launch, parts, limits, lambda agent: agent.run(prompt, **options))
-    shows: Words | Facts = Facts() if asked.json else Words(run_id)
-    view = View(run_id, asked.journal, asked.log, asked.json, words=shows)
+    shows: TextPrinter | Facts = Facts() if asked.json else TextPrinter(run_id)
+    view = ViewOptions(run_id, asked.journal, asked.log, asked.json, words=shows)
     return conducted(view, launch, parts, limits, lambda agent: streamed(agent, shows, prompt, **options))
 
 
@@ -89,14 +89,14 @@ def new_id(given: str | None) -> str:
     return given
 
 
-def conducted(view: View, launch: Launch, parts: Parts, limits: Limits | None, go: Going) -> int:
+def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Limits | None, go: Going) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
     settings = project_settings()
     journal = journal_at(journal_file(view.journal))
-    live = Live()
+    live = LiveRuns()
     with logging_to(view.log, settings.log_level) as logs, on_signal(live):
         quiet = view.words is not None
-        watched = Watched(view.run_id, journal, view.journal, show=not view.json, quiet=quiet)
+        watched = SupervisedRun(view.run_id, journal, view.journal, show=not view.json, quiet=quiet)
 
         async def conduct() -> Result:
             observers = [*watched.observers, live, *logs]
@@ -142,7 +142,7 @@ def _print_end(result: Result, totals: str, *, answer: bool) -> None:
     say(f"\noutcome: {result.outcome}{reason}; {totals}")
 
 
-def remark(result: Ended) -> str | None:
+def remark(result: BaseResult) -> str | None:
     """Return the line for standard error about how a run ended; None for one that completed with an answer."""
     if result.outcome is not Outcome.COMPLETED:
         return shown(f"the run {ended_as(result)}", 4_000)

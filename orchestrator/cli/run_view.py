@@ -14,13 +14,13 @@ from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import Fact, Observer, RunStarted
-from orchestrator.runtime.service.run_service import Carrier
+from orchestrator.runtime.service.run_service import RunService
 
-C = TypeVar("C", bound=Carrier[Any])
+C = TypeVar("C", bound=RunService[Any])
 R = TypeVar("R")
 
 
-class Carried(Generic[C, R]):
+class RunView(Generic[C, R]):
     """A run with its screen; a signal, or the loss of whoever reads the screen, cancels it.
 
     `run_id` None: it is not known before the run begins. `screen` makes the screen; None shows nothing.

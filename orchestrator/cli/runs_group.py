@@ -28,17 +28,17 @@ def runs_list(
     graph: given.OfGraph = None,
     limit: given.Most = 20,
     everything: given.AlsoEngines = False,
-    at: given.Place,
+    at: given.JournalOptions,
 ) -> None:
     """List runs, newest first. --json prints one object a line."""
-    from orchestrator.cli.runs.listing import Wanted, list_runs
+    from orchestrator.cli.runs.listing import ListOptions, list_runs
 
-    raise typer.Exit(list_runs(Wanted(status, graph, limit, everything, **vars(at))))
+    raise typer.Exit(list_runs(ListOptions(status, graph, limit, everything, **vars(at))))
 
 
 @group.command()
 @spread
-def show(run: given.RunId, *, full: given.Full = False, at: given.Place) -> None:
+def show(run: given.RunId, *, full: given.Full = False, at: given.JournalOptions) -> None:
     """Show a run: where it stands, what it waits for, its path, where time and tokens went, who decided what.
 
     A call that it asks about is cut if it does not fit on a screen; the answer then needs the full digest, which
@@ -57,18 +57,22 @@ def events(
     follow: given.Follow = False,
     since: given.Since = 0,
     content: given.WithContent = False,
-    at: given.Place,
+    at: given.JournalOptions,
 ) -> None:
     """Print the records of a run, one a line; what was said and done in them only with --content."""
-    from orchestrator.cli.runs.events import Wanted, print_events
+    from orchestrator.cli.runs.events import EventsOptions, print_events
 
-    raise typer.Exit(print_events(Wanted(run, follow, since, content, **vars(at))))
+    raise typer.Exit(print_events(EventsOptions(run, follow, since, content, **vars(at))))
 
 
 @group.command()
 @spread
 def export(
-    run: given.RunId, *, content: given.WithContent = False, output: given.Output = None, at: given.Place
+    run: given.RunId,
+    *,
+    content: given.WithContent = False,
+    output: given.Output = None,
+    at: given.JournalOptions,
 ) -> None:
     """Print a run as JSON: without content, to hand around; with --content as `orchestrator replay` reads it."""
     from orchestrator.cli.runs.export import export_run
@@ -82,7 +86,11 @@ def export(
 @group.command()
 @spread
 def approve(
-    run: given.RunId, *, which: given.Which, arguments: given.Arguments = None, asking: given.Asking
+    run: given.RunId,
+    *,
+    which: given.CallOptions,
+    arguments: given.Arguments = None,
+    asking: given.RequestOrigin,
 ) -> None:
     """Let a call run, perhaps with other arguments."""
     _post("approve", run, asking, **vars(which), arguments=arguments)
@@ -90,14 +98,18 @@ def approve(
 
 @group.command()
 @spread
-def reject(run: given.RunId, *, end: given.End = False, which: given.Which, asking: given.Asking) -> None:
+def reject(
+    run: given.RunId, *, end: given.End = False, which: given.CallOptions, asking: given.RequestOrigin
+) -> None:
     """Refuse a call: the model reads why and goes on. With --end, end the run."""
     _post("reject", run, asking, **vars(which), end=end)
 
 
 @group.command()
 @spread
-def respond(run: given.RunId, text: given.Content, *, which: given.Which, asking: given.Asking) -> None:
+def respond(
+    run: given.RunId, text: given.Content, *, which: given.CallOptions, asking: given.RequestOrigin
+) -> None:
     """Give the result of a call yourself; nothing is run."""
     from orchestrator.cli.load import heard
 
@@ -106,22 +118,22 @@ def respond(run: given.RunId, text: given.Content, *, which: given.Which, asking
 
 @group.command()
 @spread
-def cancel(run: given.RunId, *, asking: given.Asking) -> None:
+def cancel(run: given.RunId, *, asking: given.RequestOrigin) -> None:
     """Ask a run to stop; wait up to 2 s for it, and name what it is in the middle of if it has not stopped then."""
     _post("cancel", run, asking)
 
 
 @group.command()
 @spread
-def pause(run: given.RunId, *, asking: given.Asking) -> None:
+def pause(run: given.RunId, *, asking: given.RequestOrigin) -> None:
     """Ask a run to park; `runs resume` goes on with it."""
     _post("pause", run, asking)
 
 
-def _post(kind: str, run: str, asking: given.Asking, **answer: Any) -> None:
-    from orchestrator.cli.runs.request import Wanted, post
+def _post(kind: str, run: str, asking: given.RequestOrigin, **answer: Any) -> None:
+    from orchestrator.cli.runs.request import RequestOptions, post
 
-    raise typer.Exit(post(Wanted(kind=kind, run=run, **answer, **vars(asking))))
+    raise typer.Exit(post(RequestOptions(kind=kind, run=run, **answer, **vars(asking))))
 
 
 # ---- going on ----
@@ -130,12 +142,16 @@ def _post(kind: str, run: str, asking: given.Asking, **answer: Any) -> None:
 @group.command()
 @spread
 def resume(
-    run: given.AnyRunId = None, *, other: given.Other, by: given.By = None, shown: given.Shown
+    run: given.AnyRunId = None,
+    *,
+    other: given.ReplacementOptions,
+    by: given.By = None,
+    shown: given.DisplayOptions,
 ) -> None:
     """Go on with a run where it stands, as it was started; without RUN, say what would happen to each open run."""
-    from orchestrator.cli.runs.resume import Wanted, resume_run
+    from orchestrator.cli.runs.resume import RunsResumeOptions, resume_run
 
-    raise typer.Exit(resume_run(Wanted(run=run, by=by, **other.plain(), **vars(shown))))
+    raise typer.Exit(resume_run(RunsResumeOptions(run=run, by=by, **other.plain(), **vars(shown))))
 
 
 @group.command()
@@ -145,14 +161,14 @@ def fork(
     *,
     turn: given.Turn = None,
     prompt: given.More = None,
-    other: given.Other,
+    other: given.ReplacementOptions,
     run_id: given.NewRunId = None,
-    shown: given.Shown,
+    shown: given.DisplayOptions,
 ) -> None:
     """Start a new run from the conversation of a run as it stood after a turn; RUN stays as it is."""
-    from orchestrator.cli.runs.fork import Wanted, fork_run
+    from orchestrator.cli.runs.fork import ForkOptions, fork_run
 
-    wanted = Wanted(run=run, turn=turn, prompt=prompt, run_id=run_id, **other.plain(), **vars(shown))
+    wanted = ForkOptions(run=run, turn=turn, prompt=prompt, run_id=run_id, **other.plain(), **vars(shown))
     raise typer.Exit(fork_run(wanted))
 
 
@@ -164,12 +180,12 @@ def rollback(
     root: given.Root = None,
     step: given.Step = None,
     yes: given.Yes = False,
-    at: given.Place,
+    at: given.JournalOptions,
 ) -> None:
     """Undo what a run did to files, newest first; without --yes, list it. What others changed since is kept."""
-    from orchestrator.cli.runs.rollback import Wanted, roll_back
+    from orchestrator.cli.runs.rollback import RollbackOptions, roll_back
 
-    raise typer.Exit(roll_back(Wanted(run=run, root=root, step=step, yes=yes, **vars(at))))
+    raise typer.Exit(roll_back(RollbackOptions(run=run, root=root, step=step, yes=yes, **vars(at))))
 
 
 @group.command()
@@ -180,12 +196,12 @@ def migrate(
     using: given.Using = None,
     from_: given.From = None,
     dry_run: given.DryRun = False,
-    at: given.Place,
+    at: given.JournalOptions,
 ) -> None:
     """Bring open runs of older versions of the graph to this one. They are not resumed by that."""
-    from orchestrator.cli.runs.migrate import Wanted, migrate_runs
+    from orchestrator.cli.runs.migrate import MigrateOptions, migrate_runs
 
-    wanted = Wanted(runs=tuple(run or ()), using=using, made=from_, dry=dry_run, **vars(at))
+    wanted = MigrateOptions(runs=tuple(run or ()), using=using, made=from_, dry=dry_run, **vars(at))
     raise typer.Exit(migrate_runs(wanted))
 
 
@@ -199,7 +215,7 @@ def prune(
     older_than: given.OlderThan = None,
     keep_last: given.KeepLast = None,
     yes: given.Yes = False,
-    at: given.Place,
+    at: given.JournalOptions,
 ) -> None:
     """Remove ended runs that meet every condition given; without --yes, count them."""
     from orchestrator.cli.runs.care import prune_runs
@@ -209,7 +225,7 @@ def prune(
 
 @group.command()
 @spread
-def erase(run: given.RunId, *, yes: given.Yes = False, at: given.Place) -> None:
+def erase(run: given.RunId, *, yes: given.Yes = False, at: given.JournalOptions) -> None:
     """Remove one run for good, from file and log."""
     from orchestrator.cli.runs.care import erase_run
 
@@ -218,7 +234,7 @@ def erase(run: given.RunId, *, yes: given.Yes = False, at: given.Place) -> None:
 
 @group.command()
 @spread
-def backup(file: given.BackupFile, *, at: given.Place) -> None:
+def backup(file: given.BackupFile, *, at: given.JournalOptions) -> None:
     """Write a proved copy of the journal to a new file while runs go on."""
     from orchestrator.cli.runs.care import back_up
 
@@ -227,7 +243,7 @@ def backup(file: given.BackupFile, *, at: given.Place) -> None:
 
 @group.command()
 @spread
-def restore(file: given.BackupFile, *, at: given.Place) -> None:
+def restore(file: given.BackupFile, *, at: given.JournalOptions) -> None:
     """Make a journal out of a backup; the journal must not exist yet."""
     from orchestrator.cli.runs.care import restore_journal
 

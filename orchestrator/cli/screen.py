@@ -59,7 +59,7 @@ def console() -> Console:
     return _Out(file=styled_file(), width=width, markup=False, highlight=False, emoji=False)
 
 
-class Tally:
+class RunTally:
     """An observer that adds up what is shown: states, tools, tokens, ends of runs."""
 
     def __init__(self) -> None:
@@ -101,10 +101,10 @@ class Tally:
         return f"{_many(self.requests, 'request')}, {_many(calls, 'tool call')}, {tokens}"
 
 
-class Board:
+class StateBoard:
     """The moving table: each state with visits, time and a marker for where the run is."""
 
-    def __init__(self, graph: Graph, tally: Tally) -> None:
+    def __init__(self, graph: Graph, tally: RunTally) -> None:
         self.graph = graph
         self.tally = tally
 
@@ -135,7 +135,7 @@ class Board:
         return past + (now - self.tally.entered if running else 0.0)
 
 
-class Lines:
+class PlainLines:
     """The plain lines: one for each transition, request and tool call."""
 
     def __init__(self, lost: Callable[[], None]) -> None:
@@ -199,13 +199,13 @@ class Screen:
         lost: Callable[[], None],
         *,
         quiet: bool = False,
-        board: Callable[[Graph, Tally], RenderableType] | None = None,
+        board: Callable[[Graph, RunTally], RenderableType] | None = None,
     ) -> None:
         self.graph = graph
-        self._board = board or Board
-        self.tally = Tally()
+        self._board = board or StateBoard
+        self.tally = RunTally()
         self._quiet = quiet
-        self._lines = None if is_terminal() and not quiet else Lines(lost)
+        self._lines = None if is_terminal() and not quiet else PlainLines(lost)
         self._live: Live | None = None
 
     def observe(self, fact: Fact) -> None:

@@ -14,7 +14,7 @@ from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.llm_loop.result import Result
 
 
-class Words:
+class TextPrinter:
     """Prints the text of a model as it comes, and between answers a line for each tool that ran."""
 
     def __init__(self, run_id: str) -> None:
@@ -68,7 +68,7 @@ class Facts:
         say_json({"fact": type(fact).__name__, **_plain(members)})
 
 
-async def streamed(agent: Orchestrator, shows: Words | Facts, prompt: str, **options: Any) -> Result:
+async def streamed(agent: Orchestrator, shows: TextPrinter | Facts, prompt: str, **options: Any) -> Result:
     """Run a prompt and show what is told of it. Who does not read any more has the run cancelled: BrokenPipeError."""
     gone: BrokenPipeError | None = None
     async with agent.stream(prompt, **options) as stream:

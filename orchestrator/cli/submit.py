@@ -14,7 +14,7 @@ from orchestrator.cli.rlm.agent_spec import context_from
 from orchestrator.cli.run import new_id
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.worker import database, dispatcher, made
-from orchestrator.engines.dispatcher import Caps, Placer
+from orchestrator.engines.dispatcher import Scheduler, WorkerLimits
 from orchestrator.errors import ConfigError, JournalError, MissingExtra
 from orchestrator.journal.address import Address
 from orchestrator.llm.message import Request, Response
@@ -26,7 +26,7 @@ OPENING = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SubmitOptions:
     """The command line of `submit`."""
 
     prompt: str
@@ -39,27 +39,27 @@ class Wanted:
     conversation: str | None = None
     tenant: str = ""
     dispatcher: str = "dbos"
-    caps: Caps = field(default_factory=Caps)
+    caps: WorkerLimits = field(default_factory=WorkerLimits)
     json: bool = False
     journal: Address | None = None
 
 
-def submit_run(wanted: Wanted) -> int:
+def submit_run(wanted: SubmitOptions) -> int:
     """Put the run into the journal, tell the dispatcher, and return the exit code. Raises ConfigError."""
     address = database(wanted.journal, "`submit` leaves")
     prompt = prompt_of(wanted.prompt)
     run_id = new_id(wanted.run_id)
     try:
-        placer: Placer | None = dispatcher(wanted.dispatcher, address, wanted.caps)
+        scheduler: Scheduler | None = dispatcher(wanted.dispatcher, address, wanted.caps)
     except MissingExtra:
-        placer = None  # workers find the run by themselves, some seconds later
+        scheduler = None  # workers find the run by themselves, some seconds later
 
     async def work() -> bool:
         from orchestrator.journal.postgres import PostgresJournal
 
         async with PostgresJournal(address, opening=OPENING) as journal:
             await _deposit(wanted, journal, prompt, run_id)
-            return await _placed(placer, run_id, wanted.tenant)
+            return await _placed(scheduler, run_id, wanted.tenant)
 
     with beginning():
         placed = asyncio.run(work())
@@ -72,7 +72,7 @@ def submit_run(wanted: Wanted) -> int:
     return Exit.COMPLETED
 
 
-async def _deposit(wanted: Wanted, journal: Any, prompt: str, run_id: str) -> None:
+async def _deposit(wanted: SubmitOptions, journal: Any, prompt: str, run_id: str) -> None:
     options: dict[str, Any] = {"run_id": run_id, "tenant": wanted.tenant}
     if wanted.agent is not None:
         await _of_agent(wanted.agent, wanted, journal, prompt, options)
@@ -84,7 +84,9 @@ async def _deposit(wanted: Wanted, journal: Any, prompt: str, run_id: str) -> No
     await loop.deposit(prompt, conversation_id=wanted.conversation, limits=limits, **options)
 
 
-async def _of_agent(name: str, wanted: Wanted, journal: Any, prompt: str, options: dict[str, Any]) -> None:
+async def _of_agent(
+    name: str, wanted: SubmitOptions, journal: Any, prompt: str, options: dict[str, Any]
+) -> None:
     """Leave a run of an agent that a module makes. Raises ConfigError for what that agent cannot take."""
     if wanted.instructions is not None or wanted.limits:
         raise ConfigError(f"instructions and limits are those of agent {name!r}: leave them out")
@@ -103,15 +105,15 @@ async def _of_agent(name: str, wanted: Wanted, journal: Any, prompt: str, option
     await agent.deposit(prompt, **options)
 
 
-async def _placed(placer: Placer | None, run_id: str, tenant: str) -> bool:
-    if placer is None:
+async def _placed(scheduler: Scheduler | None, run_id: str, tenant: str) -> bool:
+    if scheduler is None:
         return False
     try:
-        await placer.submit(run_id, 0, tenant=tenant)
+        await scheduler.submit(run_id, 0, tenant=tenant)
     except JournalError:
         return False
     finally:
-        if (stop := getattr(placer, "stop", None)) is not None:
+        if (stop := getattr(scheduler, "stop", None)) is not None:
             await stop()
     return True
 

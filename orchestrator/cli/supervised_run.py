@@ -15,7 +15,7 @@ from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.argument import LONGEST_TOOL
 from orchestrator.cli.runs.phrase import many
-from orchestrator.cli.runs.store import Store
+from orchestrator.cli.runs.store import OpenStore
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists
@@ -30,7 +30,7 @@ from orchestrator.runtime.llm_loop.result import Result
 Going = Callable[[Orchestrator], Awaitable[Result]]
 
 
-class Watched:
+class SupervisedRun:
     """One run with its journal and screen; a signal, or the loss of whoever reads the screen, cancels it.
 
     `given` is the journal as the command line names it: commands that are printed name it again. With `quiet` the
@@ -44,7 +44,7 @@ class Watched:
         self.lost = False
         self.screen = Screen(LLM_LOOP, self._lose, quiet=quiet) if show else None
         self.observers: list[Observer] = [self] if self.screen is None else [self, self.screen]
-        self._store = Store(journal, given)
+        self._store = OpenStore(journal, given)
         self._place = _near(journal.address)
         self._agent: Orchestrator | None = None
         self._began = self._stopped = False

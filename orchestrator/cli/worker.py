@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.exit import Exit, beginning
-from orchestrator.cli.launch import Launch, Parts
+from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.trust.configuration import project_settings
-from orchestrator.engines.agent import Agent, refuse_bound
-from orchestrator.engines.dispatcher import Caps, Dispatcher
-from orchestrator.engines.operator_command import Order
+from orchestrator.engines.agent import EngineAgent, refuse_bound
+from orchestrator.engines.dispatcher import Dispatcher, WorkerLimits
+from orchestrator.engines.operator_command import OperatorCommand
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, OrchestratorError
-from orchestrator.journal.address import Address, Dsn
+from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.llm_loop.limits import Limits
@@ -40,7 +40,7 @@ SILENCE = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WorkerOptions:
     """The command line of `worker`."""
 
     made: Mapping[str, Any]
@@ -52,13 +52,13 @@ class Wanted:
     slots: int = 16
     grace: float = 30.0
     dispatcher: str = "dbos"
-    caps: Caps = field(default_factory=Caps)
+    caps: WorkerLimits = field(default_factory=WorkerLimits)
     metrics_port: int | None = None
     log: Path | None = None
     journal: Address | None = None
 
 
-def work(wanted: Wanted) -> int:
+def work(wanted: WorkerOptions) -> int:
     """Work until a signal or an operator's drain, and return the exit code. Raises ConfigError, RunError."""
     address = database(wanted.journal, "a worker carries")
     settings = project_settings()
@@ -73,7 +73,7 @@ def work(wanted: Wanted) -> int:
         )
     _look(wanted)
     limits = limits_from(wanted.limits, settings.limits)
-    parts = Parts.of(launch) if own else None
+    parts = LoadedParts.of(launch) if own else None
     placing = dispatcher(wanted.dispatcher, address, wanted.caps)
     name = wanted.name or f"{socket.gethostname()}-{_few()}"
     with logging_to(wanted.log, settings.log_level) as logs:
@@ -88,20 +88,22 @@ class _Making:
     """What the worker's own agent is made of."""
 
     launch: Launch
-    parts: Parts | None
+    parts: LoadedParts | None
     limits: Limits
     observers: list[Observer]
 
 
-def _look(wanted: Wanted) -> None:
+def _look(wanted: WorkerOptions) -> None:
     """Raise ConfigError for what no worker can be made of, before anybody waits for a server."""
-    Order.of("slots", "", {"slots": wanted.slots})
-    Order.of("drain", "", {"grace": wanted.grace})
+    OperatorCommand.of("slots", "", {"slots": wanted.slots})
+    OperatorCommand.of("drain", "", {"grace": wanted.grace})
     for spec in wanted.agents:
         _maker(_place(spec)[1])
 
 
-async def _work(wanted: Wanted, making: _Making, placing: Dispatcher, address: Dsn, name: str) -> int:
+async def _work(
+    wanted: WorkerOptions, making: _Making, placing: Dispatcher, address: JournalAddress, name: str
+) -> int:
     from orchestrator.journal.postgres import PostgresJournal
 
     journal = PostgresJournal(address, name=name)
@@ -128,7 +130,7 @@ async def _work(wanted: Wanted, making: _Making, placing: Dispatcher, address: D
     return Exit.COMPLETED
 
 
-async def _opened(opening: Coroutine[Any, Any, None], address: Dsn) -> None:
+async def _opened(opening: Coroutine[Any, Any, None], address: JournalAddress) -> None:
     """Wait until the journal is open; whoever looks on is told that this is what is waited for."""
     task = asyncio.create_task(opening)
     await asyncio.wait((task,), timeout=SILENCE)
@@ -138,9 +140,11 @@ async def _opened(opening: Coroutine[Any, Any, None], address: Dsn) -> None:
 
 
 @asynccontextmanager
-async def _agents(wanted: Wanted, making: _Making, journal: Journal) -> AsyncIterator[dict[str, Agent]]:
+async def _agents(
+    wanted: WorkerOptions, making: _Making, journal: Journal
+) -> AsyncIterator[dict[str, EngineAgent]]:
     """Make the agents of a worker: those named, and the one that the command line itself describes."""
-    found: dict[str, Agent] = {}
+    found: dict[str, EngineAgent] = {}
     for spec in wanted.agents:
         name, agent = _named(spec, journal)
         if name in found:
@@ -156,7 +160,7 @@ async def _agents(wanted: Wanted, making: _Making, journal: Journal) -> AsyncIte
         yield {**found, "llm_loop": agent}
 
 
-def _named(spec: str, journal: Journal) -> tuple[str, Agent]:
+def _named(spec: str, journal: Journal) -> tuple[str, EngineAgent]:
     """Return an agent and what it is called. Raises ConfigError."""
     name, place = _place(spec)
     return name, made(place, journal)
@@ -193,10 +197,10 @@ def made(place: str, journal: Journal) -> Any:
     return agent
 
 
-def database(given: Address | None, who: str) -> Dsn:
+def database(given: Address | None, who: str) -> JournalAddress:
     """Return the address of the database. Raises ConfigError where the journal is a file."""
     place = journal_file(given)
-    if isinstance(place, Dsn):
+    if isinstance(place, JournalAddress):
         return place
     raise ConfigError(
         f"{who} runs of a PostgreSQL journal, which many machines share, and {place} is a file: "
@@ -204,7 +208,7 @@ def database(given: Address | None, who: str) -> Dsn:
     )
 
 
-def dispatcher(kind: str, address: Dsn, caps: Caps) -> Dispatcher:
+def dispatcher(kind: str, address: JournalAddress, caps: WorkerLimits) -> Dispatcher:
     """Return the dispatcher of a name. Raises ConfigError, MissingExtra."""
     if kind == "dbos":
         from orchestrator.engines.dbos import DbosDispatcher

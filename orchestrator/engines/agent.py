@@ -11,7 +11,7 @@ from orchestrator.runtime.service.hosting import Hosting
 
 
 @runtime_checkable
-class Agent(Protocol):
+class EngineAgent(Protocol):
     """Carries the runs of one graph. What a run is asked and what it gives are its own."""
 
     @property

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
-from orchestrator.engines.agent import Agent, refuse_bound
+from orchestrator.engines.agent import EngineAgent, refuse_bound
 from orchestrator.engines.handle import Job
-from orchestrator.engines.operator_command import Standing
-from orchestrator.engines.run_queue import Line
+from orchestrator.engines.operator_command import StandingCommands
+from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.record import Follower, RunRejected
@@ -20,14 +20,14 @@ from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.telemetry.engine import Load
 
 
-class Crew:
+class AgentRegistry:
     """One agent, or several. Raises ConfigError where they cannot work in one engine."""
 
-    def __init__(self, agents: Agent | Mapping[str, Agent]) -> None:
+    def __init__(self, agents: EngineAgent | Mapping[str, EngineAgent]) -> None:
         self._agents = dict(agents) if isinstance(agents, Mapping) else {"agent": agents}
         for name, agent in self._agents.items():
             refuse_bound(agent)
-            if not isinstance(agent, Agent):
+            if not isinstance(agent, EngineAgent):
                 raise ConfigError(
                     f"{name} is a {type(agent).__name__}; an engine runs an Orchestrator, a Pipeline or an Rlm"
                 )
@@ -43,7 +43,7 @@ class Crew:
     def __iter__(self) -> Iterator[str]:
         return iter(self._agents)
 
-    def __getitem__(self, name: str) -> Agent:
+    def __getitem__(self, name: str) -> EngineAgent:
         return self._agents[name]
 
     def chosen(self, name: str | None) -> str:
@@ -78,7 +78,7 @@ class Crew:
 
         return work
 
-    def attach(self, engine: object, line: Line, standing: Standing) -> None:
+    def attach(self, engine: object, line: RunQueue, standing: StandingCommands) -> None:
         """Let the engine decide about the agents' runs. Raises RunError, with none attached, if one has an engine."""
         attached: list[Hosting] = []
         try:
@@ -103,7 +103,7 @@ class Crew:
         host = self[self.chosen(agent)].hosting
         host.tell(RunRejected(host.graph, run_id or "", reason, self.clock.time()))
 
-    def load(self, line: Line, phase: str) -> Load:
+    def load(self, line: RunQueue, phase: str) -> Load:
         """Return how busy the agents are together."""
         queued = Counter(job.hosting.graph for job in tuple(line.queued))
         graphs = tuple(dict.fromkeys(host.graph for host in self.hosts))
@@ -159,7 +159,7 @@ class Crew:
 class _Host:
     """What the runs of an engine meet (runtime.hosting.Host)."""
 
-    def __init__(self, line: Line, standing: Standing) -> None:
+    def __init__(self, line: RunQueue, standing: StandingCommands) -> None:
         self.leave = line.leave
         self.back = line.back
         self.may_ask = standing.may_ask

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.engines.engine_log import Diary
+from orchestrator.engines.engine_log import EngineLog
 from orchestrator.engines.handle import Job, Phase
-from orchestrator.engines.operator_command import KINDS, Order, Standing
+from orchestrator.engines.operator_command import KINDS, OperatorCommand, StandingCommands
 from orchestrator.engines.registration import STATUS, Registration
-from orchestrator.engines.run_queue import Line
+from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import CancelRequested, ConfigError
 from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.mailbox import Kind
@@ -25,29 +25,33 @@ _BEGINNING = 0.005
 _ASKS: dict[str, Kind] = {"cancel_all": "cancel", "pause_all": "pause", "resume_all": "resume"}
 
 
-class Desk:
+class CommandHandler:
     """Carries out orders. `drain` begins to empty the engine."""
 
     def __init__(
         self,
         hosts: tuple[Hosting, ...],
-        line: Line,
-        standing: Standing,
+        line: RunQueue,
+        standing: StandingCommands,
         registration: Registration,
-        diary: Diary,
+        diary: EngineLog,
         *,
-        drain: Callable[[Order], object],
+        drain: Callable[[OperatorCommand], object],
     ) -> None:
         self._name = line.name
         self._hosts = hosts
         self._line = line
         self._standing = standing
         self._registration = registration
-        self._diary = diary
+        self._log = diary
         self._drain = drain
-        self.closed: Order | None = None
+        self.closed: OperatorCommand | None = None
         """Why no run is admitted."""
         self.draining = False
+
+    def is_closed(self) -> bool:
+        """Tell whether the engine takes no further runs."""
+        return self.closed is not None
 
     async def take(self, posted: Posted) -> None:
         """Carry out what another process asked for; what cannot be is journalled with the reason."""
@@ -56,16 +60,16 @@ class Desk:
             return
         known = {"id": posted.id, "number": posted.number}
         try:
-            order = Order.of(posted.kind, posted.by, posted.body)
+            order = OperatorCommand.of(posted.kind, posted.by, posted.body)
             self.check(order)
         except ConfigError as error:
             body = {"kind": posted.kind, "by": posted.by, "why": posted.body.get("why", "")}
             await self._registration.note("control", {**body, **known, "refused": str(error)})
-            self._diary.ordered(posted.kind, posted.by, "", refused=str(error))
+            self._log.ordered(posted.kind, posted.by, "", refused=str(error))
         else:
             await self.carry_out(order, **known)
 
-    def check(self, order: Order) -> None:
+    def check(self, order: OperatorCommand) -> None:
         """Raise ConfigError for an order that makes no sense here."""
         if self.draining and order.kind in {"stop_admitting", "start_admitting"}:
             raise ConfigError(f"engine {self._name!r} is draining; that cannot be taken back")
@@ -90,10 +94,10 @@ class Desk:
                 return {host.graph for host in self._hosts}
         return None
 
-    async def carry_out(self, order: Order, **known: Any) -> None:
+    async def carry_out(self, order: OperatorCommand, **known: Any) -> None:
         """Journal an order, then carry it out. Raises what the journal raises, and nothing is done then."""
         await self._registration.note("control", {**order.body(), **known})
-        self._diary.ordered(order.kind, order.by, order.why, order.about)
+        self._log.ordered(order.kind, order.by, order.why, order.about)
         match order.kind:
             case "stop_admitting" | "start_admitting":
                 self.closed = order if order.kind == "stop_admitting" else None
@@ -132,7 +136,7 @@ class Desk:
             "reason": job.reason,
         }
 
-    async def _ask_all(self, order: Order) -> None:
+    async def _ask_all(self, order: OperatorCommand) -> None:
         if order.kind == "cancel_all":
             await self._cancel_queued(order)
         for job in list(self._line.of_graph(order.about)):
@@ -141,7 +145,7 @@ class Desk:
             if live is not None and (order.kind != "resume_all" or live.held):
                 job.hosting.ask(job.run_id, _ASKS[order.kind], by=order.by, why=order.why)
 
-    async def _cancel_queued(self, order: Order) -> None:
+    async def _cancel_queued(self, order: OperatorCommand) -> None:
         """Drop runs that have not begun; one that the journal has ends as cancelled when its turn comes."""
 
         def chosen(job: Job) -> bool:

@@ -23,9 +23,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from orchestrator.engines.dispatcher import Caps, Drive
+from orchestrator.engines.dispatcher import Drive, WorkerLimits
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
-from orchestrator.journal.address import Dsn, address_of, hidden
+from orchestrator.journal.address import JournalAddress, address_of, hidden
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 
 APPLICATION = "orchestrator"
@@ -62,11 +62,15 @@ class DbosDispatcher:
     """
 
     def __init__(
-        self, dsn: str | Dsn, *, caps: Caps | None = None, schema: str = "orchestrator_dbos"
+        self,
+        dsn: str | JournalAddress,
+        *,
+        caps: WorkerLimits | None = None,
+        schema: str = "orchestrator_dbos",
     ) -> None:
         self._dbos = _library()
         self._address = _url(dsn)
-        self._caps = caps or Caps()
+        self._caps = caps or WorkerLimits()
         self._schema = schema
         self._client: Any = None
         self._connecting = asyncio.Lock()
@@ -320,10 +324,10 @@ async def _only(driving: Any) -> None:
     await driving
 
 
-def _url(given: str | Dsn) -> Dsn:
+def _url(given: str | JournalAddress) -> JournalAddress:
     """Return an address in the form that DBOS takes. Raises ConfigError."""
     address = address_of(given)
-    if isinstance(address, Dsn) and "://" in address.secret:
+    if isinstance(address, JournalAddress) and "://" in address.secret:
         return address
     raise ConfigError("DBOS takes the address of a database as postgresql://user:password@host:port/database")
 
@@ -336,6 +340,6 @@ def _library() -> Any:
     return dbos
 
 
-def _said(error: Exception, address: Dsn) -> str:
+def _said(error: Exception, address: JournalAddress) -> str:
     """Return the first line of what an error says, without the password that the address may hold."""
     return hidden(f"{type(error).__name__}: {error}".split("\n", 1)[0], address)

@@ -20,7 +20,7 @@ Drive: TypeAlias = Callable[[str, int], Awaitable[None]]
 
 
 @runtime_checkable
-class Placer(Protocol):
+class Scheduler(Protocol):
     """Takes runs that somebody is to carry."""
 
     async def submit(self, run_id: str, slice: int, *, tenant: str = "") -> None:  # noqa: A002 - the seam's word
@@ -32,7 +32,7 @@ class Placer(Protocol):
 
 
 @runtime_checkable
-class Dispatcher(Placer, Protocol):
+class Dispatcher(Scheduler, Protocol):
     """Places runs on workers; one for each worker process."""
 
     async def start(self, drive: Drive, name: str, slots: int) -> None:
@@ -59,7 +59,7 @@ class Dispatcher(Placer, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caps:
+class WorkerLimits:
     """What all workers together keep to. 0 is no limit."""
 
     concurrency: int = 0

@@ -17,7 +17,7 @@ import asyncio
 from dataclasses import dataclass
 
 from orchestrator.engines.handle import Job
-from orchestrator.engines.run_queue import Line
+from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import JournalError, NotAdmitting, RunUnknown, Suspended
 from orchestrator.kernel.journal import Journal
 from orchestrator.llm.port import Clock
@@ -36,7 +36,7 @@ _INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class DrainReport:
     """What became of the runs of an engine, by run id."""
 
     ended: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Drained:
 class Drain:
     """Empties a line of runs."""
 
-    def __init__(self, name: str, line: Line, clock: Clock, why: str) -> None:
+    def __init__(self, name: str, line: RunQueue, clock: Clock, why: str) -> None:
         self._name = name
         self._line = line
         self._clock = clock
@@ -73,7 +73,7 @@ class Drain:
         self._at_once = True
         self._line.changed.set()
 
-    async def carried_out(self) -> Drained:
+    async def carried_out(self) -> DrainReport:
         """Empty the line, and return what became of its runs."""
         line = self._line
         self._turn_away()
@@ -92,7 +92,7 @@ class Drain:
         for job in left:
             await self._tell(job)
         self._found["ended"] += [job.run_id for job in begun if job not in left]
-        return Drained(**{name: tuple(found) for name, found in self._found.items()})
+        return DrainReport(**{name: tuple(found) for name, found in self._found.items()})
 
     def _turn_away(self) -> None:
         for job in self._line.let_go(lambda _: True):

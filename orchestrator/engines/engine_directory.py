@@ -23,7 +23,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EngineInfo:
     """An engine that has not stopped, as far as its records tell."""
 
     run_id: str
@@ -56,18 +56,18 @@ class Seen:
         return len(agents) == 1 and agents[0].get("fingerprint") == head.fingerprint
 
 
-async def engines(journal: Journal) -> list[Seen]:
+async def engines(journal: Journal) -> list[EngineInfo]:
     """Return the engines of a journal that have not stopped, oldest first. Those with damaged records are left out."""
     begun, _ = await heads(journal, graph=ENGINE, status="open")  # other commands look for damage
     found = []
     for head in begun:
         about = (await journal.load(head.run_id))[0].body.get(ENGINE) or {}
         name = str(about.get("name", ""))
-        found.append(Seen(head.run_id, name, head.owner, about, head.created_at, head.seq))
+        found.append(EngineInfo(head.run_id, name, head.owner, about, head.created_at, head.seq))
     return found
 
 
-def meant(found: list[Seen], name: str | None) -> list[Seen]:
+def meant(found: list[EngineInfo], name: str | None) -> list[EngineInfo]:
     """Return the engines that an order is for: those of a name, one by its run id, all, or the only one that lives.
 
     Raises ConfigError where it is not clear, or none lives.
@@ -93,7 +93,7 @@ def meant(found: list[Seen], name: str | None) -> list[Seen]:
 
 
 async def ask(
-    journal: Journal, engine: Seen, kind: str, body: Mapping[str, Any], by: str
+    journal: Journal, engine: EngineInfo, kind: str, body: Mapping[str, Any], by: str
 ) -> Mapping[str, Any] | None:
     """Post a request to an engine and return the record that answers it; None when none came in time.
 

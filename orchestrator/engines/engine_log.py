@@ -19,7 +19,7 @@ _KEYS = {"graph": "machine", "slots": "limit", "grace": "duration_s"}
 _log = logging.getLogger("orchestrator")
 
 
-class Diary:
+class EngineLog:
     """Writes the lines of one engine: `name` is what operators call it, `registration` has its run in the journal."""
 
     def __init__(self, name: str, registration: Registration) -> None:

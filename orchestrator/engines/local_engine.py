@@ -31,18 +31,18 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
-from orchestrator.engines.agent import Agent
-from orchestrator.engines.agent_registry import Crew
-from orchestrator.engines.command_handler import Desk
-from orchestrator.engines.dispatcher import Placer
-from orchestrator.engines.drain import Drain, Drained
-from orchestrator.engines.engine_log import Diary
+from orchestrator.engines.agent import EngineAgent
+from orchestrator.engines.agent_registry import AgentRegistry
+from orchestrator.engines.command_handler import CommandHandler
+from orchestrator.engines.dispatcher import Scheduler
+from orchestrator.engines.drain import Drain, DrainReport
+from orchestrator.engines.engine_log import EngineLog
 from orchestrator.engines.handle import Handle, Job
-from orchestrator.engines.loop_affinity import Home, refuse_foreign, this_place
-from orchestrator.engines.operator_command import Order, Standing
-from orchestrator.engines.orphan_recovery import Recover, Uptake, checked_mode
+from orchestrator.engines.loop_affinity import LoopAffinity, refuse_foreign, this_place
+from orchestrator.engines.operator_command import OperatorCommand, StandingCommands
+from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checked_mode
 from orchestrator.engines.registration import Registration
-from orchestrator.engines.run_queue import Line
+from orchestrator.engines.run_queue import RunQueue
 from orchestrator.engines.stop_signal import SIGNALS, checked, first_signal
 from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
 from orchestrator.kernel.record import Follower
@@ -66,7 +66,7 @@ class LocalEngine:
     have, and those that were begun with a `launch` where the agent has none. `rescan` is how many seconds pass between
     two looks for runs whose process died. Of several engines on one journal one takes a run.
 
-    A `placer` is told of them instead, and nothing is carried here that is not submitted or resumed (`worker`).
+    A `scheduler` is told of them instead, and nothing is carried here that is not submitted or resumed (`worker`).
 
     `signals` (SIGTERM, SIGINT) are caught from the start until the engine has stopped: the first one drains it, the
     second ends the process at once. Without, only `run_until_signal` catches them. Raises ConfigError.
@@ -74,7 +74,7 @@ class LocalEngine:
 
     def __init__(
         self,
-        agent: Agent | Mapping[str, Agent],
+        agent: EngineAgent | Mapping[str, EngineAgent],
         *,
         slots: int = 16,
         queue: int = 1000,
@@ -83,21 +83,21 @@ class LocalEngine:
         recover: Recover = "list",
         rescan: float = 5.0,
         signals: Iterable[signal.Signals] = (),
-        placer: Placer | None = None,
+        scheduler: Scheduler | None = None,
     ) -> None:
-        self._crew = Crew(agent)
-        self._grace = float(Order.of("drain", "", {"grace": grace}).about)
+        self._agents = AgentRegistry(agent)
+        self._grace = float(OperatorCommand.of("drain", "", {"grace": grace}).about)
         self.name = name or "local"
         self._recover = checked_mode(recover)
         self._queue = queue
-        self._journal, self._clock = self._crew.journal, self._crew.clock
-        self._line = Line(self.name, slots, queue, self._may_begin)
-        self._standing = Standing(self._line.slots.fill)
+        self._journal, self._clock = self._agents.journal, self._agents.clock
+        self._line = RunQueue(self.name, slots, queue, self._may_begin)
+        self._standing = StandingCommands(self._line.slots.fill)
         self._registration = Registration(self._journal, self._clock)
-        self._diary = Diary(self.name, self._registration)
-        parts = self._line, self._standing, self._registration, self._diary
-        self._desk = Desk(self._crew.hosts, *parts, drain=self._begin_to_drain)
-        self._uptake = Uptake(self._crew, self._line, rescan, lambda: self._desk.closed is not None, placer)
+        self._log = EngineLog(self.name, self._registration)
+        parts = self._line, self._standing, self._registration, self._log
+        self._commands = CommandHandler(self._agents.hosts, *parts, drain=self._begin_to_drain)
+        self._orphans = OrphanRecovery(self._agents, self._line, rescan, self._commands.is_closed, scheduler)
         self._signals = checked(signals)
         self._caught = contextlib.ExitStack()
         self._signal = ""
@@ -105,10 +105,10 @@ class LocalEngine:
         """The runs that had not ended when the engine started, and what `resume` would do with each."""
         self.recovered: dict[str, Handle] = {}
         """Those of them that it took up. What it took up later shows in `status`."""
-        self._home: Home | None = None
+        self._home: LoopAffinity | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._drain: Drain | None = None
-        self._draining: asyncio.Task[Drained] | None = None
+        self._draining: asyncio.Task[DrainReport] | None = None
         self._orders: set[asyncio.Task[None]] = set()
         self._leaving = asyncio.Event()
 
@@ -136,8 +136,8 @@ class LocalEngine:
         try:
             await self._registration.close_lost(f"engine {self.name}")
             if self._recover == "resume":
-                self.recovered = await self._uptake.begin(self.found)
-                self._background(self._uptake.keep(), "uptake")
+                self.recovered = await self._orphans.begin(self.found)
+                self._background(self._orphans.keep(), "uptake")
         except BaseException:
             await self._drain_at_once()
             raise
@@ -145,17 +145,17 @@ class LocalEngine:
 
     async def _open(self) -> None:
         """Become known to the agents and in the journal, all or nothing."""
-        self._crew.attach(self, self._line, self._standing)
+        self._agents.attach(self, self._line, self._standing)
         try:
-            self.found = await self._uptake.found()
+            self.found = await self._orphans.found()
             await self._registration.begin(self._about())
         except BaseException:
-            self._crew.detach(self)
+            self._agents.detach(self)
             raise
         self._home = this_place()
-        self._diary.started(self._line.slots.limit, len(self.found))
+        self._log.started(self._line.slots.limit, len(self.found))
         if self._journal.shared:
-            self._background(self._registration.listen(self._desk.take), "inbox")
+            self._background(self._registration.listen(self._commands.take), "inbox")
         if self._signal:
             self._drain_for_signal()
 
@@ -191,19 +191,19 @@ class LocalEngine:
         runs are admitted, Overloaded for a full queue, RunExists for a known run_id: the journal knows nothing of a run
         that was refused.
         """
-        chosen = self._crew.chosen(agent)
-        self._crew[chosen].check(run_id, conversation_id, limits, deadline)
+        chosen = self._agents.chosen(agent)
+        self._agents[chosen].check(run_id, conversation_id, limits, deadline)
         try:
             self._refuse_closed()
         except NotAdmitting:
-            self._crew.refused(chosen, run_id, "closed" if self._draining is None else "draining")
+            self._agents.refused(chosen, run_id, "closed" if self._draining is None else "draining")
             raise
-        if run_id is not None and await self._crew[chosen].hosting.knows(run_id):
+        if run_id is not None and await self._agents[chosen].hosting.knows(run_id):
             raise RunExists(run_id)
         self._refuse_closed()
         name = run_id or secrets.token_hex(16)
-        work = self._crew.work(chosen, prompt, name, conversation_id, limits, deadline, follower)
-        job = self._crew.job(name, chosen, work, conversation_id)
+        work = self._agents.work(chosen, prompt, name, conversation_id, limits, deadline, follower)
+        job = self._agents.job(name, chosen, work, conversation_id)
         self._line.enter(job)
         return Handle(job)
 
@@ -218,7 +218,7 @@ class LocalEngine:
             return await (await self.submit(prompt, run_id=name, follower=follower, **options))
 
         gone = RunError(f"the stream of run {name!r} was left; the run goes on in engine {self.name!r}")
-        return RunStream(name, self._crew.graph(options.get("agent")), work, gone)
+        return RunStream(name, self._agents.graph(options.get("agent")), work, gone)
 
     async def resume(
         self, run_id: str, *, agent: str | None = None, limits: Any = None, by: str = ""
@@ -235,11 +235,11 @@ class LocalEngine:
                 raise RunExists(run_id)
             job.hosting.ask(run_id, "resume", by=by, why="")
             return Handle(job)
-        chosen = self._crew.chosen(agent)
+        chosen = self._agents.chosen(agent)
         head = await self._journal.head(run_id)
         self._refuse_closed()
-        work = functools.partial(self._crew[chosen].resume, run_id, limits=limits, by=by)
-        job = self._crew.stored_job(head, chosen, work)
+        work = functools.partial(self._agents[chosen].resume, run_id, limits=limits, by=by)
+        job = self._agents.stored_job(head, chosen, work)
         self._line.enter(job)
         return Handle(job)
 
@@ -248,7 +248,7 @@ class LocalEngine:
         phase = "starting" if self._home is None else "running"
         if self._draining is not None:
             phase = "stopped" if self._draining.done() else "draining"
-        return self._crew.load(self._line, phase)
+        return self._agents.load(self._line, phase)
 
     # ---- operators ----
 
@@ -259,28 +259,28 @@ class LocalEngine:
         that cannot be carried out, and what the journal raises; nothing is changed then.
         """
         self._refuse_foreign()
-        given = Order.of(order, by or somebody(), {**about, "why": why})
-        self._desk.check(given)
-        await self._unbroken(self._desk.carry_out(given, id=secrets.token_hex(8)))
+        given = OperatorCommand.of(order, by or somebody(), {**about, "why": why})
+        self._commands.check(given)
+        await self._unbroken(self._commands.carry_out(given, id=secrets.token_hex(8)))
 
     def status(self) -> dict[str, Any]:
         """Return slots, queue, orders that stand and live runs, as plain data."""
-        return self._desk.status()
+        return self._commands.status()
 
-    async def drain(self, grace: float | None = None, *, by: str = "", why: str = "") -> Drained:
+    async def drain(self, grace: float | None = None, *, by: str = "", why: str = "") -> DrainReport:
         """Admit nothing more, let runs end for `grace` seconds, leave the rest in the journal, and stop.
 
         Return what became of the runs, when nothing runs here any more. A drain that goes on is joined, and
         shortened where that asks for less time. Who is cancelled while waiting does not stop it.
         """
         self._refuse_foreign()
-        order = Order.of("drain", by or somebody(), {"grace": grace, "why": why})
+        order = OperatorCommand.of("drain", by or somebody(), {"grace": grace, "why": why})
         if self._draining is None:
             await self._unbroken(self._told_to_drain(order))
             order = replace(order, about=None)
         return await asyncio.shield(self._begin_to_drain(order))
 
-    async def run_until_signal(self, grace: float | None = None) -> Drained:
+    async def run_until_signal(self, grace: float | None = None) -> DrainReport:
         """Wait for SIGTERM or SIGINT, or an operator's drain; drain, and return what became of the runs.
 
         A second signal ends the process at once. A drain that a signal began before this was called is joined. Raises
@@ -299,8 +299,8 @@ class LocalEngine:
 
     def _about(self) -> dict[str, Any]:
         limits = {"slots": self._line.slots.limit, "queue": self._queue, "grace": self._grace}
-        how = {"recover": self._recover} | ({"placed": True} if self._uptake.places else {})
-        return {"name": self.name, **limits, **how, "agents": self._crew.plain()}
+        how = {"recover": self._recover} | ({"placed": True} if self._orphans.places else {})
+        return {"name": self.name, **limits, **how, "agents": self._agents.plain()}
 
     def _background(self, work: Coroutine[Any, Any, None], what: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"engine {self.name} {what}"))
@@ -314,7 +314,7 @@ class LocalEngine:
             self._drain_for_signal()
 
     def _drain_for_signal(self) -> None:
-        self._ordered(self._told_to_drain(Order("drain", "signal", self._signal)))
+        self._ordered(self._told_to_drain(OperatorCommand("drain", "signal", self._signal)))
 
     # ---- inside: runs ----
 
@@ -333,7 +333,7 @@ class LocalEngine:
             )
         if self._draining is not None:
             raise NotAdmitting(self.name, "it is draining or has stopped", "submit it to another engine")
-        if (closed := self._desk.closed) is not None:
+        if (closed := self._commands.closed) is not None:
             then = "wait until somebody starts admitting again, or submit it to another engine"
             raise NotAdmitting(self.name, f"admission was stopped by {closed.explain()}", then)
 
@@ -342,9 +342,9 @@ class LocalEngine:
 
     # ---- inside: stopping ----
 
-    async def _told_to_drain(self, order: Order) -> None:
+    async def _told_to_drain(self, order: OperatorCommand) -> None:
         await self._registration.told("control", {**order.body(), "id": secrets.token_hex(8)})
-        self._diary.ordered(order.kind, order.by, order.why, order.about)
+        self._log.ordered(order.kind, order.by, order.why, order.about)
         self._begin_to_drain(order)
 
     async def _unbroken(self, doing: Coroutine[Any, Any, None]) -> None:
@@ -357,11 +357,11 @@ class LocalEngine:
         task.add_done_callback(self._orders.discard)
         return task
 
-    def _begin_to_drain(self, order: Order) -> asyncio.Task[Drained]:
+    def _begin_to_drain(self, order: OperatorCommand) -> asyncio.Task[DrainReport]:
         seconds = order.about
         if self._draining is None:
-            self._desk.draining = True
-            self._uptake.stop()
+            self._commands.draining = True
+            self._orphans.stop()
             self._drain = Drain(self.name, self._line, self._clock, f"drained by {order.explain()}")
             seconds = self._grace if seconds is None else seconds
             self._draining = asyncio.create_task(self._stop(self._drain), name=f"engine {self.name} drain")
@@ -372,24 +372,24 @@ class LocalEngine:
 
     async def _drain_at_once(self) -> None:
         """Wait until nothing runs here any more, whoever cancels meanwhile: nothing is left to itself."""
-        draining = self._begin_to_drain(Order("drain", somebody(), "the engine is left", 0.0))
+        draining = self._begin_to_drain(OperatorCommand("drain", somebody(), "the engine is left", 0.0))
         if self._drain is not None:
             self._drain.hurry()
         while not draining.done():
             with contextlib.suppress(asyncio.CancelledError):  # raised again by whoever called
                 await asyncio.wait((draining,))
 
-    async def _stop(self, drain: Drain) -> Drained:
+    async def _stop(self, drain: Drain) -> DrainReport:
         try:
             report = await drain.carried_out()
             if self._orders:
                 await asyncio.wait(self._orders)
             with contextlib.suppress(JournalError):  # the store is down: the engine will count as lost
                 await self._registration.end(asdict(report))
-            self._diary.ended(len(report.parked) + len(report.interrupted))
+            self._log.ended(len(report.parked) + len(report.interrupted))
             return report
         finally:
-            self._crew.detach(self)
+            self._agents.detach(self)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -8,16 +8,16 @@ from typing import TypeAlias
 
 from orchestrator.errors import ConfigError
 
-Home: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
+LoopAffinity: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
 """A process, by its number, and an event loop in it."""
 
 
-def this_place() -> Home:
+def this_place() -> LoopAffinity:
     """Return where this code runs."""
     return os.getpid(), asyncio.get_running_loop()
 
 
-def refuse_foreign(engine: str, home: Home | None, *, started: bool = True) -> None:
+def refuse_foreign(engine: str, home: LoopAffinity | None, *, started: bool = True) -> None:
     """Raise ConfigError away from the home of an engine; with `started`, also where it has none yet."""
     if home is None and started:
         raise ConfigError(f"engine {engine!r} is not started; use `async with` or `await engine.start()`")

@@ -44,7 +44,7 @@ _SAME = {"cancel": "drain", "pause": "stop_admitting", "resume": "start_admittin
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OperatorCommand:
     """One order."""
 
     kind: str
@@ -90,7 +90,7 @@ def _checked(member: str | None, about: Any) -> Any:
     return about
 
 
-class Standing:
+class StandingCommands:
     """The orders about tools and models that stand, as the runs of the engine meet them.
 
     `wake` lets runs begin that were held back for their model.
@@ -98,12 +98,12 @@ class Standing:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._disabled: dict[str, Order] = {}
-        self._blocked: dict[str, Order] = {}
+        self._disabled: dict[str, OperatorCommand] = {}
+        self._blocked: dict[str, OperatorCommand] = {}
         self._waiting: set[Run[Any, Any]] = set()
         """Runs that wait for a model: those of the engine, and any below them."""
 
-    def take(self, order: Order) -> None:
+    def take(self, order: OperatorCommand) -> None:
         """Take an order about a tool or a model."""
         match order.kind:
             case "disable_tool":

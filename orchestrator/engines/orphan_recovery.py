@@ -20,10 +20,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
-from orchestrator.engines.agent_registry import Crew
-from orchestrator.engines.dispatcher import Placer
+from orchestrator.engines.agent_registry import AgentRegistry
+from orchestrator.engines.dispatcher import Scheduler
 from orchestrator.engines.handle import Handle
-from orchestrator.engines.run_queue import Line
+from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import (
     ConfigError,
     Corrupt,
@@ -49,24 +49,29 @@ _SHARE = 20
 """A scan that took a second is not repeated for so many."""
 
 
-class Uptake:
+class OrphanRecovery:
     """Takes stored runs up for an engine. `every` is the seconds between two scans; while `closed`, it takes none.
 
-    With a `placer` it carries none of them: it tells the placer of each, and again every AGAIN seconds while the run
-    stays where it is; so nothing is lost that a dispatcher loses.
+    With a `scheduler` it resumes none of them: it names each to the scheduler, and again every AGAIN seconds while the
+    run stays where it is. So a run is not lost when a dispatcher loses it.
     """
 
     def __init__(
-        self, crew: Crew, line: Line, every: float, closed: Callable[[], bool], placer: Placer | None = None
+        self,
+        agents: AgentRegistry,
+        line: RunQueue,
+        every: float,
+        closed: Callable[[], bool],
+        scheduler: Scheduler | None = None,
     ) -> None:
-        self._crew = crew
+        self._agents = agents
         self._line = line
         self._every = _checked(every)
         self._closed = closed
-        self._placer = placer
+        self._scheduler = scheduler
         self._placed: dict[str, tuple[int, float]] = {}
-        """Runs that the placer was told of -> number of their last record then, when that was (monotonic)."""
-        self._journal = crew.journal
+        """Runs that the scheduler was told of -> number of their last record then, when that was (monotonic)."""
+        self._journal = agents.journal
         self._since = -1
         self._stays: dict[str, tuple[int, float]] = {}
         """Runs that are for a person -> number of the last record when that was found out, when a question expires."""
@@ -76,13 +81,13 @@ class Uptake:
 
     @property
     def places(self) -> bool:
-        """Whether a placer is told of what is found, and nothing is taken up here."""
-        return self._placer is not None
+        """Whether a scheduler is told of what is found, and nothing is taken up here."""
+        return self._scheduler is not None
 
     async def found(self) -> list[OpenRun]:
         """Return the runs that have not ended, and remember from when on to listen. Raises StoreDown."""
         self._since, _ = await self._journal.news(-1)
-        return await self._crew.open_runs()
+        return await self._agents.open_runs()
 
     async def begin(self, found: list[OpenRun]) -> dict[str, Handle]:
         """Take up those of the runs found that go on by themselves, oldest first. Raises StoreDown."""
@@ -96,7 +101,7 @@ class Uptake:
 
     async def keep(self) -> None:
         """Go on taking up what others leave, until cancelled, or until `stop` where a library swallows that."""
-        clock = self._crew.clock
+        clock = self._agents.clock
         due = clock.monotonic() + self._every
         while not self._stopped:
             await asyncio.sleep(POLL)
@@ -159,20 +164,20 @@ class Uptake:
 
     async def _consider(self, head: RunHead, run: OpenRun | None) -> Handle | None:
         """Take a run up where it goes on by itself. `run` is what is known of it already."""
-        name = self._crew.taker(head.graph)
+        name = self._agents.taker(head.graph)
         if name is None or head.status == "ended" or not self._free(head, name):
             return None
         if head.parent_run_id is not None and await open_root(self._journal, head) not in (None, head.run_id):
             return None  # it goes on with the run above it
-        host = self._crew[name].hosting
+        host = self._agents[name].hosting
         if run is None or run.seq != head.seq:
             run = await host.described(head)
         if not run.unattended:
             self._stays[head.run_id] = (head.seq, run.expires_at)
         elif self._free(head, name) and not self._stopped:
-            if self._placer is None:
+            if self._scheduler is None:
                 return self._take(head, name)
-            await self._place(self._placer, head, run.tenant)
+            await self._place(self._scheduler, head, run.tenant)
         return None
 
     def _free(self, head: RunHead, agent: str) -> bool:
@@ -183,29 +188,29 @@ class Uptake:
             return False
         if run_id in self._failed or self._line.find(run_id) is not None:
             return False
-        if self._crew[agent].hosting.live(run_id) is not None:
+        if self._agents[agent].hosting.live(run_id) is not None:
             return False
         seq, expires_at = self._stays.get(run_id, (-1, 0.0))
-        return seq != head.seq or 0 < expires_at <= self._crew.clock.time()
+        return seq != head.seq or 0 < expires_at <= self._agents.clock.time()
 
-    async def _place(self, placer: Placer, head: RunHead, tenant: str) -> None:
-        now = self._crew.clock.monotonic()
+    async def _place(self, scheduler: Scheduler, head: RunHead, tenant: str) -> None:
+        now = self._agents.clock.monotonic()
         seq, told = self._placed.get(head.run_id, (-1, 0.0))
         if seq != head.seq or now - told >= AGAIN:
-            await placer.submit(head.run_id, head.seq, tenant=tenant)
+            await scheduler.submit(head.run_id, head.seq, tenant=tenant)
             self._placed[head.run_id] = head.seq, now
 
     def _take(self, head: RunHead, agent: str) -> Handle:
         self._stays.pop(head.run_id, None)
         work = functools.partial(self._go_on, head, agent)
-        job = self._crew.stored_job(head, agent, work)
+        job = self._agents.stored_job(head, agent, work)
         job.end.add_done_callback(functools.partial(self._over, head.run_id))
         self._line.enter(job, bounded=False)  # the bound is for what is new
         return Handle(job)
 
     async def _go_on(self, head: RunHead, agent: str) -> Any:
         """Resume a run, unless somebody has moved it while it stood in line and it is for a person by now."""
-        runner = self._crew[agent]
+        runner = self._agents[agent]
         now = await self._journal.head(head.run_id)
         if now.seq != head.seq and now.owner is None and now.status != "ended":
             described = await runner.hosting.described(now)

@@ -12,11 +12,11 @@ import contextlib
 import logging
 from typing import Any
 
-from orchestrator.engines.dispatcher import Caps, Drive
+from orchestrator.engines.dispatcher import Drive, WorkerLimits
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
-from orchestrator.journal.address import Dsn, address_of, hidden
+from orchestrator.journal.address import JournalAddress, address_of, hidden
 from orchestrator.llm.port import Clock, SystemClock
-from orchestrator.llm.retry import UNLIMITED, RetryPolicy, Tried
+from orchestrator.llm.retry import UNLIMITED, RetryAttempt, RetryPolicy
 
 QUEUE = "orchestrator-runs"
 TASK = "orchestrator.drive"
@@ -46,18 +46,18 @@ class ProcrastinateDispatcher:
 
     def __init__(
         self,
-        dsn: str | Dsn,
+        dsn: str | JournalAddress,
         *,
-        caps: Caps | None = None,
+        caps: WorkerLimits | None = None,
         schema: str = "orchestrator_procrastinate",
         clock: Clock | None = None,
     ) -> None:
-        if caps not in (None, Caps()):
+        if caps not in (None, WorkerLimits()):
             raise ConfigError("Procrastinate has no limits over all workers; use DBOS for those")
         if not schema.isidentifier():
             raise ConfigError(f"schema is {schema!r}; it must be a plain name")
         address = address_of(dsn)
-        if not isinstance(address, Dsn):
+        if not isinstance(address, JournalAddress):
             raise ConfigError("Procrastinate needs the address of a database: postgresql://…")
         self._library = _library()
         self._address = address
@@ -82,7 +82,7 @@ class ProcrastinateDispatcher:
     async def _work(self, name: str, slots: int) -> None:
         """Work, again after the server was away: a worker of Procrastinate ends with its connection."""
 
-        def warn(one: Tried) -> None:
+        def warn(one: RetryAttempt) -> None:
             if one.error is not None:
                 does = "begins anew" if one.outcome == "retry" else "ends"
                 _log.warning("worker %s %s: %s", name, does, self._said(one.error))

@@ -13,7 +13,7 @@ from orchestrator.errors import ConfigError, Overloaded, RunExists, Suspended
 from orchestrator.kernel.record import RunAdmitted, RunRejected
 
 
-class Line:
+class RunQueue:
     """Begins runs in the order they came, as slots become free.
 
     `may_begin` holds single ones back while others pass. A run that waits in place keeps its task, which costs

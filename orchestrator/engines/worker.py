@@ -25,10 +25,10 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from orchestrator.engines.agent import Agent
-from orchestrator.engines.agent_registry import Crew
+from orchestrator.engines.agent import EngineAgent
+from orchestrator.engines.agent_registry import AgentRegistry
 from orchestrator.engines.dispatcher import Dispatcher
-from orchestrator.engines.drain import Drained
+from orchestrator.engines.drain import DrainReport
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import (
@@ -59,7 +59,7 @@ _OUTAGE = RetryPolicy(UNLIMITED, base=0.2, max_delay=5.0, deadline=0.0, jitter=0
 _log = logging.getLogger("orchestrator")
 
 
-class Peer(Protocol):
+class WorkerInfo(Protocol):
     """A worker, as the journal sees it."""
 
     @property
@@ -83,7 +83,7 @@ class Worker:
 
     def __init__(
         self,
-        agent: Agent | Mapping[str, Agent],
+        agent: EngineAgent | Mapping[str, EngineAgent],
         dispatcher: Dispatcher,
         *,
         slots: int = 16,
@@ -91,14 +91,14 @@ class Worker:
         rescan: float = 5.0,
         signals: Iterable[signal.Signals] = (),
     ) -> None:
-        self._crew = Crew(agent)
-        journal: Any = self._crew.journal
+        self._agents = AgentRegistry(agent)
+        journal: Any = self._agents.journal
         self._journal = journal
         if not hasattr(journal, "holders"):
             raise ConfigError(
                 "a worker needs a journal that many machines share: PostgresJournal(dsn, name=…)"
             )
-        _refuse_twice(self._crew)
+        _refuse_twice(self._agents)
         self.name = str(self._journal.name)
         self._dispatcher = dispatcher
         self._slots = slots
@@ -110,7 +110,7 @@ class Worker:
             recover="resume",
             rescan=rescan,
             signals=signals,
-            placer=dispatcher,
+            scheduler=dispatcher,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._driving: set[asyncio.Task[Any]] = set()
@@ -124,9 +124,9 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         await self._refuse_twin()
-        self._parked = {name: self._crew[name].parks for name in self._crew}
-        for name in self._crew:
-            self._crew[name].parks = True
+        self._parked = {name: self._agents[name].parks for name in self._agents}
+        for name in self._agents:
+            self._agents[name].parks = True
         try:
             await self._begin()
         except BaseException:
@@ -159,9 +159,9 @@ class Worker:
 
     def _back_as_they_were(self) -> None:
         for name, parked in self._parked.items():
-            self._crew[name].parks = parked
+            self._agents[name].parks = parked
 
-    async def run_until_signal(self, grace: float | None = None) -> Drained:
+    async def run_until_signal(self, grace: float | None = None) -> DrainReport:
         """Work until SIGTERM, SIGINT or an operator's drain; see LocalEngine."""
         return await self._engine.run_until_signal(grace)
 
@@ -180,14 +180,14 @@ class Worker:
         if not self.name:
             raise ConfigError("a worker has a name of its own: PostgresJournal(dsn, name=…)")
         await self._journal.open()
-        until = self._crew.clock.monotonic() + TWIN
+        until = self._agents.clock.monotonic() + TWIN
         while sum(peer.alive and peer.name == self.name for peer in await self._peers()) > 1:
-            if self._crew.clock.monotonic() >= until:
+            if self._agents.clock.monotonic() >= until:
                 raise ConfigError(f"a worker named {self.name!r} lives already; give each its own name")
             await asyncio.sleep(BEAT / 4)
 
-    async def _peers(self) -> list[Peer]:
-        found: list[Peer] = await self._journal.holders()
+    async def _peers(self) -> list[WorkerInfo]:
+        found: list[WorkerInfo] = await self._journal.holders()
         return found
 
     async def _drive(self, run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
@@ -196,7 +196,7 @@ class Worker:
             self._driving.add(task)
             task.add_done_callback(self._driving.discard)
         try:
-            await _OUTAGE.call(self._driven, run_id, may_retry=self._may_retry, clock=self._crew.clock)
+            await _OUTAGE.call(self._driven, run_id, may_retry=self._may_retry, clock=self._agents.clock)
         except Exception as error:  # noqa: BLE001 - the dispatcher is not to judge a run by it
             if not _passes(error):  # else the worker drains, and the next sweep finds the run
                 kind = type(error).__name__
@@ -223,9 +223,9 @@ class Worker:
         """
         if head.status == "ended" or head.reason in {"poison", "paused"}:
             return
-        name = self._crew.taker(head.graph)
+        name = self._agents.taker(head.graph)
         if head.owner is not None:
-            here = None if name is None else self._crew[name].hosting
+            here = None if name is None else self._agents[name].hosting
             if here is not None and head.owner == here.owner and here.live(head.run_id) is None:
                 raise JournalError(f"run {head.run_id!r} lost its journal")
             return
@@ -237,9 +237,9 @@ class Worker:
         """Let another worker go on with a run that this one has left. A sweep does it where this fails."""
         with contextlib.suppress(JournalError):
             head = await self._journal.head(run_id)
-            name = self._crew.taker(head.graph)
+            name = self._agents.taker(head.graph)
             if head.status != "ended" and head.owner is None and name is not None:
-                run = await self._crew[name].hosting.described(head)
+                run = await self._agents[name].hosting.described(head)
                 await self._dispatcher.submit(run_id, head.seq, tenant=run.tenant)
 
     async def _cease(self) -> None:
@@ -287,9 +287,9 @@ def _passes(error: Exception) -> bool:
     return isinstance(error, JournalError | NotAdmitting) and not isinstance(error, Corrupt | TooNew)
 
 
-def _refuse_twice(crew: Crew) -> None:
+def _refuse_twice(agents: AgentRegistry) -> None:
     """Raise ConfigError where two agents have one graph."""
-    graphs = [host.graph for host in crew.hosts]
+    graphs = [host.graph for host in agents.hosts]
     if len(set(graphs)) < len(graphs):
         raise ConfigError(
             f"the agents of a worker have a graph each, and two have {max(graphs, key=graphs.count)!r}: "

@@ -38,7 +38,7 @@ Owner: TypeAlias = tuple[int, int]
 """User and group of a file, by number."""
 
 
-class Snapshot(NamedTuple):
+class FileSnapshot(NamedTuple):
     """What is at a path: SHA-256 (None: nothing; or one of ODD), content, mode bits and owner of a regular file."""
 
     digest: str | None
@@ -52,7 +52,7 @@ def silent(_: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedWrite:
     """A write or a delete, prepared beside its target. Either `commit` or `discard` it."""
 
     path: AnyPath
@@ -104,7 +104,7 @@ def stage(
     owner: Owner | None = None,
     root: Path | None = None,
     hook: Hook = silent,
-) -> Staged:
+) -> StagedWrite:
     """Do everything of a write but the rename. On any error nothing is left.
 
     `mode` and `owner` None: those of the file there, else what the system gives.
@@ -134,10 +134,10 @@ def stage(
         except BaseException:
             _clear(folder, temporary)
             raise
-    return Staged(path=path, root=root, temporary=temporary, digest=digest)
+    return StagedWrite(path=path, root=root, temporary=temporary, digest=digest)
 
 
-def stage_delete(path: AnyPath, *, root: Path | None = None) -> Staged:
+def stage_delete(path: AnyPath, *, root: Path | None = None) -> StagedWrite:
     """Do everything of a delete but the rename, which moves the file into a folder made here.
 
     An unlink could not be made to fail once somebody else has taken over; this rename can: by `sweep`.
@@ -146,7 +146,7 @@ def stage_delete(path: AnyPath, *, root: Path | None = None) -> Staged:
         place.regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
         temporary = place.temporary_for(name)
         os.mkdir(temporary, 0o700, dir_fd=folder)
-    return Staged(path=path, root=root, temporary=temporary, digest="")
+    return StagedWrite(path=path, root=root, temporary=temporary, digest="")
 
 
 def read_digest(path: AnyPath, *, root: Path | None = None) -> str | None:
@@ -155,15 +155,15 @@ def read_digest(path: AnyPath, *, root: Path | None = None) -> str | None:
         return _digest(found) if isinstance(found, int) else found
 
 
-def read_file(path: AnyPath, *, root: Path | None = None) -> Snapshot:
+def read_file(path: AnyPath, *, root: Path | None = None) -> FileSnapshot:
     """Return what is at a path, all of it from one open file. Raises OSError."""
     with _reading(path, root) as found:
         if not isinstance(found, int):
-            return Snapshot(found)
+            return FileSnapshot(found)
         with open(found, "rb", closefd=False) as file:
             content = file.read()
         there, digest = os.fstat(found), hashlib.sha256(content).hexdigest()
-        return Snapshot(digest, content, stat.S_IMODE(there.st_mode), _owner(there))
+        return FileSnapshot(digest, content, stat.S_IMODE(there.st_mode), _owner(there))
 
 
 def sweep(directory: AnyPath, *, name: str | None = None, root: Path | None = None) -> list[str]:

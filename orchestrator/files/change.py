@@ -23,7 +23,7 @@ EFFECT = "file"
 """Marks our bodies among all records of kind intent, done and rolled_back."""
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What a change does to its path."""
 
     CREATE = "create"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
     DELETE = "delete"
 
 
-class Outcome(StrEnum):
+class UndoOutcome(StrEnum):
     """How a change left the stack."""
 
     RESTORED = "restored"
@@ -47,7 +47,7 @@ class Change:
 
     key: str
     step: str
-    kind: Kind
+    kind: ChangeKind
     path: str
     """Relative to the root, with `/`."""
     before: str | None
@@ -89,7 +89,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class UndoReport:
     """What an undo did: changes taken back, newest first, and files that it kept as they are."""
 
     changes: tuple[Change, ...]
@@ -112,20 +112,20 @@ def plan_undo(records: Iterable[AnyRecord], *, step: str | None = None) -> list[
     return to_undo(stack, step)
 
 
-def judge(change: Change, found: str | None) -> Outcome:
+def judge(change: Change, found: str | None) -> UndoOutcome:
     """Say what an undo does about a change whose path holds `found`. Pure."""
     if found == change.before:
-        return Outcome.ALREADY
-    return Outcome.RESTORED if found == change.after else Outcome.KEPT
+        return UndoOutcome.ALREADY
+    return UndoOutcome.RESTORED if found == change.after else UndoOutcome.KEPT
 
 
-def refuse(kind: Kind, path: str, found: str | None, expected: str | None) -> None:
+def refuse(kind: ChangeKind, path: str, found: str | None, expected: str | None) -> None:
     """Raise FileRefused where a change cannot be made to a path that holds `found`."""
     if found in ODD:
         raise FileRefused(path, f"is no regular file: {found}")
-    if (kind is Kind.CREATE or expected is not None) and found != expected:
+    if (kind is ChangeKind.CREATE or expected is not None) and found != expected:
         raise ExternalEdit(Conflict(path=path, expected=expected, found=found))
-    if kind is not Kind.CREATE and found is None:
+    if kind is not ChangeKind.CREATE and found is None:
         raise FileRefused(path, f"is not there to {kind}")
 
 
@@ -153,7 +153,7 @@ def fold(stack: dict[str, Change], kind: str, body: Mapping[str, Any]) -> bool:
         facts = {name: body[name] for name in ("key", "step", "path", "before", "after", "mode")}
         owner = body.get("owner") and tuple(body["owner"])
         folders = tuple(body["folders"])
-        stack[key] = Change(kind=Kind(body["change"]), owner=owner, folders=folders, **facts)
+        stack[key] = Change(kind=ChangeKind(body["change"]), owner=owner, folders=folders, **facts)
     elif kind == "done":
         stack[key] = replace(stack[key], done=True, folders=tuple(body["folders"]))
     elif kind == "rolled_back":

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 from orchestrator.errors import Fenced
 from orchestrator.files import atomic as files
-from orchestrator.files.atomic import Hook, Owner, Snapshot, Staged
+from orchestrator.files.atomic import FileSnapshot, Hook, Owner, StagedWrite
 from orchestrator.files.change import Conflict, ExternalEdit
 from orchestrator.files.path_safety import make_folder, remove_folder
 from orchestrator.kernel.journal import Journal, Lease
@@ -88,7 +88,7 @@ class OwnedFiles:
         """Return a digest, None, or one of `place.ODD`."""
         return await self._within(files.read_digest, path, root=self._root)
 
-    async def read(self, path: str) -> Snapshot:
+    async def read(self, path: str) -> FileSnapshot:
         """Return what is at a path."""
         return await self._within(files.read_file, path, root=self._root)
 
@@ -117,7 +117,7 @@ class OwnedFiles:
             work = partial(
                 files.stage, path, content, mode=mode, owner=owner, root=self._root, hook=self._hook
             )
-        staged = await within(self._seconds, work, Staged.discard)
+        staged = await within(self._seconds, work, StagedWrite.discard)
         try:
             await self.check()
             await self._within(self._last_look, staged, path, expected)
@@ -150,7 +150,7 @@ class OwnedFiles:
     async def _within(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
         return await within(self._seconds, partial(work, *args, **named))
 
-    def _last_look(self, staged: Staged, path: str, expected: str | None) -> None:
+    def _last_look(self, staged: StagedWrite, path: str, expected: str | None) -> None:
         found = files.read_digest(path, root=self._root)
         if found != expected:
             raise ExternalEdit(Conflict(path=path, expected=expected, found=found))

@@ -28,11 +28,11 @@ from orchestrator.files.change import (
     EFFECT,
     AnyRecord,
     Change,
+    ChangeKind,
     Conflict,
     ExternalEdit,
-    Kind,
-    Outcome,
-    Undone,
+    UndoOutcome,
+    UndoReport,
     fold,
     judge,
     refuse,
@@ -103,17 +103,21 @@ class RollbackStack:
 
     async def create(self, path: str, content: bytes, *, step: str = "", mode: int | None = None) -> Change:
         """Make a file where nothing is yet, and the folders it needs."""
-        return await self._alone(partial(self._apply, Kind.CREATE, path, content, step=step, mode=mode))
+        return await self._alone(partial(self._apply, ChangeKind.CREATE, path, content, step=step, mode=mode))
 
     async def edit(self, path: str, content: bytes, *, step: str = "", expected: str | None = None) -> Change:
         """Replace the content of a file; `expected` is the digest it must have."""
-        return await self._alone(partial(self._apply, Kind.EDIT, path, content, step=step, expected=expected))
+        return await self._alone(
+            partial(self._apply, ChangeKind.EDIT, path, content, step=step, expected=expected)
+        )
 
     async def delete(self, path: str, *, step: str = "", expected: str | None = None) -> Change:
         """Remove a file; `expected` is the digest it must have."""
-        return await self._alone(partial(self._apply, Kind.DELETE, path, None, step=step, expected=expected))
+        return await self._alone(
+            partial(self._apply, ChangeKind.DELETE, path, None, step=step, expected=expected)
+        )
 
-    async def undo(self, *, step: str | None = None) -> Undone:
+    async def undo(self, *, step: str | None = None) -> UndoReport:
         """Take changes back, newest first: all, or those of one step. May be called again at any time."""
         undone: list[Change] = []
         conflicts: dict[str, Conflict] = {}
@@ -124,13 +128,13 @@ class RollbackStack:
                     undone.append(change)
                 else:
                     conflicts[change.path] = conflict
-        return Undone(tuple(undone), tuple(conflicts.values()))
+        return UndoReport(tuple(undone), tuple(conflicts.values()))
 
     async def keep(self, path: str) -> None:
         """Let a file be as it is, on somebody's decision: its changes leave the stack, no file is touched."""
         for change in reversed(self.changes):
             if change.path == inside(path):
-                await self._alone(partial(self._leave, change, Outcome.KEPT))
+                await self._alone(partial(self._leave, change, UndoOutcome.KEPT))
 
     async def drift(self) -> tuple[Conflict, ...]:
         """Compare every file we changed with how we left it; those in doubt are not judged."""
@@ -143,7 +147,7 @@ class RollbackStack:
 
     async def _apply(
         self,
-        kind: Kind,
+        kind: ChangeKind,
         path: str,
         content: bytes | None,
         *,
@@ -162,7 +166,7 @@ class RollbackStack:
             path=path,
             before=there.digest,
             after=None if content is None else hashlib.sha256(content).hexdigest(),
-            mode=mode if kind is Kind.CREATE else there.mode,
+            mode=mode if kind is ChangeKind.CREATE else there.mode,
             owner=there.owner,
             folders=await self._files.missing_folders(path),
         )
@@ -179,7 +183,7 @@ class RollbackStack:
             raise
         except FileRefused:  # always said before the file is touched
             await self._files.check()
-            await self._leave(change, Outcome.KEPT)
+            await self._leave(change, UndoOutcome.KEPT)
             raise
         except Exception:
             await self._take_back(change)
@@ -201,7 +205,7 @@ class RollbackStack:
 
     async def _touch(self, change: Change, content: bytes | None) -> list[str]:
         made = await self._files.make_folders(change.folders)
-        mode = change.mode if change.kind is Kind.CREATE else None
+        mode = change.mode if change.kind is ChangeKind.CREATE else None
         await self._files.put(change.path, content, expected=change.before, mode=mode)
         return made
 
@@ -213,12 +217,12 @@ class RollbackStack:
         await self._files.sweep(change.path)
         found = await self._files.digest(change.path)
         outcome = judge(change, found)
-        if outcome is Outcome.RESTORED:
+        if outcome is UndoOutcome.RESTORED:
             try:
                 await self._restore(change)
             except ExternalEdit as edit:
-                found, outcome = edit.conflict.found, Outcome.KEPT
-        if outcome is Outcome.KEPT:
+                found, outcome = edit.conflict.found, UndoOutcome.KEPT
+        if outcome is UndoOutcome.KEPT:
             await self._files.check()  # else it is no edit from outside, but the next owner's work
             return change.conflict(found)
         await self._leave(change, outcome)
@@ -228,10 +232,10 @@ class RollbackStack:
         content = None if change.before is None else await self._journal.blob(change.before)
         if content is not None:
             await self._files.make_folders(await self._files.missing_folders(change.path))
-        mode, owner = (change.mode, change.owner) if change.kind is Kind.DELETE else (None, None)
+        mode, owner = (change.mode, change.owner) if change.kind is ChangeKind.DELETE else (None, None)
         await self._files.put(change.path, content, expected=change.after, mode=mode, owner=owner)
 
-    async def _leave(self, change: Change, outcome: Outcome) -> None:
+    async def _leave(self, change: Change, outcome: UndoOutcome) -> None:
         await self._files.remove_folders(reversed(change.folders))
         body = {"effect": EFFECT, "key": change.key, "outcome": outcome.value}
         await self._append("rolled_back", body)

@@ -16,7 +16,7 @@ _OTHER_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.:-]+)://", re.IGNORECASE)
 _KEYWORDS: Final = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service)\s*=")
 
 
-class Dsn:
+class JournalAddress:
     """The address of a database. Its text and its repr show no password; `secret` is the whole.
 
     A URL (`postgresql://user:password@host:5432/database`), or libpq's `host=… dbname=…`.
@@ -40,7 +40,7 @@ class Dsn:
         return f"Dsn({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dsn) and other.secret == self.secret
+        return isinstance(other, JournalAddress) and other.secret == self.secret
 
     def __hash__(self) -> int:
         return hash(self.secret)
@@ -54,9 +54,9 @@ class Dsn:
         return who.partition(":")[2] or (named[2].strip("'") if named else "")
 
 
-def hidden(text: str, dsn: str | Dsn) -> str:
+def hidden(text: str, dsn: str | JournalAddress) -> str:
     """Return a text in which neither the address of a database nor the password in it stands open."""
-    place = dsn if isinstance(dsn, Dsn) else Dsn(dsn)
+    place = dsn if isinstance(dsn, JournalAddress) else JournalAddress(dsn)
     text = text.replace(place.secret, str(place))
     secrets = {place.password, unquote(place.password)} - {""}
     for secret in sorted(secrets, key=len, reverse=True):
@@ -64,7 +64,7 @@ def hidden(text: str, dsn: str | Dsn) -> str:
     return text
 
 
-Address: TypeAlias = Path | Dsn
+Address: TypeAlias = Path | JournalAddress
 
 
 def address_of(given: Any) -> Address:
@@ -72,7 +72,7 @@ def address_of(given: Any) -> Address:
 
     A path that was made of such a URL (then `//` has become `/`) is refused rather than made a file's name.
     """
-    if isinstance(given, Dsn):
+    if isinstance(given, JournalAddress):
         return _readable(given)
     if isinstance(given, Path):
         if str(given).startswith(tuple(scheme.replace("//", "/") for scheme in SCHEMES)):
@@ -80,7 +80,7 @@ def address_of(given: Any) -> Address:
         return given
     text = str(given)
     if text.startswith(SCHEMES) or _KEYWORDS.match(text):
-        return _readable(Dsn(text))
+        return _readable(JournalAddress(text))
     if other := _OTHER_SCHEME.match(text):
         raise ConfigError(f"a journal is a file or postgresql://…, not {other[1]}://…")
     if not text:
@@ -88,7 +88,7 @@ def address_of(given: Any) -> Address:
     return Path(text)
 
 
-def _readable(dsn: Dsn) -> Dsn:
+def _readable(dsn: JournalAddress) -> JournalAddress:
     """Raise ConfigError where a part of the password would be taken, and shown, as the host or the database."""
     separator, rest = dsn.secret.partition("://")[1:]
     who, _, where = rest.partition("?")[0].partition("@")

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import Corrupt
-from orchestrator.journal.snapshot import WAYS, Window, getter, lasting_fields, taken
+from orchestrator.journal.snapshot import WAYS, DequeSnapshot, getter, lasting_fields, taken
 from orchestrator.kernel.run import Run
 
 C = TypeVar("C")
@@ -118,7 +118,9 @@ class ContextCodec(Generic[C]):
             saved.plain = plain
         deep = self._changed(ctx, saved.deep) if seen is None else self._later(seen.deep, saved.deep)
         for name, now, before, written in deep:
-            changed[name] = _moved(before, now) if type(now) is Window is type(before) else written(now)
+            changed[name] = (
+                _moved(before, now) if type(now) is DequeSnapshot is type(before) else written(now)
+            )
         if self._growing is not None and (grown := self._grown(ctx, saved, seen)):
             changed[self._growing] = grown
         return changed

@@ -20,7 +20,7 @@ TOOL = "tool"
 
 
 @dataclass(slots=True)
-class Entry:
+class EffectEntry:
     """One call."""
 
     key: str
@@ -49,10 +49,10 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Ledger:
+class EffectLedger:
     """The calls of a run, in the order they were first heard of."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, EffectEntry] = field(default_factory=dict)
 
     def fold(self, kind: str, body: Mapping[str, Any]) -> None:
         """Take a record; kinds that say nothing of calls are ignored."""
@@ -78,18 +78,18 @@ class Ledger:
             case _:
                 pass
 
-    def of_turn(self, turn: int) -> list[Entry]:
+    def of_turn(self, turn: int) -> list[EffectEntry]:
         """Return the calls of one turn."""
         of_turn = f"{turn}:"
         return [entry for key, entry in self.entries.items() if key.startswith(of_turn)]
 
     @property
-    def waiting(self) -> list[Entry]:
+    def waiting(self) -> list[EffectEntry]:
         """The calls that a person is asked about."""
         return [entry for entry in self.entries.values() if entry.asked is not None]
 
-    def _entry(self, key: str) -> Entry:
+    def _entry(self, key: str) -> EffectEntry:
         entry = self.entries.get(key)
         if entry is None:
-            entry = self.entries[key] = Entry(key)
+            entry = self.entries[key] = EffectEntry(key)
         return entry

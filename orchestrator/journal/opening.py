@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from orchestrator.journal.address import Address, Dsn
+from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.journal.sqlite import SqliteJournal
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def journal_at(
 
     Of a server, its tables are made unless `create` is False, and it is waited for `opening` seconds.
     """
-    if isinstance(address, Dsn):
+    if isinstance(address, JournalAddress):
         from orchestrator.journal.postgres import PostgresJournal
 
         return PostgresJournal(address, only_reads=only_reads, create=create, opening=opening)

@@ -91,7 +91,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
 """Kind -> what of its body may be shown to anybody. A kind that is not here is content as a whole."""
 
 
-class Parts(NamedTuple):
+class RecordParts(NamedTuple):
     """A body cut in two."""
 
     shown: dict[str, Any]
@@ -103,13 +103,13 @@ class Parts(NamedTuple):
         return sorted(_names(self.content, ""))
 
 
-def parted(kind: str, body: Mapping[str, Any]) -> Parts:
+def parted(kind: str, body: Mapping[str, Any]) -> RecordParts:
     """Cut a record's body into what may be shown to anybody and what is content."""
     return _parted(body, SHOWN.get(kind, {}))
 
 
-def _parted(body: Mapping[str, Any], spec: Spec) -> Parts:
-    parts = Parts({}, {})
+def _parted(body: Mapping[str, Any], spec: Spec) -> RecordParts:
+    parts = RecordParts({}, {})
     for name, value in body.items():
         inner = spec.get(name)
         if name not in spec:

@@ -22,7 +22,7 @@ _IMMUTABLE = (int, str, float, bool, type(None), Enum, tuple, frozenset)
 """Classes whose values stay what they are; what is in a tuple is taken to be of such, too."""
 
 
-class Window(tuple[Any, ...]):
+class DequeSnapshot(tuple[Any, ...]):
     """The items of a deque as they were."""
 
     __slots__ = ()
@@ -81,7 +81,7 @@ def _way(kind: Any) -> Way:
     if issubclass(kind, list):
         return _itself, lambda value: [_copied(one) for one in value], _itself
     if issubclass(kind, deque):
-        return tuple, Window, _itself
+        return tuple, DequeSnapshot, _itself
     if is_dataclass(kind):
         return _way_of_fields(kind)
     return _reread, _itself, _itself  # somebody's own

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from orchestrator.journal.ledger import LEDGER_KINDS, Entry, Ledger
+from orchestrator.journal.ledger import LEDGER_KINDS, EffectEntry, EffectLedger
 from orchestrator.kernel.journal import Journal, Posted, Record
 from orchestrator.machines.llm_loop.model import Question
 
@@ -36,7 +36,7 @@ class StoredRun:
     """The plain context, without the messages."""
     messages: list[Any] = field(default_factory=list)
     """Messages in OpenAI form, or `{"done": key}` for the result of a call."""
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: EffectLedger = field(default_factory=EffectLedger)
     answer: Mapping[str, Any] = field(default_factory=dict)
     """The last answer of the model: iteration, model, finish_reason, usage."""
     failure: Mapping[str, Any] | None = None
@@ -111,7 +111,7 @@ class StoredRun:
         """
         return [posted for posted in await journal.inbox(self.run_id) if posted.id not in self.handled]
 
-    def _question(self, entry: Entry, asked: Mapping[str, Any]) -> Question:
+    def _question(self, entry: EffectEntry, asked: Mapping[str, Any]) -> Question:
         made = (item.get("tool_calls") for item in reversed(self.messages))
         calls: Sequence[Any] = next((calls for calls in made if calls), ())
         said = calls[entry.position]["function"]["arguments"] if entry.position < len(calls) else ""

@@ -53,7 +53,7 @@ class Job(Generic[S, T]):
         self.pending: Pending[T] = Pending(loop=self.loop)
 
 
-class Owed(ABC):
+class DeferredWork(ABC):
     """The work of a job that is done later where the store cannot be reached now: to give a run back."""
 
     __slots__ = ()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Waited(RuntimeError):
+class CoroutineWaited(RuntimeError):
     """A coroutine waited where nothing can be waited for; it was closed."""
 
 
@@ -20,4 +20,4 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
         value: T = end.value
         return value
     work.close()
-    raise Waited("a coroutine waited where nothing can be waited for")
+    raise CoroutineWaited("a coroutine waited where nothing can be waited for")

@@ -131,7 +131,7 @@ class Graph:
         problems = [*_taken("state", self.states, states), *_taken("event", self.events, events)]
         if missing := dropped - {(source, event) for source, event, _, _ in self.rows}:
             told = (f"no row {event!r} from {source!r} to drop" for source, event in sorted(missing))
-            problems += [lint.Problem(lint.Rule.UNKNOWN_NAME, text) for text in told]
+            problems += [lint.Problem(lint.LintRule.UNKNOWN_NAME, text) for text in told]
         if problems:
             raise GraphError(self.name, problems)
         kept = [
@@ -272,7 +272,7 @@ def _taken(kind: str, enum: type[StrEnum], names: Iterable[str]) -> Iterator[lin
         before = known.get(name.upper())
         if before is not None:
             message = f"{kind} {name!r} is there already, as {before!r}; choose another name"
-            yield lint.Problem(lint.Rule.TAKEN_NAME, message)
+            yield lint.Problem(lint.LintRule.TAKEN_NAME, message)
         known[name.upper()] = name
 
 

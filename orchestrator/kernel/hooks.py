@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import GraphError
 from orchestrator.kernel.abandonment import host_function
-from orchestrator.kernel.lint import Problem, Rule
+from orchestrator.kernel.lint import LintRule, Problem
 
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
@@ -72,7 +72,7 @@ def collect(
         for name, hook in candidates:
             problem = _misfit(name, hook, module, allowed)
             if problem is None and own and name in found:
-                problem = Problem(Rule.DUPLICATE_HOOK, f"{_where(module, name)} is defined twice")
+                problem = Problem(LintRule.DUPLICATE_HOOK, f"{_where(module, name)} is defined twice")
             if problem is not None:
                 problems.append(problem)
                 continue
@@ -98,7 +98,7 @@ def _no_hook(module: object, points: Iterable[str]) -> Problem:
     name = str(getattr(module, "__name__", None) or repr(module)[:80])
     wanted = ", ".join(("enter_<state>", "leave_<state>", "before_<event>", "after_<event>", *points))
     give = f"give the module or an object with methods named {wanted}"
-    return Problem(Rule.NO_HOOK, f"{name} ({type(module).__name__}) holds no hook; {give}")
+    return Problem(LintRule.NO_HOOK, f"{name} ({type(module).__name__}) holds no hook; {give}")
 
 
 def where(hook: object, name: str) -> str:
@@ -113,14 +113,14 @@ def _misfit(
     name: str, hook: object, module: object, allowed: Mapping[str, Sequence[tuple[str, ...]]]
 ) -> Problem | None:
     if inspect.isclass(module):
-        return Problem(Rule.STRAY_HOOK, f"{_where(module, name)}: give an instance of the class")
+        return Problem(LintRule.STRAY_HOOK, f"{_where(module, name)}: give an instance of the class")
     if name not in allowed:
         return _stray(name, module, allowed)
     if not is_async(hook):
-        return Problem(Rule.SYNC_HOOK, f"{_where(module, name)} is not an async function")
+        return Problem(LintRule.SYNC_HOOK, f"{_where(module, name)} is not an async function")
     if not any(takes(hook, len(arguments)) for arguments in allowed[name]):
         wanted = " or ".join(f"({', '.join(arguments)})" for arguments in allowed[name])
-        return Problem(Rule.HOOK_ARGUMENTS, f"{_where(module, name)} must take {wanted}")
+        return Problem(LintRule.HOOK_ARGUMENTS, f"{_where(module, name)} must take {wanted}")
     return None
 
 
@@ -187,7 +187,7 @@ def _stray(name: str, module: object, allowed: Iterable[str]) -> Problem:
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     if not prefix:  # a public async method of an object that has other things to do as well
         hint += " Prefix it with _ if it is no hook" if close else "; prefix it with _ if it is no hook"
-    return Problem(Rule.STRAY_HOOK, f"{_where(module, name)} fits no state or event{hint}")
+    return Problem(LintRule.STRAY_HOOK, f"{_where(module, name)} fits no state or event{hint}")
 
 
 def _missing(graph: Graph, found: Mapping[str, object]) -> Iterator[Problem]:
@@ -195,12 +195,12 @@ def _missing(graph: Graph, found: Mapping[str, object]) -> Iterator[Problem]:
         name = f"enter_{state.name.lower()}"
         if graph.is_working(state) and name not in found:
             yield Problem(
-                Rule.MISSING_ENTER, f"no {name} hook, so nothing would leave {state.value!r}", state
+                LintRule.MISSING_ENTER, f"no {name} hook, so nothing would leave {state.value!r}", state
             )
         ends = state in graph.terminal and name in found
         if ends and graph.failure is not None and graph.failure_event(state) is None:
             message = f"terminal state {state.value!r} has an enter hook but no failure edge for its errors"
-            yield Problem(Rule.TERMINAL_WITHOUT_FAILURE, message, state)
+            yield Problem(LintRule.TERMINAL_WITHOUT_FAILURE, message, state)
 
 
 # ---- callbacks of a table, as the executor runs them ----

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.graph import Edge, Graph
 
 
-class Rule(StrEnum):
+class LintRule(StrEnum):
     """Every check. The first six are structural: with such a fault a graph cannot even be read."""
 
     UNKNOWN_NAME = "unknown_name"
@@ -47,7 +47,7 @@ class Rule(StrEnum):
 class Problem:
     """One finding: which rule, where, and in words."""
 
-    rule: Rule
+    rule: LintRule
     message: str
     state: str | None = None
     event: str | None = None
@@ -86,7 +86,9 @@ def _unknown_names(graph: Graph) -> Iterator[Problem]:
     for role, unknown, known in used:
         if unknown not in known:
             listed = ", ".join(sorted(repr(str(member)) for member in known))
-            yield Problem(Rule.UNKNOWN_NAME, f"{role} {str(unknown)!r} is not declared; declared: {listed}")
+            yield Problem(
+                LintRule.UNKNOWN_NAME, f"{role} {str(unknown)!r} is not declared; declared: {listed}"
+            )
 
 
 def _failure_names(
@@ -107,19 +109,19 @@ def _reserved(graph: Graph) -> Iterator[Problem]:
     ]:
         if member.name.upper() == general:
             message = f"the name {member.name!r} is taken: hooks of that name are the general ones"
-            yield Problem(Rule.RESERVED_NAME, message)
+            yield Problem(LintRule.RESERVED_NAME, message)
 
 
 def _roles(graph: Graph) -> Iterator[Problem]:
     for state in graph.states:
         if state in graph.terminal and state in graph.waiting | graph.rest:
             message = f"{state.value!r} is terminal and also a state to wait in"
-            yield Problem(Rule.ROLE_CONFLICT, message, state)
+            yield Problem(LintRule.ROLE_CONFLICT, message, state)
 
 
 def _no_end(graph: Graph) -> Iterator[Problem]:
     if not graph.terminal and not graph.rest:
-        yield Problem(Rule.NO_END, "the graph names neither a terminal nor a rest state")
+        yield Problem(LintRule.NO_END, "the graph names neither a terminal nor a rest state")
 
 
 def _unreachable(graph: Graph) -> Iterator[Problem]:
@@ -127,7 +129,7 @@ def _unreachable(graph: Graph) -> Iterator[Problem]:
     for state in graph.states:
         if state not in reached:
             yield Problem(
-                Rule.UNREACHABLE, f"no path leads from {graph.initial.value!r} to {state.value!r}", state
+                LintRule.UNREACHABLE, f"no path leads from {graph.initial.value!r} to {state.value!r}", state
             )
 
 
@@ -156,16 +158,18 @@ def _trap(graph: Graph) -> Iterator[Problem]:
         if state in graph.terminal:
             continue
         if not any(source == state for source, _ in onward):
-            yield Problem(Rule.TRAP, f"no edge but failure leaves {state.value!r}", state)
+            yield Problem(LintRule.TRAP, f"no edge but failure leaves {state.value!r}", state)
         elif state not in alive:
-            yield Problem(Rule.NO_WAY_OUT, f"no path but failure leads from {state.value!r} to an end", state)
+            yield Problem(
+                LintRule.NO_WAY_OUT, f"no path but failure leads from {state.value!r} to an end", state
+            )
 
 
 def _terminal_exit(graph: Graph) -> Iterator[Problem]:
     for source, event, _, edge in graph.rows:
         if source in graph.terminal and not _is_failure(graph, edge, source):
             message = f"{event.value!r} leaves the terminal state {source.value!r}; only a failure edge may"
-            yield Problem(Rule.TERMINAL_EXIT, message, source, event)
+            yield Problem(LintRule.TERMINAL_EXIT, message, source, event)
 
 
 def _guards(graph: Graph) -> Iterator[Problem]:
@@ -178,18 +182,18 @@ def _guards(graph: Graph) -> Iterator[Problem]:
         for edge in edges:
             if None in seen or edge.when in seen:
                 message = f"{where}: an earlier edge with the same guard, or none, hides a later one"
-                yield Problem(Rule.GUARD_OVERLAP, message, source, event)
+                yield Problem(LintRule.GUARD_OVERLAP, message, source, event)
             seen.append(edge.when)
         if len(edges) > 1 and None not in seen:
             message = f"{where}: every edge is guarded; add a last one without a guard"
-            yield Problem(Rule.GUARD_GAP, message, source, event)
+            yield Problem(LintRule.GUARD_GAP, message, source, event)
 
 
 def _async_guard(graph: Graph) -> Iterator[Problem]:
     for source, event, _, edge in graph.rows:
         if inspect.iscoroutinefunction(edge.when):
             message = f"the guard of {event.value!r} in {source.value!r} is async; a coroutine is always true"
-            yield Problem(Rule.ASYNC_GUARD, message, source, event)
+            yield Problem(LintRule.ASYNC_GUARD, message, source, event)
 
 
 def _unbounded_cycle(graph: Graph) -> Iterator[Problem]:
@@ -208,7 +212,7 @@ def _unbounded_cycle(graph: Graph) -> Iterator[Problem]:
             message = (
                 f"a cycle through {state.value!r} has no budget or progress guard (mark one with @bounding)"
             )
-            yield Problem(Rule.UNBOUNDED_CYCLE, message, state)
+            yield Problem(LintRule.UNBOUNDED_CYCLE, message, state)
 
 
 def _waiting(graph: Graph) -> Iterator[Problem]:
@@ -217,18 +221,18 @@ def _waiting(graph: Graph) -> Iterator[Problem]:
         message = (
             f"waiting state {state.value!r} declares no time limit; give dwell a pair, or None for no limit"
         )
-        yield Problem(Rule.WAITING_WITHOUT_LIMIT, message, state)
+        yield Problem(LintRule.WAITING_WITHOUT_LIMIT, message, state)
     for state, limit in dwell.items():
         if limit is None:
             continue
         seconds, event = limit
         if not seconds > 0:
             message = f"the time limit of {state.value!r} is {seconds:g} s, not above 0"
-            yield Problem(Rule.BAD_DWELL, message, state)
+            yield Problem(LintRule.BAD_DWELL, message, state)
         edges = [edge for edge in graph.edges_from(state) if edge.event == event]
         if not any(edge.when is None for edge in edges) or any(edge.internal_in(state) for edge in edges):
             message = f"the time limit of {state.value!r} fires {event.value!r}, which may not leave it"
-            yield Problem(Rule.BAD_DWELL, message, state, event)
+            yield Problem(LintRule.BAD_DWELL, message, state, event)
 
 
 def _missing_failure(graph: Graph) -> Iterator[Problem]:
@@ -237,7 +241,7 @@ def _missing_failure(graph: Graph) -> Iterator[Problem]:
     for state in graph.states:
         if graph.is_working(state) and graph.failure_event(state) is None:
             message = f"{state.value!r} has no edge for its failure event that leaves it whatever guards say"
-            yield Problem(Rule.MISSING_FAILURE, message, state)
+            yield Problem(LintRule.MISSING_FAILURE, message, state)
 
 
 def _internal(graph: Graph) -> Iterator[Problem]:
@@ -247,14 +251,14 @@ def _internal(graph: Graph) -> Iterator[Problem]:
                 f"{event.value!r} stays in the working state {source.value!r}: no enter hook runs after it, "
                 "so nothing would leave the state; use reenter=True"
             )
-            yield Problem(Rule.INTERNAL_IN_WORKING_STATE, message, source, event)
+            yield Problem(LintRule.INTERNAL_IN_WORKING_STATE, message, source, event)
 
 
 def _unused_event(graph: Graph) -> Iterator[Problem]:
     used = {edge.event for edge in graph.edges}
     for event in graph.events:
         if event not in used:
-            yield Problem(Rule.UNUSED_EVENT, f"event {event.value!r} stands in no edge", None, event)
+            yield Problem(LintRule.UNUSED_EVENT, f"event {event.value!r} stands in no edge", None, event)
 
 
 _STRUCTURE: tuple[Check, ...] = (_reserved, _roles, _no_end, _unreachable)

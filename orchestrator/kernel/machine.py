@@ -25,7 +25,7 @@ from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEve
 from orchestrator.kernel.derived_graph import derive
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hook, Hooks, awaitable, callback_name, collect, resolve
-from orchestrator.kernel.lint import Problem, Rule
+from orchestrator.kernel.lint import LintRule, Problem
 from orchestrator.kernel.purity import checks_purity
 from orchestrator.kernel.table import (
     CallbackList,
@@ -287,7 +287,7 @@ class Machine(transitions.Machine):
         try:
             condition.resolve(self.hooks.modules, self._declared.name if self._checks_purity else None)
         except LookupError as error:
-            raise GraphError(self._declared.name, [Problem(Rule.UNKNOWN_CALLBACK, str(error))]) from None
+            raise GraphError(self._declared.name, [Problem(LintRule.UNKNOWN_CALLBACK, str(error))]) from None
         return condition
 
     def _callbacks(self, lists: Iterable[tuple[str, Iterable[Any]]]) -> tuple[tuple[str, Hook], ...]:
@@ -300,7 +300,7 @@ class Machine(transitions.Machine):
                     function = resolve(callback, self.hooks.modules)
                     found.append((slot if callback in own else callback_name(callback), awaitable(function)))
                 except (LookupError, TypeError) as error:
-                    problem = Problem(Rule.UNKNOWN_CALLBACK, f"{slot}: {error}")
+                    problem = Problem(LintRule.UNKNOWN_CALLBACK, f"{slot}: {error}")
                     raise GraphError(self._declared.name, [problem]) from None
         return tuple(found)
 
@@ -347,7 +347,7 @@ class Machine(transitions.Machine):
         for state in graph.states:
             if graph.is_working(state) and not (self.get_state(state.value).on_enter or self.enter_state):
                 text = f"working state {state.value!r} has no enter callback, so nothing would leave it"
-                yield Problem(Rule.MISSING_ENTER, text, state)
+                yield Problem(LintRule.MISSING_ENTER, text, state)
 
 
 def _hosted(hooks: Hooks, *lists: tuple[str, Any]) -> bool:

@@ -347,7 +347,7 @@ class TokenDelta:
 
 
 @fact(frozen=True, slots=True)
-class Missed:
+class FactsDropped:
     """Here `count` facts are missing: nobody read them for so long that they were dropped. `run_id` is the stream's."""
 
     graph: str
@@ -355,7 +355,7 @@ class Missed:
     count: int
 
 
-Streamed: TypeAlias = Fact | TokenDelta | Missed
+Streamed: TypeAlias = Fact | TokenDelta | FactsDropped
 """What a stream yields."""
 Follower: TypeAlias = Callable[[Streamed], None]
 """Hears all of a run and of the runs below it, as it happens. Must be quick, must not block and must not raise."""

@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeAlias, TypeVar, Union, cast, get_args, get_origin, overload
 
 from orchestrator.errors import ConfigError, GraphError
-from orchestrator.kernel.at_once import Waited, at_once
+from orchestrator.kernel.at_once import CoroutineWaited, at_once
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.diagram import FORMATS
@@ -65,7 +65,7 @@ _IN_USE: dict[int, object] = {}
 """id of a context -> the run that has it. `setdefault` and `pop` of a dict are one step each, so no lock."""
 
 
-class Ended(tuple[S, C], Generic[S, C]):  # noqa: SLOT001 - a tuple has no room for slots
+class TypedResult(tuple[S, C], Generic[S, C]):  # noqa: SLOT001 - a tuple has no room for slots
     """What a run gives: `(state, context)`, and how it ended."""
 
     run_id: str
@@ -215,7 +215,7 @@ class StateMachine(Generic[S, E, C]):
         event_source: Callable[[S, C], E | None],
         *,
         run_id: str | None = None,
-    ) -> Ended[S, C]:
+    ) -> TypedResult[S, C]:
         """Run from `initial_state` until a terminal state or until the source gives None; return `(state, context)`.
 
         Needs no event loop and may be called inside one that is running, which waits meanwhile. Raises GraphError for
@@ -229,7 +229,7 @@ class StateMachine(Generic[S, E, C]):
             return _in_own_loop(lambda: self._walk(walker, initial_state, context, event_source, run_id))
         try:
             return at_once(self._walk(walker, initial_state, context, event_source, run_id, breathe=False))
-        except Waited:
+        except CoroutineWaited:
             raise ConfigError(
                 f"{self.name}: a callable waited, which needs an event loop; use `await machine.arun(...)`"
             ) from None
@@ -241,7 +241,7 @@ class StateMachine(Generic[S, E, C]):
         event_source: Callable[[S, C], E | Awaitable[E | None] | None],
         *,
         run_id: str | None = None,
-    ) -> Ended[S, C]:
+    ) -> TypedResult[S, C]:
         """Run as `run` does; source, guards, actions and hooks may be async functions, each of them, or not."""
         walker = self._compiled(initial_state)
         return await self._walk(walker, initial_state, context, event_source, run_id)
@@ -282,7 +282,7 @@ class StateMachine(Generic[S, E, C]):
         run_id: str | None,
         *,
         breathe: bool = True,
-    ) -> Ended[S, C]:
+    ) -> TypedResult[S, C]:
         given: object = source
         if not callable(given):
             kind = type(given).__name__
@@ -301,9 +301,9 @@ class StateMachine(Generic[S, E, C]):
         return _ended(run, walker)
 
 
-def _ended(run: Run[Any, Any], walker: Walker) -> Ended[Any, Any]:
+def _ended(run: Run[Any, Any], walker: Walker) -> TypedResult[Any, Any]:
     end: Ending = run.cursor.ending or ending(run)
-    done: Ended[Any, Any] = Ended((walker.machine.objects[run.cursor.state], run.ctx))
+    done: TypedResult[Any, Any] = TypedResult((walker.machine.objects[run.cursor.state], run.ctx))
     done.run_id, done.transitions = run.run_id, run.cursor.seq
     done.outcome, done.reason = end
     return done

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEvent
 from orchestrator.kernel.graph import Edge, Graph, guard_name
 from orchestrator.kernel.hooks import Hook, Hooks, is_async
-from orchestrator.kernel.lint import Problem, Rule
+from orchestrator.kernel.lint import LintRule, Problem
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.table import Step, Transition
@@ -98,9 +98,9 @@ def graph_of(parts: Parts, *, declared: Hashable | None, asked: Hashable | None)
         if state is not None and state not in names:
             known = ", ".join(sorted(map(repr, names.values())))
             text = f"{role} {state_name(state)!r} is not registered; registered: {known or 'none'}"
-            problems.append(Problem(Rule.UNKNOWN_NAME, text))
+            problems.append(Problem(LintRule.UNKNOWN_NAME, text))
     if not names:
-        problems.append(Problem(Rule.NO_END, "no state is registered"))
+        problems.append(Problem(LintRule.NO_END, "no state is registered"))
     if problems:
         raise GraphError(parts.name, problems)
     root = declared if declared is not None else _root(parts, asked)
@@ -128,7 +128,7 @@ def _clashes(names: Iterable[str]) -> Iterator[Problem]:
     for name in names:
         folded = _BORDER.sub("_", name).strip("_").upper()
         if folded in seen:
-            yield Problem(Rule.TAKEN_NAME, f"two states are named {name!r}")
+            yield Problem(LintRule.TAKEN_NAME, f"two states are named {name!r}")
         seen[folded] = name
 
 
@@ -162,7 +162,7 @@ def gaps(graph: Graph) -> Iterator[Problem]:
             message = (
                 f"{event.value!r} in {source.value!r}: its only edge is guarded; add one without a guard"
             )
-            yield Problem(Rule.GUARD_GAP, message, source, event)
+            yield Problem(LintRule.GUARD_GAP, message, source, event)
 
 
 # ---- the machine ----

@@ -27,7 +27,7 @@ _HEAVIEST = 100_000
 """Subschemas, each counted as often as references lead to it: a value may be checked against all of them."""
 
 
-class Fault(NamedTuple):
+class SchemaFault(NamedTuple):
     """What is wrong at one place of a value; the path is empty for the value itself."""
 
     path: tuple[str | int, ...]
@@ -42,7 +42,7 @@ class UnusablePattern(UnusableSchema):
     """A regular expression that is none, or that cannot be checked in linear time."""
 
 
-Check: TypeAlias = Callable[[Any], list[Fault]]
+Check: TypeAlias = Callable[[Any], list[SchemaFault]]
 
 
 def checker(schema: Mapping[str, Any]) -> Check:
@@ -55,14 +55,14 @@ def checker(schema: Mapping[str, Any]) -> Check:
     except (ValueError, RecursionError) as error:  # deep nesting, a number that is too long, half a character
         raise UnusableSchema(f"it cannot be read ({_shortened(str(error))})") from error
 
-    def check(value: Any) -> list[Fault]:
+    def check(value: Any) -> list[SchemaFault]:
         if _is_deep(value):
-            return [Fault((), f"the value is nested more than {_DEEPEST} levels deep")]
+            return [SchemaFault((), f"the value is nested more than {_DEEPEST} levels deep")]
         try:
             errors = validator.iter_errors(encodable(value))
-            return [Fault(tuple(error.instance_path), _shortened(error.message)) for error in errors]
+            return [SchemaFault(tuple(error.instance_path), _shortened(error.message)) for error in errors]
         except ValueError as error:  # a number that is too long, a key that is no text
-            return [Fault((), f"the value cannot be checked ({_shortened(str(error))})")]
+            return [SchemaFault((), f"the value cannot be checked ({_shortened(str(error))})")]
 
     return check
 

@@ -43,7 +43,7 @@ TriedOutcome: TypeAlias = Literal["ok", "retry", "exhausted", "fatal"]
 MayRetry: TypeAlias = Callable[[Exception], bool]
 
 
-class Failure(NamedTuple):
+class FailureKind(NamedTuple):
     """What an error means for trying again. `retry_after` is seconds that the server asked for, or None."""
 
     kind: str
@@ -52,7 +52,7 @@ class Failure(NamedTuple):
     retry_after: float | None = None
 
 
-class Tried(NamedTuple):
+class RetryAttempt(NamedTuple):
     """One try. Times are seconds: `seconds` it took, `delay` until the next one (with outcome `retry`).
 
     A tuple, because one is made for each call of a model and a frozen dataclass costs four times as much.
@@ -96,7 +96,7 @@ class RetryPolicy:
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
         may_retry: MayRetry | None = None,
-        on_attempt: Callable[[Tried], None] | None = None,
+        on_attempt: Callable[[RetryAttempt], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> T:
@@ -112,7 +112,7 @@ class RetryPolicy:
         fn: Callable[[*Ts], T],
         *args: *Ts,
         may_retry: MayRetry | None = None,
-        on_attempt: Callable[[Tried], None] | None = None,
+        on_attempt: Callable[[RetryAttempt], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         sleep: Callable[[float], object] = time.sleep,
         rng: random.Random | None = None,
@@ -128,7 +128,7 @@ class RetryPolicy:
             failed = error
         else:
             if on_attempt is not None:
-                on_attempt(Tried(1, "ok", seconds=clock.monotonic() - started))
+                on_attempt(RetryAttempt(1, "ok", seconds=clock.monotonic() - started))
             return answer
         tries = _Tries[T](self, on_attempt, clock, rng, started, failed, may_retry)
         del failed  # else frame and traceback would hold each other
@@ -149,7 +149,7 @@ class RetryTable:
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
-        on_attempt: Callable[[Tried], None] | None = None,
+        on_attempt: Callable[[RetryAttempt], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> T:
@@ -161,7 +161,7 @@ class RetryTable:
 async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
     policy: RetryPolicy,
     fn: Callable[[], Awaitable[T]],
-    on_attempt: Callable[[Tried], None] | None,
+    on_attempt: Callable[[RetryAttempt], None] | None,
     clock: Clock,
     rng: random.Random | None,
     may_retry: MayRetry | None,
@@ -174,7 +174,7 @@ async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
         failed = error
     else:
         if on_attempt is not None:
-            on_attempt(Tried(1, "ok", seconds=clock.monotonic() - started))
+            on_attempt(RetryAttempt(1, "ok", seconds=clock.monotonic() - started))
         return answer
     tries = _Tries[T](policy, on_attempt, clock, rng, started, failed, may_retry, table)
     del failed  # else frame and traceback would hold each other
@@ -190,7 +190,7 @@ class _Tries(Generic[T]):
     """
 
     policy: RetryPolicy
-    on_attempt: Callable[[Tried], None] | None
+    on_attempt: Callable[[RetryAttempt], None] | None
     clock: Clock
     rng: random.Random | None
     started: float
@@ -208,7 +208,7 @@ class _Tries(Generic[T]):
     """Of the try that is under way, or was made last."""
     took: float = field(init=False)
     """Seconds of that try."""
-    failure: Failure = field(default=Failure("other", retryable=False), init=False)
+    failure: FailureKind = field(default=FailureKind("other", retryable=False), init=False)
     """What its error means."""
 
     def __post_init__(self) -> None:
@@ -307,7 +307,7 @@ class _Tries(Generic[T]):
     def _report(self, outcome: TriedOutcome, error: Exception | None = None, delay: float = 0.0) -> None:
         if self.on_attempt is not None:
             kind = None if error is None else self.failure.kind
-            self.on_attempt(Tried(self.number, outcome, kind, delay, self.took, error))
+            self.on_attempt(RetryAttempt(self.number, outcome, kind, delay, self.took, error))
 
 
 def _error(state: RetryCallState) -> Exception | None:
@@ -335,12 +335,12 @@ _NETWORK = frozenset((None, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREAC
 """Numbers of a plain OSError that mean the network; None is what connection pools raise."""
 
 
-def classify(error: BaseException) -> Failure:
+def classify(error: BaseException) -> FailureKind:
     """Say what an error means, by its types, `kind` and status; if it says nothing itself, by its causes'."""
     for known in _causes(error):
         if (failure := _by_kind(known) or _by_type(known)) is not None:
             return failure
-    return Failure("other", retryable=False)
+    return FailureKind("other", retryable=False)
 
 
 def _causes(error: BaseException | None) -> Iterator[Exception]:
@@ -352,7 +352,7 @@ def _causes(error: BaseException | None) -> Iterator[Exception]:
         error = error.__cause__
 
 
-def _by_kind(error: Exception) -> Failure | None:
+def _by_kind(error: Exception) -> FailureKind | None:
     kind, status = getattr(error, "kind", None), _status(error)
     if not isinstance(kind, str) or kind not in ERROR_KINDS or kind == "other":
         if status is None:
@@ -362,19 +362,19 @@ def _by_kind(error: Exception) -> Failure | None:
         )
     told = getattr(error, "retryable", None)  # by the provider, who knows better than kind and status
     retryable = told if isinstance(told, bool) else kind in _RETRYABLE and status not in _NEVER_AGAIN
-    return Failure(kind, retryable, _retry_after(error))
+    return FailureKind(kind, retryable, _retry_after(error))
 
 
-def _by_type(error: Exception) -> Failure | None:
+def _by_type(error: Exception) -> FailureKind | None:
     match error:
         case TimeoutError():
-            return Failure("timeout", retryable=True)
+            return FailureKind("timeout", retryable=True)
         case ssl.SSLCertVerificationError():
-            return Failure("connection", retryable=False)  # the next handshake shows the same certificate
+            return FailureKind("connection", retryable=False)  # the next handshake shows the same certificate
         case ConnectionError() | socket.gaierror() | ssl.SSLError():
-            return Failure("connection", retryable=True)
+            return FailureKind("connection", retryable=True)
         case OSError() if type(error) is OSError and error.errno in _NETWORK:
-            return Failure("connection", retryable=True)
+            return FailureKind("connection", retryable=True)
         case _:
             return None
 

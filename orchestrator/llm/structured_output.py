@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import ConfigError
-from orchestrator.llm.json_schema import Fault, UnusableSchema, checker
+from orchestrator.llm.json_schema import SchemaFault, UnusableSchema, checker
 
 
 class UnusableAnswer(ValueError):
@@ -83,7 +83,7 @@ def _by_schema(schema: Mapping[str, Any]) -> OutputSpec:
     return OutputSpec(schema, read)
 
 
-def _place(fault: Fault) -> str:
+def _place(fault: SchemaFault) -> str:
     """Return where a fault is, as a JSON path."""
     return "$" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in fault.path)
 

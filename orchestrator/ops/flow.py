@@ -7,7 +7,7 @@ from typing import NamedTuple
 from orchestrator.kernel.graph import Graph
 
 
-class Step(NamedTuple):
+class FlowRow(NamedTuple):
     """One row of a table that changes the state."""
 
     source: str
@@ -28,16 +28,16 @@ def depth(graph: Graph) -> dict[str, int]:
     return found
 
 
-def steps(graph: Graph) -> list[Step]:
+def steps(graph: Graph) -> list[FlowRow]:
     """Return the edges that change the state and are no failure, in the order of the table."""
     return [
-        Step(source.value, event.value, dest.value)
+        FlowRow(source.value, event.value, dest.value)
         for source, event, dest, edge in graph.rows
         if not edge.internal_in(source) and graph.failure_event(source) != event
     ]
 
 
-def returns(graph: Graph) -> list[Step]:
+def returns(graph: Graph) -> list[FlowRow]:
     """Return the edges that go back to a state a run must have been in, or stay at that distance: laps and rework."""
     far = depth(graph)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from orchestrator.ops.panel import Dashboard, Kind, Panel, Query, Row
+from orchestrator.ops.panel import Dashboard, Panel, PanelKind, PanelRow, Query
 
 SCHEMA_VERSION = 41
 """That of Grafana 11.6; newer ones read it and migrate it themselves."""
@@ -123,7 +123,7 @@ def _panels(dashboard: Dashboard) -> list[dict[str, Any]]:
     return found
 
 
-def _row(row: Row, number: int, top: int) -> dict[str, Any]:
+def _row(row: PanelRow, number: int, top: int) -> dict[str, Any]:
     place = {"x": 0, "y": top, "w": _WIDTH, "h": 1}
     return {
         "id": number,
@@ -145,7 +145,7 @@ def panel_data(panel: Panel, number: int, place: dict[str, int]) -> dict[str, An
         "gridPos": place,
         "options": _options(panel),
     }
-    if panel.kind is Kind.TEXT:
+    if panel.kind is PanelKind.TEXT:
         return found
     return found | {
         "datasource": _SOURCE,
@@ -155,7 +155,7 @@ def panel_data(panel: Panel, number: int, place: dict[str, int]) -> dict[str, An
 
 
 def _target(query: Query, letter: str, panel: Panel) -> dict[str, Any]:
-    now = panel.kind in (Kind.STAT, Kind.BARS, Kind.TABLE)
+    now = panel.kind in (PanelKind.STAT, PanelKind.BARS, PanelKind.TABLE)
     return {
         "refId": letter,
         "datasource": _SOURCE,
@@ -163,7 +163,7 @@ def _target(query: Query, letter: str, panel: Panel) -> dict[str, Any]:
         "legendFormat": query.legend,
         "instant": now,
         "range": not now,
-        "format": {Kind.HEATMAP: "heatmap", Kind.TABLE: "table"}.get(panel.kind, "time_series"),
+        "format": {PanelKind.HEATMAP: "heatmap", PanelKind.TABLE: "table"}.get(panel.kind, "time_series"),
     }
 
 
@@ -172,7 +172,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
     steps: list[dict[str, Any]] = [{"color": lowest, "value": None}]
     steps += [{"color": colour, "value": value} for value, colour in panel.steps[1:]]
     found: dict[str, Any] = {"unit": panel.unit.value, "thresholds": {"mode": "absolute", "steps": steps}}
-    if panel.kind is Kind.LINES:
+    if panel.kind is PanelKind.LINES:
         custom: dict[str, Any] = {"fillOpacity": 30 if panel.stacked else 5, "showPoints": "never"}
         if panel.stacked:
             custom["stacking"] = {"mode": "normal", "group": "A"}
@@ -185,9 +185,9 @@ def _defaults(panel: Panel) -> dict[str, Any]:
 
 def _options(panel: Panel) -> dict[str, Any]:
     match panel.kind:
-        case Kind.TEXT:
+        case PanelKind.TEXT:
             return {"mode": "markdown", "content": panel.text}
-        case Kind.LINES:
+        case PanelKind.LINES:
             legend = {
                 "displayMode": "table",
                 "placement": "bottom",
@@ -195,14 +195,14 @@ def _options(panel: Panel) -> dict[str, Any]:
                 "calcs": ["lastNotNull", "max"],
             }
             return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
-        case Kind.STAT | Kind.BARS:
+        case PanelKind.STAT | PanelKind.BARS:
             reduce = {"calcs": ["lastNotNull"], "fields": "", "values": False}
             return (
                 {"reduceOptions": reduce, "colorMode": "value"}
-                if panel.kind is Kind.STAT
+                if panel.kind is PanelKind.STAT
                 else {"reduceOptions": reduce, "displayMode": "gradient", "orientation": "horizontal"}
             )
-        case Kind.HEATMAP:
+        case PanelKind.HEATMAP:
             return {"calculate": False, "yAxis": {"unit": panel.unit.value}, "cellGap": 1}
-        case Kind.TABLE:
+        case PanelKind.TABLE:
             return {"showHeader": True}

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.ops.panel import Kind, Panel
+from orchestrator.ops.panel import Panel, PanelKind
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class TimeSeries:
     """One line: labels, and (Unix time, value) without gaps that Prometheus left."""
 
     labels: Mapping[str, str]
@@ -24,7 +24,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class TimeWindow:
     """What part of time is looked at, in seconds, and how finely."""
 
     end: float
@@ -64,23 +64,23 @@ class Prometheus:
         except (OSError, ValueError) as error:
             raise ConfigError(f"Prometheus at {self._address} does not answer: {error}") from error
 
-    def instant(self, expression: str, at: float) -> list[Series]:
+    def instant(self, expression: str, at: float) -> list[TimeSeries]:
         """Return the values at one moment."""
         data = self.get("query", query=expression, time=f"{at:.3f}")
         return [_series(each["metric"], [each["value"]]) for each in data["result"]]
 
-    def range(self, expression: str, window: Window) -> list[Series]:
+    def range(self, expression: str, window: TimeWindow) -> list[TimeSeries]:
         """Return lines over a window."""
         start, end = f"{window.end - window.seconds:.3f}", f"{window.end:.3f}"
         data = self.get("query_range", query=expression, start=start, end=end, step=f"{window.step:g}")
         return [_series(each["metric"], each["values"]) for each in data["result"]]
 
-    def lines(self, panel: Panel, window: Window) -> list[tuple[str, Series]]:
+    def lines(self, panel: Panel, window: TimeWindow) -> list[tuple[str, TimeSeries]]:
         """Return what a panel shows: legend and line, without those that hold no number."""
-        found: list[tuple[str, Series]] = []
+        found: list[tuple[str, TimeSeries]] = []
         for query in panel.queries:
             expression = window.expression(query.whole)
-            if panel.kind in (Kind.LINES, Kind.HEATMAP):
+            if panel.kind in (PanelKind.LINES, PanelKind.HEATMAP):
                 answer = self.range(expression, window)
             else:
                 answer = self.instant(expression, window.end)
@@ -96,6 +96,6 @@ def legend(template: str, labels: Mapping[str, str]) -> str:
     return found
 
 
-def _series(labels: Mapping[str, str], values: list[tuple[float, str]]) -> Series:
+def _series(labels: Mapping[str, str], values: list[tuple[float, str]]) -> TimeSeries:
     numbers = ((float(at), float(value)) for at, value in values)
-    return Series(labels, tuple((at, value) for at, value in numbers if math.isfinite(value)))
+    return TimeSeries(labels, tuple((at, value) for at, value in numbers if math.isfinite(value)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.panel import Dashboard, Kind, Panel, Query, Row, Unit
+from orchestrator.ops.panel import Dashboard, Panel, PanelKind, PanelRow, PanelUnit, Query
 from orchestrator.ops.promql import age, increase, lately, quantile, rate, some, total
 from orchestrator.ops.threshold import Thresholds
 from orchestrator.ops.work_rows import WORK_ROWS
@@ -10,15 +10,15 @@ from orchestrator.ops.work_rows import WORK_ROWS
 _LIMITS = Thresholds()
 _GOOD = 1 - _LIMITS.error_budget
 
-HEALTH = Row(
+HEALTH = PanelRow(
     "Is it healthy?",
     (
         Panel(
             title="Runs that did not fail (1 h)",
             description="Share of finished runs. The objective is 99 %; what people cancelled or rejected is left out.",
             queries=(Query("1 - machine:orchestrator_runs_failed_per_runs:ratio_rate1h{%r}", "{{machine}}"),),
-            unit=Unit.SHARE,
-            kind=Kind.STAT,
+            unit=PanelUnit.SHARE,
+            kind=PanelKind.STAT,
             steps=((0, "red"), (_GOOD - 0.02, "orange"), (_GOOD, "green")),
             width=4,
         ),
@@ -31,8 +31,8 @@ HEALTH = Row(
                     "{{machine}}",
                 ),
             ),
-            unit=Unit.SHARE,
-            kind=Kind.STAT,
+            unit=PanelUnit.SHARE,
+            kind=PanelKind.STAT,
             steps=((-1000, "red"), (0, "orange"), (0.5, "green")),
             width=4,
         ),
@@ -46,7 +46,7 @@ HEALTH = Row(
                     "{{severity}}",
                 ),
             ),
-            kind=Kind.STAT,
+            kind=PanelKind.STAT,
             steps=((0, "green"), (1, "orange")),
             width=4,
         ),
@@ -71,8 +71,8 @@ HEALTH = Row(
                     "{{machine}} {{state}}",
                 ),
             ),
-            unit=Unit.SHARE,
-            kind=Kind.BARS,
+            unit=PanelUnit.SHARE,
+            kind=PanelKind.BARS,
             steps=((0, "green"), (1, "orange"), (_LIMITS.stuck_factor, "red")),
             width=6,
         ),
@@ -88,7 +88,7 @@ HEALTH = Row(
             queries=(
                 Query(age("oldest_parked_timestamp_seconds", "machine, reason"), "{{machine}} {{reason}}"),
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
             line=_LIMITS.approval_age_s,
             empty_ok="nothing is parked",
         ),
@@ -99,13 +99,13 @@ HEALTH = Row(
                 Query(age("oldest_run_started_timestamp_seconds", "machine"), "{{machine}}"),
                 Query("max by (machine) (orchestrator_run_timeout_seconds{%m})", "{{machine}} deadline"),
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
             empty_ok="no run is under way",
         ),
     ),
 )
 
-RUNS = Row(
+RUNS = PanelRow(
     "What are runs doing?",
     (
         Panel(
@@ -118,7 +118,7 @@ RUNS = Row(
             title="Runs begun",
             description="New ones, and those taken up again after a stop or a crash.",
             queries=(Query(rate("runs_started_total", "machine, origin"), "{{machine}} {{origin}}"),),
-            unit=Unit.RATE,
+            unit=PanelUnit.RATE,
         ),
         Panel(
             title="Runs ended, by outcome and reason",
@@ -139,7 +139,7 @@ RUNS = Row(
                     some(rate("transitions_total", "machine, from_state, event")), "{{from_state}} {{event}}"
                 ),
             ),
-            unit=Unit.RATE,
+            unit=PanelUnit.RATE,
         ),
         Panel(
             title="Failed events",
@@ -159,7 +159,7 @@ RUNS = Row(
                 Query(quantile(q, "run_duration_seconds", "machine"), f"{{{{machine}}}} p{name}")
                 for q, name in ((0.5, 50), (0.95, 95), (0.99, 99))
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="Suspended, taken up, refused",
@@ -189,7 +189,7 @@ RUNS = Row(
     ),
 )
 
-TIME = Row(
+TIME = PanelRow(
     "Where does time go?",
     (
         Panel(
@@ -201,7 +201,7 @@ TIME = Row(
                     "{{machine}} {{state}}",
                 ),
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="Share of run time by state",
@@ -214,35 +214,35 @@ TIME = Row(
                     "{{machine}} {{state}}",
                 ),
             ),
-            unit=Unit.SHARE,
+            unit=PanelUnit.SHARE,
             stacked=True,
         ),
         Panel(
             title="Time in state, spread",
             description="All states of the machines chosen above.",
             queries=(Query(lately("state_duration_seconds_bucket", "le"), "{{le}}"),),
-            unit=Unit.SECONDS,
-            kind=Kind.HEATMAP,
+            unit=PanelUnit.SECONDS,
+            kind=PanelKind.HEATMAP,
         ),
         Panel(
             title="One loop, p95",
             description="From the first state of a loop until it comes round. The PRD allows 2 % above a hand-written"
             " loop.",
             queries=(Query(quantile(0.95, "iteration_duration_seconds", "machine"), "{{machine}}"),),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="What a transition costs, p99",
             description="The kernel's own time, without hooks and journal.",
             queries=(Query(quantile(0.99, "transition_overhead_seconds", "machine"), "{{machine}}"),),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
             line=_LIMITS.overhead,
         ),
         Panel(
             title="Mean run duration (1 h)",
             description="The session duration of seed 002.",
             queries=(Query("machine:orchestrator_run_duration_seconds:mean_rate1h{%r}", "{{machine}}"),),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
         ),
     ),
 )

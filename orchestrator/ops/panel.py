@@ -17,7 +17,7 @@ MATCHERS: Mapping[str, str] = {
 }
 
 
-class Kind(StrEnum):
+class PanelKind(StrEnum):
     """How a panel is drawn; the values are Grafana's."""
 
     LINES = "timeseries"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
     TEXT = "text"
 
 
-class Unit(StrEnum):
+class PanelUnit(StrEnum):
     """What a figure counts; the values are Grafana's."""
 
     NUMBER = "short"
@@ -62,8 +62,8 @@ class Panel:
     title: str
     description: str
     queries: tuple[Query, ...] = ()
-    unit: Unit = Unit.NUMBER
-    kind: Kind = Kind.LINES
+    unit: PanelUnit = PanelUnit.NUMBER
+    kind: PanelKind = PanelKind.LINES
     steps: tuple[tuple[float, str], ...] = ()
     line: float | None = None
     stacked: bool = False
@@ -75,7 +75,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """Panels under one question."""
 
     title: str
@@ -89,7 +89,7 @@ class Dashboard:
     uid: str
     title: str
     description: str
-    rows: tuple[Row, ...]
+    rows: tuple[PanelRow, ...]
     tags: tuple[str, ...] = ("orchestrator",)
     links: Mapping[str, str] = field(default_factory=dict)
     """Title -> uid of other dashboards."""
@@ -102,4 +102,4 @@ class Dashboard:
 
 def text(title: str, markdown: str, width: int = 24) -> Panel:
     """Return a panel of words."""
-    return Panel(title=title, description="", kind=Kind.TEXT, text=markdown, width=width)
+    return Panel(title=title, description="", kind=PanelKind.TEXT, text=markdown, width=width)

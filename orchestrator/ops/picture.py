@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from html import escape
 
-from orchestrator.ops.live_source import Series
-from orchestrator.ops.panel import Panel, Unit
+from orchestrator.ops.live_source import TimeSeries
+from orchestrator.ops.panel import Panel, PanelUnit
 
-Lines = Sequence[tuple[str, Series]]
+Lines = Sequence[tuple[str, TimeSeries]]
 
 COLOURS = (
     "#2f6fb5",
@@ -31,16 +31,16 @@ MOST_LINES = 12
 """Of a panel; the rest is counted."""
 
 
-def shown(value: float, unit: Unit) -> str:
+def shown(value: float, unit: PanelUnit) -> str:
     """Return a figure as people read it."""
     match unit:
-        case Unit.SHARE:
+        case PanelUnit.SHARE:
             return f"{100 * value:,.0f} %" if abs(value) >= _MANY else f"{100 * value:.3g} %"
-        case Unit.SECONDS:
+        case PanelUnit.SECONDS:
             return _duration(value)
-        case Unit.BYTES:
+        case PanelUnit.BYTES:
             return _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
-        case Unit.RATE:
+        case PanelUnit.RATE:
             return f"{value:.3g}/s"
         case _:
             return _scaled(value, 1000, ("", "k", "M", "G", "T")).rstrip()

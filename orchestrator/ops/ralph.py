@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.model import Event
-from orchestrator.ops.panel import Panel, Query, Unit
-from orchestrator.ops.rule import Recording
+from orchestrator.ops.panel import Panel, PanelUnit, Query
+from orchestrator.ops.rule import RecordingRule
 
 
 def _rate(*events: Event) -> str:
@@ -32,10 +32,10 @@ REWORKS = "machine:orchestrator_ralph_reworks_per_tasks:ratio_rate1h"
 QA_CYCLES = "machine:orchestrator_ralph_qa_cycles_per_runs:ratio_rate1h"
 
 RALPH_RECORDINGS = (
-    Recording(TASKS_QUALIFIED, f"{_rate(Event.QUALIFIED)}\n/\n{_ENDED}"),
-    Recording(TASKS_FAILED, f"{_rate(Event.ATTEMPTS_EXHAUSTED)}\n/\n{_ENDED}"),
-    Recording(REWORKS, f"{_rate(Event.REWORK, Event.EXECUTOR_FAILED)}\n/\n{_ENDED}"),
-    Recording(QA_CYCLES, f"{_rate(Event.QA_NEEDED)}\n/\n{_RUNS}"),
+    RecordingRule(TASKS_QUALIFIED, f"{_rate(Event.QUALIFIED)}\n/\n{_ENDED}"),
+    RecordingRule(TASKS_FAILED, f"{_rate(Event.ATTEMPTS_EXHAUSTED)}\n/\n{_ENDED}"),
+    RecordingRule(REWORKS, f"{_rate(Event.REWORK, Event.EXECUTOR_FAILED)}\n/\n{_ENDED}"),
+    RecordingRule(QA_CYCLES, f"{_rate(Event.QA_NEEDED)}\n/\n{_RUNS}"),
 )
 """Of the tasks that ended, the share that qualified and the share that failed too often; how often a task is done
 again; rounds of questions per finished run."""
@@ -52,7 +52,7 @@ def ralph_panels() -> tuple[Panel, ...]:
                 Query(f"{TASKS_QUALIFIED}{where}", "qualified"),
                 Query(f"{TASKS_FAILED}{where}", "failed"),
             ),
-            unit=Unit.SHARE,
+            unit=PanelUnit.SHARE,
         ),
         Panel(
             title="Rework per task, questions per run",

@@ -8,7 +8,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.ops.flow import returns, waits
 from orchestrator.ops.ralph import RALPH_RECORDINGS
-from orchestrator.ops.rule import Recording
+from orchestrator.ops.rule import RecordingRule
 
 BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
@@ -19,7 +19,7 @@ _COUNTED = (
 )
 
 SLO = tuple(
-    Recording(
+    RecordingRule(
         f"machine:orchestrator_runs_failed_per_runs:ratio_rate{window}",
         f"{_FAILED.format(window)}\n/\n{_COUNTED.format(window)}",
     )
@@ -28,25 +28,25 @@ SLO = tuple(
 """Share of finished runs that failed. What people stopped (cancelled, rejected) says nothing about us."""
 
 SHARED = (
-    Recording(
+    RecordingRule(
         "machine:orchestrator_llm_tokens:rate15m",
         "sum without (instance, provider, model, direction) (rate(orchestrator_llm_tokens_total[15m]))",
     ),
-    Recording(
+    RecordingRule(
         "machine_state:orchestrator_state_duration_seconds:p95_rate5m",
         "histogram_quantile(0.95, sum without (instance) (rate(orchestrator_state_duration_seconds_bucket[5m])))",
     ),
-    Recording(
+    RecordingRule(
         "machine:orchestrator_transitions:rate5m",
         "sum without (instance, from_state, event, to_state) (rate(orchestrator_transitions_total[5m]))",
     ),
-    Recording(
+    RecordingRule(
         "machine:orchestrator_runs_completed_per_runs:ratio_rate1h",
         "sum without (instance, outcome, reason)"
         ' (rate(orchestrator_runs_completed_total{outcome=~"completed|partial"}[1h]))\n/\n'
         "sum without (instance, outcome, reason) (rate(orchestrator_runs_completed_total[1h]))",
     ),
-    Recording(
+    RecordingRule(
         "machine:orchestrator_run_duration_seconds:mean_rate1h",
         "sum without (instance, outcome) (rate(orchestrator_run_duration_seconds_sum[1h]))\n/\n"
         "sum without (instance, outcome) (rate(orchestrator_run_duration_seconds_count[1h]))",
@@ -54,7 +54,7 @@ SHARED = (
 )
 
 
-def of_graph(graph: Graph) -> tuple[Recording, ...]:
+def of_graph(graph: Graph) -> tuple[RecordingRule, ...]:
     """Return how often runs of one graph go back over a state they were in, and how often they wait for people.
 
     Per finished run. Which edges go back is read off the table, so a graph without such has no such series.
@@ -72,7 +72,7 @@ def of_graph(graph: Graph) -> tuple[Recording, ...]:
         )
         went = "\n  or ".join(rates)
         found.append(
-            Recording(
+            RecordingRule(
                 "machine:orchestrator_returns_per_runs:ratio_rate1h",
                 f"sum without (instance, from_state, event, to_state) (\n  {went}\n)\n/\n{finished}",
             )
@@ -80,7 +80,7 @@ def of_graph(graph: Graph) -> tuple[Recording, ...]:
     if states := waits(graph):
         selector = f'machine="{graph.name}", state=~"{"|".join(states)}"'
         found.append(
-            Recording(
+            RecordingRule(
                 "machine:orchestrator_waits_per_runs:ratio_rate1h",
                 f"sum without (instance, state) (rate(orchestrator_state_entries_total{{{selector}}}[1h]))\n/\n"
                 f"{finished}",
@@ -89,10 +89,10 @@ def of_graph(graph: Graph) -> tuple[Recording, ...]:
     return (*found, *_OWN.get(graph.name, ()))
 
 
-_OWN: Mapping[str, tuple[Recording, ...]] = {RALPH.name: RALPH_RECORDINGS}
+_OWN: Mapping[str, tuple[RecordingRule, ...]] = {RALPH.name: RALPH_RECORDINGS}
 """Graph -> what its seed asks beside."""
 
 
-def of_graphs(graphs: Iterable[Graph]) -> tuple[Recording, ...]:
+def of_graphs(graphs: Iterable[Graph]) -> tuple[RecordingRule, ...]:
     """Return the recorded expressions of all these graphs."""
     return tuple(rule for graph in graphs for rule in of_graph(graph))

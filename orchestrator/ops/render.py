@@ -9,8 +9,8 @@ from html import escape
 
 from orchestrator.errors import ConfigError
 from orchestrator.ops import picture
-from orchestrator.ops.live_source import Prometheus, Window
-from orchestrator.ops.panel import Dashboard, Kind, Panel
+from orchestrator.ops.live_source import Prometheus, TimeWindow
+from orchestrator.ops.panel import Dashboard, Panel, PanelKind
 
 _STYLE = """
 body{font:13px/1.35 system-ui,sans-serif;margin:14px;background:#f4f5f6;color:#222}
@@ -32,7 +32,7 @@ text-align:left}td:last-child{text-align:right}.none{color:#888;font-size:11px}
 """
 
 
-def page(dashboards: Iterable[Dashboard], source: Prometheus, window: Window) -> str:
+def page(dashboards: Iterable[Dashboard], source: Prometheus, window: TimeWindow) -> str:
     """Return a whole HTML page. Raises ConfigError where Prometheus does not answer."""
     now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(window.end))
     parts = [_alerts(source)]
@@ -62,13 +62,13 @@ def _alerts(source: Prometheus) -> str:
     return f'<h1>Firing alerts: {len(lines)}</h1><div class="alerts">{told}</div>'
 
 
-def _panel(panel: Panel, source: Prometheus, window: Window) -> str:
+def _panel(panel: Panel, source: Prometheus, window: TimeWindow) -> str:
     head = f'<article style="grid-column:span {panel.width}"><h3 title="{escape(panel.description)}">'
     return f"{head}{escape(panel.title)}</h3>{_body(panel, source, window)}</article>"
 
 
-def _body(panel: Panel, source: Prometheus, window: Window) -> str:
-    if panel.kind is Kind.TEXT:
+def _body(panel: Panel, source: Prometheus, window: TimeWindow) -> str:
+    if panel.kind is PanelKind.TEXT:
         return _words(panel.text)
     try:
         lines = source.lines(panel, window)
@@ -80,16 +80,16 @@ def _body(panel: Panel, source: Prometheus, window: Window) -> str:
     return _DRAWN[panel.kind](panel, busy or lines, window)
 
 
-def _chart(panel: Panel, lines: picture.Lines, window: Window) -> str:
+def _chart(panel: Panel, lines: picture.Lines, window: TimeWindow) -> str:
     return picture.chart(panel, lines, window.end - window.seconds, window.end)
 
 
-_DRAWN: dict[Kind, Callable[[Panel, picture.Lines, Window], str]] = {
-    Kind.LINES: _chart,
-    Kind.STAT: lambda panel, lines, _: picture.figures(panel, lines),
-    Kind.BARS: lambda panel, lines, _: picture.bars(panel, lines),
-    Kind.TABLE: lambda panel, lines, _: picture.table(panel, lines),
-    Kind.HEATMAP: lambda _, lines, __: picture.heatmap(lines),
+_DRAWN: dict[PanelKind, Callable[[Panel, picture.Lines, TimeWindow], str]] = {
+    PanelKind.LINES: _chart,
+    PanelKind.STAT: lambda panel, lines, _: picture.figures(panel, lines),
+    PanelKind.BARS: lambda panel, lines, _: picture.bars(panel, lines),
+    PanelKind.TABLE: lambda panel, lines, _: picture.table(panel, lines),
+    PanelKind.HEATMAP: lambda _, lines, __: picture.heatmap(lines),
 }
 
 

@@ -27,7 +27,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordingRule:
     """One recorded expression; `name` is level:metric:operations."""
 
     name: str
@@ -78,7 +78,7 @@ def smoke(time_scale: float = 30) -> Profile:
     return Profile(time_scale=time_scale, interval="1s")
 
 
-def recording_data(rule: Recording, profile: Profile) -> dict[str, Any]:
+def recording_data(rule: RecordingRule, profile: Profile) -> dict[str, Any]:
     """Return one entry of a rule file."""
     return {"record": rule.name, "expr": profile.expression(rule.expr)}
 

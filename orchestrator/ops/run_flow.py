@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from orchestrator.kernel.graph import Graph, guard_name
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.ops.flow import in_order, returns, waits
-from orchestrator.ops.panel import Dashboard, Kind, Panel, Query, Row, Unit, text
+from orchestrator.ops.panel import Dashboard, Panel, PanelKind, PanelRow, PanelUnit, Query, text
 from orchestrator.ops.promql import increase, lately, quantile, rate, ratio
 from orchestrator.ops.ralph import ralph_panels
 
@@ -23,9 +23,9 @@ def run_flow(graphs: Iterable[Graph]) -> Dashboard:
     )
 
 
-def _row(graph: Graph) -> Row:
+def _row(graph: Graph) -> PanelRow:
     here = f'job=~"$job", instance=~"$instance", machine="{graph.name}"'
-    return Row(
+    return PanelRow(
         f"How do runs move through {graph.name}?",
         (
             text(f"The table of {graph.name}", _table(graph), 8),
@@ -63,7 +63,7 @@ def _edges(here: str) -> Panel:
                 "{{from_state}} · {{event}} · {{to_state}}",
             ),
         ),
-        kind=Kind.TABLE,
+        kind=PanelKind.TABLE,
         width=8,
     )
 
@@ -73,7 +73,7 @@ def _entries(graph: Graph, here: str) -> Panel:
         title="Visits of states",
         description=f"In the order of the table: {', '.join(in_order(graph))}.",
         queries=(Query(rate("state_entries_total", "state", here), "{{state}}"),),
-        unit=Unit.RATE,
+        unit=PanelUnit.RATE,
     )
 
 
@@ -133,7 +133,7 @@ def _dwell(here: str) -> Panel:
                 "{{state}}",
             ),
         ),
-        unit=Unit.SECONDS,
+        unit=PanelUnit.SECONDS,
     )
 
 
@@ -163,7 +163,7 @@ def _budgets(here: str) -> Panel:
             )
             for q, name in ((0.5, 50), (0.95, 95))
         ),
-        unit=Unit.SHARE,
+        unit=PanelUnit.SHARE,
     )
 
 
@@ -172,5 +172,5 @@ def _loops(here: str) -> Panel:
         title="Loops per run, spread",
         description="How many runs needed how many loops.",
         queries=(Query(lately("run_iterations_bucket", "le", here), "{{le}}"),),
-        kind=Kind.HEATMAP,
+        kind=PanelKind.HEATMAP,
     )

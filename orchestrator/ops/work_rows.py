@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.panel import Kind, Panel, Query, Row, Unit
+from orchestrator.ops.panel import Panel, PanelKind, PanelRow, PanelUnit, Query
 from orchestrator.ops.promql import age, increase, lately, quantile, rate, ratio, some, total
 from orchestrator.ops.threshold import Thresholds
 
 _LIMITS = Thresholds()
 
 
-GUARDS = Row(
+GUARDS = PanelRow(
     "Guards, retries, budgets",
     (
         Panel(
@@ -26,7 +26,7 @@ GUARDS = Row(
                     "{{machine}} {{guard}}",
                 ),
             ),
-            unit=Unit.SHARE,
+            unit=PanelUnit.SHARE,
             empty_ok="no guard refused anything",
         ),
         Panel(
@@ -41,7 +41,7 @@ GUARDS = Row(
                     "{{machine}} {{operation}}",
                 ),
             ),
-            unit=Unit.SHARE,
+            unit=PanelUnit.SHARE,
             line=_LIMITS.retries,
         ),
         Panel(
@@ -57,7 +57,7 @@ GUARDS = Row(
             queries=(
                 Query(quantile(0.95, "budget_consumed_ratio", "machine, budget"), "{{machine}} {{budget}}"),
             ),
-            unit=Unit.SHARE,
+            unit=PanelUnit.SHARE,
             line=0.9,
         ),
         Panel(
@@ -74,7 +74,7 @@ GUARDS = Row(
             title="Use of the model's context, p95",
             description="What comes near 1 is compacted or fails.",
             queries=(Query(quantile(0.95, "context_used_ratio", "machine"), "{{machine}}"),),
-            unit=Unit.SHARE,
+            unit=PanelUnit.SHARE,
             line=0.9,
             empty_ok="no model tells the size of its context",
         ),
@@ -91,7 +91,7 @@ GUARDS = Row(
     ),
 )
 
-MODELS = Row(
+MODELS = PanelRow(
     "Models and tokens",
     (
         Panel(
@@ -100,21 +100,21 @@ MODELS = Row(
             queries=(
                 Query(some(rate("llm_requests_total", "model, outcome", "%i")), "{{model}} {{outcome}}"),
             ),
-            unit=Unit.RATE,
+            unit=PanelUnit.RATE,
             stacked=True,
         ),
         Panel(
             title="Time of a request, p95",
             description="By model.",
             queries=(Query(quantile(0.95, "llm_request_duration_seconds", "model", "%i"), "{{model}}"),),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="Wait for the rate limiter, p95",
             description="By model, before a request goes out. When it grows, runs ask for more than RateLimit allows:"
             " run fewer at once, or buy and set a higher limit.",
             queries=(Query(quantile(0.95, "llm_rate_limit_wait_seconds", "model", "%i"), "{{model}}"),),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
             empty_ok="no model has a rate limiter",
         ),
         Panel(
@@ -122,7 +122,7 @@ MODELS = Row(
             description="Of the attempts that somebody follows (`stream`). When it grows and the duration does not, the"
             " provider queues requests; when both grow, prompts have become longer.",
             queries=(Query(quantile(0.95, "llm_time_to_first_token_seconds", "model", "%i"), "{{model}}"),),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
             empty_ok="no answer was streamed",
         ),
         Panel(
@@ -134,21 +134,21 @@ MODELS = Row(
                     "{{machine}} {{model}} {{direction}}",
                 ),
             ),
-            unit=Unit.RATE,
+            unit=PanelUnit.RATE,
             stacked=True,
         ),
         Panel(
             title="Tokens by state",
             description="Which state of the graph spends them.",
             queries=(Query(some(rate("state_tokens_total", "machine, state")), "{{machine}} {{state}}"),),
-            unit=Unit.RATE,
+            unit=PanelUnit.RATE,
         ),
         Panel(
             title="Tokens by stage",
             description="What the stages of pipelines used, as they say, with the runs below them, which count above"
             " as well. A stage that grows alone is asked again and again: look at the transitions back to it.",
             queries=(Query(rate("stage_tokens_total", "machine, state"), "{{machine}} {{state}}"),),
-            unit=Unit.RATE,
+            unit=PanelUnit.RATE,
             empty_ok="no stage used any",
         ),
         Panel(
@@ -170,12 +170,12 @@ MODELS = Row(
                     "{{model}} reasoning",
                 ),
             ),
-            unit=Unit.SHARE,
+            unit=PanelUnit.SHARE,
         ),
     ),
 )
 
-TOOLS = Row(
+TOOLS = PanelRow(
     "Tools",
     (
         Panel(
@@ -190,14 +190,14 @@ TOOLS = Row(
                     "{{tool}}",
                 ),
             ),
-            unit=Unit.SHARE,
+            unit=PanelUnit.SHARE,
             line=_LIMITS.tool_errors,
         ),
         Panel(
             title="Time of a call, p95",
             description="By tool.",
             queries=(Query(quantile(0.95, "tool_call_duration_seconds", "tool", "%i"), "{{tool}}"),),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="Calls of tools that do not exist",
@@ -209,7 +209,7 @@ TOOLS = Row(
     ),
 )
 
-RUNTIME = Row(
+RUNTIME = PanelRow(
     "Durability and runtime",
     (
         Panel(
@@ -221,7 +221,7 @@ RUNTIME = Row(
                     "{{backend}} {{operation}}",
                 ),
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
             line=_LIMITS.journal_append,
         ),
         Panel(
@@ -242,13 +242,13 @@ RUNTIME = Row(
                     "{{instance}} {{backend}}",
                 ),
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="Size of the journal",
             description="`orchestrator runs prune` removes ended runs.",
             queries=(Query(total("journal_bytes", "instance, backend", "%i"), "{{instance}} {{backend}}"),),
-            unit=Unit.BYTES,
+            unit=PanelUnit.BYTES,
             empty_ok="journals in memory have no size",
         ),
         Panel(
@@ -271,7 +271,7 @@ RUNTIME = Row(
                     "{{instance}} a look",
                 ),
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
             empty_ok="no journal is watched",
         ),
         Panel(
@@ -281,14 +281,14 @@ RUNTIME = Row(
                 Query(quantile(0.99, "event_loop_lag_seconds", "instance", "%i"), "{{instance}}"),
                 Query(increase("event_loop_blocked_total", "instance", "%i"), "{{instance}} blocked"),
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
             line=_LIMITS.loop_lag,
         ),
         Panel(
             title="Wait for a slot, p95",
             description="From submitting a run until it begins.",
             queries=(Query(quantile(0.95, "run_queue_wait_seconds", "machine"), "{{machine}}"),),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
             line=_LIMITS.queue_wait_s,
             empty_ok="no engine with a queue is used",
         ),
@@ -300,7 +300,7 @@ RUNTIME = Row(
                     age("last_transition_timestamp_seconds", "instance, machine"), "{{instance}} {{machine}}"
                 ),
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="CPU",
@@ -311,7 +311,7 @@ RUNTIME = Row(
             title="Memory",
             description="Resident, by process.",
             queries=(Query("process_resident_memory_bytes{%i}", "{{instance}}"),),
-            unit=Unit.BYTES,
+            unit=PanelUnit.BYTES,
         ),
         Panel(
             title="What a scrape costs",
@@ -320,7 +320,7 @@ RUNTIME = Row(
                 Query("scrape_duration_seconds{%i}", "{{instance}} scrape"),
                 Query("orchestrator_collector_duration_seconds{%i}", "{{instance}} collector"),
             ),
-            unit=Unit.SECONDS,
+            unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="Series per scrape",
@@ -341,13 +341,13 @@ RUNTIME = Row(
             title="Log lines",
             description="By level. Transitions are info, failed ones warning, failed runs error.",
             queries=(Query(rate("log_records_total", "level", "%i"), "{{level}}"),),
-            unit=Unit.RATE,
+            unit=PanelUnit.RATE,
         ),
         Panel(
             title="Processes",
             description="1 for the state each process is in.",
             queries=(Query("orchestrator_runtime_state{%i} == 1", "{{instance}} {{state}}"),),
-            kind=Kind.TABLE,
+            kind=PanelKind.TABLE,
         ),
         Panel(
             title="Versions",
@@ -356,7 +356,7 @@ RUNTIME = Row(
                 Query("orchestrator_build_info{%i}", "{{instance}} {{version}} Python {{python}}"),
                 Query("orchestrator_machine_info{%m}", "{{instance}} {{machine}} {{definition}}"),
             ),
-            kind=Kind.TABLE,
+            kind=PanelKind.TABLE,
         ),
     ),
 )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orchestrator.providers.anthropic import Anthropic as Anthropic
     from orchestrator.providers.fallback import Fallback as Fallback
-    from orchestrator.providers.limiter import Limited as Limited
     from orchestrator.providers.limiter import RateLimit as RateLimit
+    from orchestrator.providers.limiter import RateLimitedModel as RateLimitedModel
     from orchestrator.providers.limiter import RateLimiter as RateLimiter
     from orchestrator.providers.mcp import McpServer as McpServer
     from orchestrator.providers.openai import OpenAI as OpenAI
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Anthropic": "anthropic",
     "Fallback": "fallback",
-    "Limited": "limiter",
+    "RateLimitedModel": "limiter",
     "McpServer": "mcp",
     "OpenAI": "openai",
     "RateLimit": "limiter",

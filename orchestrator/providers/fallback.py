@@ -28,7 +28,7 @@ from typing import Any
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
 from orchestrator.llm.message import Request, Response, input_bound
 from orchestrator.llm.port import LLM, Clock, SystemClock
-from orchestrator.llm.retry import Failure, classify
+from orchestrator.llm.retry import FailureKind, classify
 
 FALLBACK_KINDS = ("rate_limited", "server_error", "timeout", "connection")
 """In which ways a model may fail for the next one to be asked, unless told otherwise."""
@@ -128,7 +128,7 @@ class Fallback:
             return 0
         return input_bound(request.messages, request.tools)
 
-    def _other(self, failed: _Choice, failure: Failure, request: Request) -> _Choice | None:
+    def _other(self, failed: _Choice, failure: FailureKind, request: Request) -> _Choice | None:
         """Note how a model failed; return who is asked next, or None where nobody else should be."""
         if failure.kind not in self._on:
             return None
@@ -177,7 +177,7 @@ def _is_larger(window: int, than: int) -> bool:
     return not window or not than or window > than
 
 
-def _worth_another_try(error: Exception, failure: Failure, failed: _Choice, other: _Choice) -> LLMError:
+def _worth_another_try(error: Exception, failure: FailureKind, failed: _Choice, other: _Choice) -> LLMError:
     return LLMError(
         f"{failed.name} failed ({error}); {other.name} is asked next",
         kind=failure.kind,

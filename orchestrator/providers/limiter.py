@@ -4,8 +4,8 @@
     one, two = Orchestrator(gpt, …), Orchestrator(gpt, …)          # share it
 
 A policy around any model, asked for each try: a retry waits for its turn again. What shares a limiter shares the
-limits: give the same `Limited` to several agents, or one `RateLimiter` to several models of an account. It is one for
-a process; processes do not know of each other.
+limits: give the same `RateLimitedModel` to several agents, or one `RateLimiter` to several models of an account. It
+limits one process; processes do not know of each other.
 
 - *A minute* is any 60 seconds, not one of a clock and no bucket that refills: whichever way a provider counts, it
   never sees more than the limit. The price is that a burst that uses a minute up waits for the whole of the next.
@@ -69,7 +69,7 @@ class RateLimit:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class AdmittedRequest:
     """A request that was let through. `tokens` are reserved until `RateLimiter.leave` knows better."""
 
     at: float
@@ -108,7 +108,7 @@ class RateLimiter:
         self._lock = threading.Lock()
         self._waiting: deque[_Place] = deque()
         self._active = 0
-        self._minute: deque[Entry] = deque()
+        self._minute: deque[AdmittedRequest] = deque()
         """Requests that began within the last minute, the oldest first."""
         self._tokens = 0
         """Of those."""
@@ -124,7 +124,7 @@ class RateLimiter:
         """How many are under way."""
         return self._active
 
-    async def enter(self, tokens: int = 0) -> Entry:
+    async def enter(self, tokens: int = 0) -> AdmittedRequest:
         """Return when a request of at most so many tokens may go out; `leave` must follow.
 
         Raises LLMError of kind `rate_limited` where the queue is full or the wait would be too long.
@@ -146,7 +146,7 @@ class RateLimiter:
                 self._ring_first()
             raise
 
-    def leave(self, entry: Entry, tokens: int | None = None, *, hold: float = 0.0) -> None:
+    def leave(self, entry: AdmittedRequest, tokens: int | None = None, *, hold: float = 0.0) -> None:
         """End a request. `tokens` is what it really used, None where nobody knows; `hold` keeps all back so long."""
         with self._lock:
             self._active -= 1
@@ -159,7 +159,7 @@ class RateLimiter:
 
     # ---- inside, with the lock held ----
 
-    async def _turn_of(self, place: _Place) -> Entry:
+    async def _turn_of(self, place: _Place) -> AdmittedRequest:
         """Wait until this one is the first in the queue and fits."""
         while True:
             with self._lock:
@@ -190,8 +190,8 @@ class RateLimiter:
         left = place.since + self.limit.max_wait - now
         return left if left > _ROUNDING else 0.0
 
-    def _admit(self, now: float, tokens: int) -> Entry:
-        entry = Entry(now, tokens)
+    def _admit(self, now: float, tokens: int) -> AdmittedRequest:
+        entry = AdmittedRequest(now, tokens)
         self._active += 1
         self._tokens += tokens
         self._minute.append(entry)
@@ -258,7 +258,7 @@ class RateLimiter:
             self._waiting.popleft()
 
 
-class Limited:
+class RateLimitedModel:
     """A model behind a rate limiter: `limit` is its own RateLimit, or a RateLimiter that others share.
 
     All else that one may ask of the model (`model`, `provider`, `context_window`, …) is the model's own.
@@ -295,7 +295,7 @@ class Limited:
             limiter.leave(entry, used, hold=hold)
         return response
 
-    async def _enter(self, request: Request) -> Entry:
+    async def _enter(self, request: Request) -> AdmittedRequest:
         limiter, route = self.limiter, request.route
         tokens = _estimate(request) if limiter.limit.tokens_per_minute else 0
         began = limiter.clock.monotonic()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Malformed(ValueError):
+class MalformedConversation(ValueError):
     """JSON that is no conversation; the message is a sentence without the name of the file."""
 
 
@@ -14,7 +14,7 @@ def objects_in(raw: Mapping[str, Any], member: str) -> list[Mapping[str, Any]]:
     """Return a member that is a list of objects, or nothing. Raises Malformed if it is something else."""
     value = raw.get(member) or []
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise Malformed(f"member {member!r} is not a list of objects")
+        raise MalformedConversation(f"member {member!r} is not a list of objects")
     return value
 
 
@@ -22,7 +22,7 @@ def object_in(raw: Mapping[str, Any], member: str) -> Mapping[str, Any]:
     """Return a member that is an object, or nothing. Raises Malformed if it is something else."""
     value = raw.get(member) or {}
     if not isinstance(value, Mapping):
-        raise Malformed(f"member {member!r} is {json_type(value)}, not an object")
+        raise MalformedConversation(f"member {member!r} is {json_type(value)}, not an object")
     return value
 
 
@@ -30,14 +30,14 @@ def check_text(raw: Mapping[str, Any], member: str, *, needed: bool = False) -> 
     """Raise Malformed unless a member is text, or null or absent where it is not needed."""
     value = raw.get(member)
     if not isinstance(value, str) and (needed or value is not None):
-        raise Malformed(f"member {member!r} is {json_type(value)}, not text")
+        raise MalformedConversation(f"member {member!r} is {json_type(value)}, not text")
 
 
 def number_in(raw: Mapping[str, Any], member: str) -> float | None:
     """Return a member that is a number, or None if absent. Raises Malformed if it is something else."""
     value = raw.get(member)
     if not isinstance(value, int | float | None):
-        raise Malformed(f"member {member!r} is {json_type(value)}, not a number")
+        raise MalformedConversation(f"member {member!r} is {json_type(value)}, not a number")
     return value
 
 

@@ -24,9 +24,9 @@ from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.llm.message import encodable
 from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_chat import ChatForm
-from orchestrator.providers.openai_form import Options
+from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_responses import ResponsesForm
-from orchestrator.providers.sdk import Form, SdkModel
+from orchestrator.providers.sdk import ApiForm, SdkModel
 from orchestrator.providers.size_limit import DEFAULT_BYTES
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class OpenAI(SdkModel):
         self.api = api
         self.base_url = base_url
         self.timeout = timeout
-        form = _FORMS[api](Options(structured, stream_usage, reasoning_field))
+        form = _FORMS[api](OpenAIOptions(structured, stream_usage, reasoning_field))
         if client is None:
             super().__init__(model, form, key_of("OpenAI", api_key, base_url), None, max_response_bytes)
         else:
@@ -128,4 +128,4 @@ class OpenAI(SdkModel):
         return {"model": body["model"], said: [], "stream": body["stream"], "extra_body": encodable(body)}
 
 
-_FORMS: dict[str, Callable[[Options], Form]] = {"chat": ChatForm, "responses": ResponsesForm}
+_FORMS: dict[str, Callable[[OpenAIOptions], ApiForm]] = {"chat": ChatForm, "responses": ResponsesForm}

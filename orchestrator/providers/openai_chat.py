@@ -22,7 +22,7 @@ from orchestrator.errors import LLMError
 from orchestrator.llm.message import Content, Message, Request, Response, ToolCall
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
-from orchestrator.providers.openai_form import Options
+from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.reading import (
     arguments,
@@ -50,7 +50,7 @@ _OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking"))
 class ChatForm:
     """Requests and answers of chat completions."""
 
-    options: Options = field(default_factory=Options)
+    options: OpenAIOptions = field(default_factory=OpenAIOptions)
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
         """Return the body of the request; parameters of the host go in as they are, ours stand above them."""

@@ -11,7 +11,7 @@ from orchestrator.providers import openai_schema
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class OpenAIOptions:
     """What a host may choose of the form of requests; `OpenAI` says what each is for."""
 
     structured: Literal["native", "prompt"] = "native"

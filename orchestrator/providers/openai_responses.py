@@ -22,7 +22,7 @@ from typing import Any
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import Event
-from orchestrator.providers.openai_form import Options
+from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.reading import (
     malformed,
@@ -46,7 +46,7 @@ _BETWEEN = "\n"
 class ResponsesForm:
     """Requests and answers of the Responses API."""
 
-    options: Options = field(default_factory=Options)
+    options: OpenAIOptions = field(default_factory=OpenAIOptions)
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
         """Return the body of the request; parameters of the host go in as they are, ours stand above them."""

@@ -16,7 +16,7 @@ import orjson
 
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import NO_USAGE, Response, ToolCall, Usage, encodable
-from orchestrator.providers.member import Malformed
+from orchestrator.providers.member import MalformedConversation
 from orchestrator.providers.recording import usage_from
 
 _MOST = 2**53
@@ -85,7 +85,7 @@ def usage(value: object) -> Usage:
     """Return what an answer used, as any provider writes it; nothing where it is written otherwise."""
     try:
         found = usage_from(mapping(value))
-    except Malformed:
+    except MalformedConversation:
         return NO_USAGE
     priced = found.cost is not None and math.isfinite(found.cost) and found.cost >= 0
     return found if priced or found.cost is None else replace(found, cost_micros=None)

@@ -9,7 +9,7 @@ from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.llm.message import Message, ToolCall
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.providers.difference import Difference
-from orchestrator.providers.recording import Record
+from orchestrator.providers.recording import ProviderRecord
 from orchestrator.tools.result import ToolResult
 
 RESULTS_OUT_OF_ORDER = "results_out_of_order"
@@ -40,7 +40,7 @@ class RunScript:
     `start`, `answer` and `stop` are message indices: prompt = [start:answer], expected = [answer:stop].
     """
 
-    record: Record
+    record: ProviderRecord
     number: int
     """Counted from 1."""
     start: int
@@ -123,14 +123,14 @@ def _answered(calls: Sequence[ToolCall], messages: Sequence[Message], index: int
     return results == (wanted[: len(results)] if at_end else wanted)
 
 
-def expectation(record: Record) -> str:
+def expectation(record: ProviderRecord) -> str:
     """Return what a replay should come to: REPRODUCED, OPEN_END or IRREGULAR."""
     if irregularities(record.messages):
         return IRREGULAR
     return REPRODUCED if is_answer(record.messages[-1]) else OPEN_END
 
 
-def split_runs(record: Record) -> list[RunScript]:
+def split_runs(record: ProviderRecord) -> list[RunScript]:
     """Cut a conversation into runs, one for each turn of the user, each with all that came before as history.
 
     Messages of user and system in a row are one prompt. A greeting of the assistant, with the system messages
@@ -167,7 +167,9 @@ def _skip_greeting(messages: Sequence[Message]) -> int:
 class RecordingEnds(OrchestratorError):
     """The recording has no answer or result from here on. `index` is the message that is not there."""
 
-    def __init__(self, record: Record, index: int, missing: str, results: Sequence[ToolResult] = ()) -> None:
+    def __init__(
+        self, record: ProviderRecord, index: int, missing: str, results: Sequence[ToolResult] = ()
+    ) -> None:
         super().__init__(f"recording {record.id!r} ends before message {index}: {missing} is not recorded")
         self.record_id = record.id
         self.index = index
@@ -178,18 +180,18 @@ class RecordingEnds(OrchestratorError):
 class ReplayDiverged(OrchestratorError):
     """What we did is not what was recorded. `difference` is the first one: index, member, recorded, ours."""
 
-    def __init__(self, record: Record, difference: Difference) -> None:
+    def __init__(self, record: ProviderRecord, difference: Difference) -> None:
         super().__init__(f"the run left recording {record.id!r}: {difference}")
         self.record_id = record.id
         self.difference = difference
 
 
-class Source:
+class ReplaySource:
     """The part of a recording to replay, and the pace: `speed` 1 waits as long as it took, 0 not at all."""
 
     __slots__ = ("clock", "record", "speed", "start", "stop")
 
-    def __init__(self, source: Record | RunScript, speed: float, clock: Clock | None) -> None:
+    def __init__(self, source: ProviderRecord | RunScript, speed: float, clock: Clock | None) -> None:
         if speed < 0:
             raise ConfigError(f"speed is a factor of the recorded times, 0 or more, not {speed!r}")
         if isinstance(source, RunScript):

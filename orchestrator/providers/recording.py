@@ -17,7 +17,14 @@ from typing import Any
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.llm.message import NO_USAGE, Message, Usage
-from orchestrator.providers.member import Malformed, check_text, json_type, number_in, object_in, objects_in
+from orchestrator.providers.member import (
+    MalformedConversation,
+    check_text,
+    json_type,
+    number_in,
+    object_in,
+    objects_in,
+)
 
 INDEX_FILE = "index.jsonl"
 """A list of conversations that may lie beside them; it has none itself."""
@@ -34,7 +41,7 @@ class ReplayError(OrchestratorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RecordedTurn:
     """What was recorded of one reply besides its message. `latency` is seconds."""
 
     finish_reason: str | None = None
@@ -42,11 +49,11 @@ class Turn:
     latency: float = 0.0
 
 
-NO_TURN = Turn()
+NO_TURN = RecordedTurn()
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ProviderRecord:
     """One recorded conversation."""
 
     id: str
@@ -54,7 +61,7 @@ class Record:
     tools: tuple[Mapping[str, Any], ...] = ()
     """Function tools in OpenAI form, every tool that was offered at some time."""
     model: str | None = None
-    turns: Mapping[int, Turn] = field(default_factory=dict)
+    turns: Mapping[int, RecordedTurn] = field(default_factory=dict)
     """Index of an assistant message → what was recorded of that reply."""
     tool_seconds: Mapping[str, float] = field(default_factory=dict)
     """Call id → seconds its tool ran. Ids repeat: good for pacing, never for telling results apart."""
@@ -62,7 +69,7 @@ class Record:
     """Message index → names of the tools offered from there on, where the offer changed."""
     file: str = ""
 
-    def turn(self, index: int) -> Turn:
+    def turn(self, index: int) -> RecordedTurn:
         """Return what was recorded of the reply at this message index, perhaps nothing."""
         return self.turns.get(index, NO_TURN)
 
@@ -75,7 +82,7 @@ class Record:
         return tuple(known[name] for name in self.offered[max(changes)] if name in known)
 
 
-def load(path: str | Path) -> Iterator[Record]:
+def load(path: str | Path) -> Iterator[ProviderRecord]:
     """Yield the conversations of a file or of a folder's `*.jsonl`. Raises ReplayError at a bad one."""
     for found in scan(path):
         if isinstance(found, ReplayError):
@@ -83,7 +90,7 @@ def load(path: str | Path) -> Iterator[Record]:
         yield found
 
 
-def scan(path: str | Path) -> Iterator[Record | ReplayError]:
+def scan(path: str | Path) -> Iterator[ProviderRecord | ReplayError]:
     """Like `load`, but give a bad conversation as its error and go on with the next."""
     path = Path(path)
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
@@ -94,7 +101,7 @@ def scan(path: str | Path) -> Iterator[Record | ReplayError]:
         yield from _scan_lines(file) if file.suffix == ".jsonl" else _scan_whole(file)
 
 
-def _scan_lines(file: Path) -> Iterator[Record | ReplayError]:
+def _scan_lines(file: Path) -> Iterator[ProviderRecord | ReplayError]:
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
@@ -104,14 +111,14 @@ def _scan_lines(file: Path) -> Iterator[Record | ReplayError]:
         yield ReplayError(f"cannot be read ({error.strerror})", file=str(file))
 
 
-def _scan_whole(file: Path) -> Iterator[Record | ReplayError]:
+def _scan_whole(file: Path) -> Iterator[ProviderRecord | ReplayError]:
     try:
         yield _parsed(file.read_bytes(), file, None)
     except OSError as error:
         yield ReplayError(f"cannot be read ({error.strerror})", file=str(file))
 
 
-def _parsed(text: bytes, file: Path, line: int | None) -> Record | ReplayError:
+def _parsed(text: bytes, file: Path, line: int | None) -> ProviderRecord | ReplayError:
     """Return the conversation of one JSON text, or what is wrong with it."""
     try:
         raw = json.loads(text.decode())
@@ -126,20 +133,22 @@ def _parsed(text: bytes, file: Path, line: int | None) -> Record | ReplayError:
         return ReplayError(str(error), file=str(file), line=line)
 
 
-def record_from(raw: object, *, name: str = "conversation", file: str = "") -> Record:
+def record_from(raw: object, *, name: str = "conversation", file: str = "") -> ProviderRecord:
     """Return the conversation of parsed JSON; `name` is its id if it has none. Raises Malformed."""
     if isinstance(raw, list):
         raw = {"messages": raw}
     if not isinstance(raw, Mapping):
-        raise Malformed(f"a conversation is an object or a list of messages, not {json_type(raw)}")
+        raise MalformedConversation(
+            f"a conversation is an object or a list of messages, not {json_type(raw)}"
+        )
     if not isinstance(raw.get("messages"), list) or not raw["messages"]:
-        raise Malformed("member 'messages' is missing or empty")
+        raise MalformedConversation("member 'messages' is missing or empty")
     check_text(raw, "model")
     seconds = object_in(raw, "tool_seconds")
     for call_id in seconds:
         number_in(seconds, call_id)
     tools = tuple(tool for tool in objects_in(raw, "tools") if _is_function(tool))
-    return Record(
+    return ProviderRecord(
         id=str(raw.get("id") or name),
         messages=tuple(_message(one, index) for index, one in enumerate(raw["messages"])),
         tools=tools,
@@ -166,7 +175,7 @@ def _message(raw: object, index: int) -> Message:
     """Read message `index`. Raises Malformed naming the member that is not as it must be."""
     try:
         if not isinstance(raw, Mapping):
-            raise Malformed(f"it is {json_type(raw)}, not an object")
+            raise MalformedConversation(f"it is {json_type(raw)}, not an object")
         if isinstance(raw.get("content"), list):
             objects_in(raw, "content")
         else:
@@ -178,17 +187,17 @@ def _message(raw: object, index: int) -> Message:
             check_text(object_in(call, "function"), "arguments")
         return Message.from_openai(raw)
     except ValueError as error:
-        raise Malformed(f"message {index}: {error}") from error
+        raise MalformedConversation(f"message {index}: {error}") from error
 
 
-def _turn(raw: Mapping[str, Any]) -> tuple[int, Turn]:
+def _turn(raw: Mapping[str, Any]) -> tuple[int, RecordedTurn]:
     """Read one entry of `turns`: the message index, and what was recorded of that reply."""
     check_text(raw, "finish_reason")
     index = raw.get("message")
     if not isinstance(index, int):
-        raise Malformed("member 'turns' has an entry without message index")
+        raise MalformedConversation("member 'turns' has an entry without message index")
     usage = usage_from(object_in(raw, "usage"), number_in(raw, "cost_usd"))
-    return index, Turn(raw.get("finish_reason"), usage, number_in(raw, "latency_s") or 0.0)
+    return index, RecordedTurn(raw.get("finish_reason"), usage, number_in(raw, "latency_s") or 0.0)
 
 
 def usage_from(raw: Mapping[str, Any], cost: float | None = None) -> Usage:
@@ -231,5 +240,5 @@ def _by_message(raw: Mapping[str, Any], member: str) -> dict[int, list[str]]:
     """Return a member that maps message indices to names of tools."""
     found = object_in(raw, member)
     if not all(index.isdecimal() and isinstance(names, list) for index, names in found.items()):
-        raise Malformed(f"member {member!r} does not map message indices to lists of names")
+        raise MalformedConversation(f"member {member!r} does not map message indices to lists of names")
     return {int(index): [str(name) for name in names] for index, names in found.items()}

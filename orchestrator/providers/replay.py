@@ -20,19 +20,19 @@ from orchestrator.providers.difference import Difference, compare, differences
 from orchestrator.providers.recorded_run import (
     RecordingEnds,
     ReplayDiverged,
+    ReplaySource,
     RunScript,
-    Source,
     expectation,
     irregularities,
     is_prompt,
     split_runs,
 )
-from orchestrator.providers.recording import Record, ReplayError, load, scan
+from orchestrator.providers.recording import ProviderRecord, ReplayError, load, scan
 from orchestrator.providers.replay_tool import ReplayTools
 from orchestrator.providers.scripted import stream
 
 __all__ = [
-    "Record",
+    "ProviderRecord",
     "RecordingEnds",
     "ReplayDiverged",
     "ReplayError",
@@ -61,13 +61,13 @@ class ReplayLLM:
 
     def __init__(
         self,
-        source: Record | RunScript,
+        source: ProviderRecord | RunScript,
         *,
         strict: bool = True,
         speed: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
-        self._source = Source(source, speed, clock)
+        self._source = ReplaySource(source, speed, clock)
         self._strict = strict
         self._next = self._source.start
         self.model = self._source.record.model or "recorded"

@@ -11,11 +11,11 @@ from orchestrator.providers.difference import differences
 from orchestrator.providers.recorded_run import (
     RecordingEnds,
     ReplayDiverged,
+    ReplaySource,
     RunScript,
-    Source,
     results_after,
 )
-from orchestrator.providers.recording import Record, tool_name
+from orchestrator.providers.recording import ProviderRecord, tool_name
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import After, Before, ContextFor, ToolSet
@@ -36,9 +36,11 @@ class ReplayTools(ToolSet):
     `execute_all` raises ReplayDiverged for calls that were not made, RecordingEnds for one without result.
     """
 
-    def __init__(self, source: Record | RunScript, *, speed: float = 0.0, clock: Clock | None = None) -> None:
+    def __init__(
+        self, source: ProviderRecord | RunScript, *, speed: float = 0.0, clock: Clock | None = None
+    ) -> None:
         super().__init__(())
-        self._source = Source(source, speed, clock)
+        self._source = ReplaySource(source, speed, clock)
         self._next = self._source.start
         self._results: Sequence[Message | None] = ()
         record = self._source.record

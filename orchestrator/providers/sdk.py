@@ -1,7 +1,7 @@
 """A model behind a vendor's SDK: what is alike for all of them.
 
 The SDK does transport, authentication and addresses, with its retries off. What is sent and how answers are read is a
-`Form`; what failures mean is decided in `fault`. Answers are taken raw: as JSON, or as the bytes of a stream.
+`ApiForm`; what failures mean is decided in `fault`. Answers are taken raw: as JSON, or as the bytes of a stream.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DRAIN_SECONDS = 0.1
 _SHOWN = 300
 
 
-class Assembly(Protocol):
+class AnswerAssembly(Protocol):
     """A streamed answer in the making."""
 
     over: bool
@@ -53,7 +53,7 @@ class Assembly(Protocol):
         ...
 
 
-class Form(Protocol):
+class ApiForm(Protocol):
     """How an API is spoken."""
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Form(Protocol):
         """Read an answer. Raises LLMError where it is none."""
         ...
 
-    def assembly(self) -> Assembly:
+    def assembly(self) -> AnswerAssembly:
         """Begin a streamed answer."""
         ...
 
@@ -73,7 +73,7 @@ class SdkModel(ABC):
     """A model. Each event loop gets a connection pool of its own, closed with the loop; `aclose()` closes it before."""
 
     def __init__(
-        self, model: str, form: Form, key: SecretStr, host_client: Any | None, max_response_bytes: int
+        self, model: str, form: ApiForm, key: SecretStr, host_client: Any | None, max_response_bytes: int
     ) -> None:
         self.model = model
         self.max_response_bytes = check_limit("max_response_bytes", max_response_bytes)
@@ -158,7 +158,7 @@ class SdkModel(ABC):
         return response
 
     async def _followed(
-        self, chunks: AsyncIterator[bytes], assembly: Assembly, on_delta: Callable[[str], None]
+        self, chunks: AsyncIterator[bytes], assembly: AnswerAssembly, on_delta: Callable[[str], None]
     ) -> None:
         """Take the stream to its end. What the listener raises is not the provider's fault, and passes."""
         decoder = EventDecoder(self.max_response_bytes)
@@ -171,7 +171,7 @@ class SdkModel(ABC):
                 if piece := self._taken(assembly, event):
                     on_delta(piece)
 
-    def _taken(self, assembly: Assembly, event: Event) -> str:
+    def _taken(self, assembly: AnswerAssembly, event: Event) -> str:
         with self._reading(assembly):
             piece = assembly.take(event)
         if 0 < self.max_response_bytes < assembly.size:
@@ -181,7 +181,7 @@ class SdkModel(ABC):
     # ---- the SDK ----
 
     @contextmanager
-    def _judged(self, assembly: Assembly | None = None) -> Iterator[None]:
+    def _judged(self, assembly: AnswerAssembly | None = None) -> Iterator[None]:
         """Turn what is raised inside into an LLMError; what is no failed call passes."""
         try:
             yield
@@ -197,7 +197,7 @@ class SdkModel(ABC):
             raise failed from (None if key and key in str(error) else error)
 
     @contextmanager
-    def _reading(self, assembly: Assembly | None = None) -> Iterator[None]:
+    def _reading(self, assembly: AnswerAssembly | None = None) -> Iterator[None]:
         """Like `_judged`; JSON of a form that no reader expects is no valid answer, whatever it raises."""
         with self._judged(assembly):
             try:
@@ -250,7 +250,7 @@ def _object(content: bytes | bytearray, headers: Mapping[str, str]) -> Mapping[s
     return raw
 
 
-def _text_of(assembly: Assembly | None) -> str:
+def _text_of(assembly: AnswerAssembly | None) -> str:
     return "" if assembly is None else assembly.text
 
 

@@ -4,8 +4,8 @@
 """
 
 from orchestrator.repl.error import ReplError
-from orchestrator.repl.isolation import Isolation, Level, Lock, Sandbox
+from orchestrator.repl.isolation import Isolation, Level, Sandbox, SandboxLock
 from orchestrator.repl.limits import ReplLimits
 from orchestrator.repl.worker_repl import WorkerRepl
 
-__all__ = ["Isolation", "Level", "Lock", "ReplError", "ReplLimits", "Sandbox", "WorkerRepl"]
+__all__ = ["Isolation", "Level", "ReplError", "ReplLimits", "Sandbox", "SandboxLock", "WorkerRepl"]

@@ -26,7 +26,7 @@ _SWEPT: set[str] = set()
 """Where this program has looked for folders of the dead."""
 
 
-class Folder:
+class ScratchFolder:
     """A new folder. Raises OSError where none can be made."""
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lock:
+class SandboxLock:
     """One lock: whether it holds, and what the worker said of it, which is the error where it does not."""
 
     name: str
@@ -95,7 +95,7 @@ class Lock:
 class Isolation:
     """What holds for one worker."""
 
-    locks: tuple[Lock, ...]
+    locks: tuple[SandboxLock, ...]
 
     def has(self, name: str) -> bool:
         """Tell whether a lock holds."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.repl.error import ReplError, WorkerLost
-from orchestrator.repl.folder import Folder, sweep
+from orchestrator.repl.folder import ScratchFolder, sweep
 from orchestrator.repl.inside.channel import CPU_EXIT, HEADER, MEMORY_EXIT, packed, unpacked
-from orchestrator.repl.isolation import FIRST_USER, USERS, Isolation, Lock, Sandbox
+from orchestrator.repl.isolation import FIRST_USER, USERS, Isolation, Sandbox, SandboxLock
 from orchestrator.repl.limits import ReplLimits
 
 # The package names are made without their __init__ files: the worker loads nothing of ours but what is inside.
@@ -33,10 +33,12 @@ _SMALL = 1_000_000
 """Bytes of a frame that has no text of the code in it."""
 
 
-class Worker:
+class ReplProcess:
     """A process that is up and locked; `start` makes one."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Folder, limits: ReplLimits) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, folder: ScratchFolder, limits: ReplLimits
+    ) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise ReplError("the REPL's worker was started without pipes")
         self._process = process
@@ -48,10 +50,10 @@ class Worker:
         self._killed_for: WorkerLost | None = None
 
     @classmethod
-    async def start(cls, context: Any, limits: ReplLimits, sandbox: Sandbox, **names: Any) -> Worker:
+    async def start(cls, context: Any, limits: ReplLimits, sandbox: Sandbox, **names: Any) -> ReplProcess:
         """Start a worker and give it its context. Raises ReplError when that fails, or too few locks hold."""
         await asyncio.to_thread(sweep)
-        folder = Folder()
+        folder = ScratchFolder()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT, str(_PACKAGE)),
@@ -95,7 +97,7 @@ class Worker:
         while "locks" not in hello:
             hello = await self.receive(_SMALL)
             self._pid = hello.get("pid", self._pid)
-        self.isolation = Isolation(tuple(Lock(name, *found) for name, found in hello["locks"].items()))
+        self.isolation = Isolation(tuple(SandboxLock(name, *found) for name, found in hello["locks"].items()))
         if self.isolation.has("pid_namespace") and self._pid == self._process.pid:
             self._pid = (await self.receive(_SMALL))["pid"]
         if self.isolation.level < sandbox.least:

@@ -13,7 +13,7 @@ from orchestrator.machines.code_mode.ports import Answer, Broker, CodeResult
 from orchestrator.repl.error import ReplError, WorkerLost
 from orchestrator.repl.isolation import Isolation, Sandbox
 from orchestrator.repl.limits import ReplLimits
-from orchestrator.repl.process import Worker
+from orchestrator.repl.process import ReplProcess
 from orchestrator.repl.stopwatch import Stopwatch
 
 _BYTES_A_CHARACTER = 6
@@ -52,7 +52,7 @@ class WorkerRepl:
         self._names = {"depth": depth, "correlation_id": correlation_id}
         self._limits = limits or ReplLimits()
         self._sandbox = sandbox or Sandbox()
-        self._worker: Worker | None = None
+        self._worker: ReplProcess | None = None
         self._turn = asyncio.Lock()
         self._number = 0
         self._closed = False
@@ -120,11 +120,11 @@ class WorkerRepl:
 
     # ---- the worker ----
 
-    async def _ready(self) -> Worker:
+    async def _ready(self) -> ReplProcess:
         if self._closed:
             raise ReplError("this REPL is closed")
         if self._worker is None:
-            self._worker = await Worker.start(self._context, self._limits, self._sandbox, **self._names)
+            self._worker = await ReplProcess.start(self._context, self._limits, self._sandbox, **self._names)
         return self._worker
 
     async def _let_go(self) -> None:
@@ -133,7 +133,7 @@ class WorkerRepl:
             await worker.end()
 
     @contextlib.asynccontextmanager
-    async def _guarded(self, worker: Worker, watch: Stopwatch) -> AsyncIterator[None]:
+    async def _guarded(self, worker: ReplProcess, watch: Stopwatch) -> AsyncIterator[None]:
         """Watch over a worker while it works. Raises WorkerLost for one that had to be killed."""
         watcher = asyncio.ensure_future(self._watched(worker, watch))
         try:
@@ -147,14 +147,14 @@ class WorkerRepl:
         finally:
             watcher.cancel()
 
-    async def _watched(self, worker: Worker, watch: Stopwatch) -> None:
+    async def _watched(self, worker: ReplProcess, watch: Stopwatch) -> None:
         """Kill a worker that does too much of something, and one that nobody can watch any more."""
         try:
             await self._watch(worker, watch)
         except Exception as error:  # noqa: BLE001  whatever it is, no limit would hold from now on
             worker.kill("exit", f"it could not be watched: {type(error).__name__}")
 
-    async def _watch(self, worker: Worker, watch: Stopwatch) -> None:
+    async def _watch(self, worker: ReplProcess, watch: Stopwatch) -> None:
         """Kill a worker that takes too long, computes too much or fills the disk."""
         limits = self._limits
         before = worker.cpu_seconds() or 0.0
@@ -174,7 +174,7 @@ class WorkerRepl:
             await asyncio.sleep(min(due, _WATCH_EVERY) if by_hand else due)
 
     async def _exchange(
-        self, worker: Worker, frame: dict[str, Any], watch: Stopwatch, most: int, queries: list[int]
+        self, worker: ReplProcess, frame: dict[str, Any], watch: Stopwatch, most: int, queries: list[int]
     ) -> dict[str, Any]:
         """Ask something of the worker, answer its questions meanwhile, and return what it says. Raises WorkerLost."""
         self._number += 1
@@ -200,7 +200,7 @@ class WorkerRepl:
             and sum(map(len, prompts)) <= self._limits.query_chars
         )
 
-    async def _awaited(self, worker: Worker, prompts: tuple[str, ...]) -> list[tuple[bool, str]]:
+    async def _awaited(self, worker: ReplProcess, prompts: tuple[str, ...]) -> list[tuple[bool, str]]:
         """Return the answers, as long as there is somebody to read them. Raises WorkerLost."""
         asking, over = asyncio.ensure_future(self._answers(prompts)), asyncio.ensure_future(worker.over())
         try:

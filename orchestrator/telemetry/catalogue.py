@@ -33,7 +33,7 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
-from orchestrator.telemetry.metric import PREFIX, Kind, Made, Metric, counter, gauge, histogram
+from orchestrator.telemetry.metric import PREFIX, Metric, MetricKind, MetricSource, counter, gauge, histogram
 from orchestrator.telemetry.scraped import PARKINGS, PUSHED, SCRAPED, STORED
 
 __all__ = [
@@ -45,9 +45,9 @@ __all__ = [
     "PREFIX",
     "RETRY_REASONS",
     "ROWS",
-    "Kind",
-    "Made",
     "Metric",
+    "MetricKind",
+    "MetricSource",
 ]
 
 _RUN = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)

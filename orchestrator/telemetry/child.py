@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, values
 
 from orchestrator.telemetry.collector import LiveCollector
 from orchestrator.telemetry.instrument import Instruments, Maker
-from orchestrator.telemetry.metric import PREFIX, Kind, Metric
+from orchestrator.telemetry.metric import PREFIX, Metric, MetricKind
 
 
 class _Settled:
@@ -140,8 +140,8 @@ def maker(registry: CollectorRegistry, settle: Callable[[], None]) -> Maker:
 
 def _made(metric: Metric, registry: CollectorRegistry) -> Any:
     name, text = PREFIX + metric.name, metric.help
-    if metric.kind is Kind.COUNTER:
+    if metric.kind is MetricKind.COUNTER:
         return _Counter(name, text, metric.labels, registry=registry)
-    if metric.kind is Kind.GAUGE:
+    if metric.kind is MetricKind.GAUGE:
         return _Gauge(name, text, metric.labels, registry=registry, multiprocess_mode="mostrecent")
     return _Histogram(name, text, metric.labels, registry=registry, buckets=metric.buckets)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from prometheus_client import core
 
-from orchestrator.telemetry.catalogue import PREFIX, ROWS, Kind
+from orchestrator.telemetry.catalogue import PREFIX, ROWS, MetricKind
 from orchestrator.telemetry.engine import Load, phase
 from orchestrator.telemetry.instrument import Instruments
 from orchestrator.telemetry.labels import OTHER
@@ -138,12 +138,12 @@ class _Least:
 
 def _family(name: str, values: Values) -> core.Metric:
     row = ROWS[name]
-    if row.kind is Kind.INFO:
+    if row.kind is MetricKind.INFO:
         info = core.InfoMetricFamily(PREFIX + name.removesuffix("_info"), row.help, labels=())
         for labels in values:
             info.add_metric((), dict(zip(row.labels, labels, strict=True)))
         return info
-    make: Any = core.CounterMetricFamily if row.kind is Kind.COUNTER else core.GaugeMetricFamily
+    make: Any = core.CounterMetricFamily if row.kind is MetricKind.COUNTER else core.GaugeMetricFamily
     family: core.Metric = make(PREFIX + name, row.help, labels=row.labels)
     for labels, value in values.items():
         family.add_metric(labels, value)  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ MOST_NOTED = 500
 """Transitions of one edge that wait to be added up."""
 
 
-class Durations(Protocol):
+class DurationHistogram(Protocol):
     """A histogram of seconds."""
 
     def take_all(self, amounts: Sequence[float]) -> None:
@@ -30,7 +30,7 @@ class Durations(Protocol):
         ...
 
 
-class Latest:
+class LatestGauge:
     """The gauge of the last transition of a machine: edges are added up in any order, and it never goes back."""
 
     __slots__ = ("_at", "_set")
@@ -70,10 +70,10 @@ class EdgeMeters:
         self,
         move: Callable[[float], None],
         enter: Callable[[float], None],
-        latest: Latest,
+        latest: LatestGauge,
         *,
-        stay: Durations,
-        overhead: Durations,
+        stay: DurationHistogram,
+        overhead: DurationHistogram,
         lap: Callable[[float], None],
         at_once: bool,
     ) -> None:

@@ -13,8 +13,8 @@ from weakref import WeakSet
 
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, Kind, Made, Metric
-from orchestrator.telemetry.edge import MOST_NOTED, EdgeMeters, Latest
+from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, Metric, MetricKind, MetricSource
+from orchestrator.telemetry.edge import MOST_NOTED, EdgeMeters, LatestGauge
 from orchestrator.telemetry.engine import Engine
 from orchestrator.telemetry.labels import (
     CAPS,
@@ -22,13 +22,13 @@ from orchestrator.telemetry.labels import (
     OTHER,
     UNKNOWN,
     UNREGISTERED,
+    LabelValues,
     MachineNames,
-    Names,
     guard_names,
     likely_failures,
 )
-from orchestrator.telemetry.live import Live
-from orchestrator.telemetry.tally import Tally
+from orchestrator.telemetry.live import LiveRuns
+from orchestrator.telemetry.tally import LineCounts
 
 
 class Counter(Protocol):
@@ -86,12 +86,12 @@ class Children(dict[tuple[str, ...], M], Generic[M]):
     A dict lookup costs a quarter of the `labels()` call it saves.
     """
 
-    def __init__(self, kind: Kind, make: Maker) -> None:
+    def __init__(self, kind: MetricKind, make: Maker) -> None:
         super().__init__()
         self._parents = {
             metric.name: make(metric)
             for metric in CATALOGUE
-            if metric.kind is kind and metric.made is Made.OBSERVED
+            if metric.kind is kind and metric.made is MetricSource.OBSERVED
         }
 
     def __missing__(self, key: tuple[str, ...]) -> M:
@@ -139,11 +139,11 @@ class Instruments:
 
     def __init__(self, make: Maker, *, at_once: bool = False) -> None:
         self._at_once = at_once
-        self.counters: Children[Counter] = Children(Kind.COUNTER, make)
-        self.gauges: Children[Gauge] = Children(Kind.GAUGE, make)
-        self.histograms: Children[Histogram] = Children(Kind.HISTOGRAM, make)
+        self.counters: Children[Counter] = Children(MetricKind.COUNTER, make)
+        self.gauges: Children[Gauge] = Children(MetricKind.GAUGE, make)
+        self.histograms: Children[Histogram] = Children(MetricKind.HISTOGRAM, make)
         self.edges: dict[tuple[str, str, str, str], EdgeMeters] = {}
-        self._latest: dict[str, Latest] = {}
+        self._latest: dict[str, LatestGauge] = {}
         self._singles = 0
         self.answers: dict[tuple[str, str, str], ModelMeters] = {}
         """(machine, state, model) -> what an answer of it does, where all three were declared."""
@@ -153,16 +153,16 @@ class Instruments:
         """(machine, guard, allowed) -> what counts that it was asked, where the first two were declared."""
         self.appends: dict[str, StoreMeters] = {}
         """Backend -> what an append to it does, where it was declared."""
-        self._tools = Names(CAPS["tool"], lambda: self.fold("tool"), rest=UNREGISTERED)
-        self._models = Names(CAPS["model"], lambda: self.fold("model"))
-        self._backends = Names(CAPS["backend"], lambda: self.fold("backend"))
+        self._tools = LabelValues(CAPS["tool"], lambda: self.fold("tool"), rest=UNREGISTERED)
+        self._models = LabelValues(CAPS["model"], lambda: self.fold("model"))
+        self._backends = LabelValues(CAPS["backend"], lambda: self.fold("backend"))
         self._machines: dict[str, MachineNames] = {}
         self._stranger = MachineNames(OTHER, self._guards(0))
         self._providers: dict[str, str] = {}
-        self.live = Live()
+        self.live = LiveRuns()
         self._engines: WeakSet[Engine] = WeakSet()
         self._lock = threading.Lock()
-        self.tallies: list[Tally] = []
+        self.tallies: list[LineCounts] = []
         """Counts of the logs and writers that are watched. Kept when these are gone: a counter never goes back."""
         self.stores: dict[tuple[str, str], Callable[[], int]] = {}
         """(backend, which store) -> its size in bytes."""
@@ -228,7 +228,7 @@ class Instruments:
             source, event, dest = UNKNOWN, UNKNOWN, UNKNOWN
         name = names.name
         if name not in self._latest:
-            self._latest[name] = Latest(self.gauges["last_transition_timestamp_seconds", name].set)
+            self._latest[name] = LatestGauge(self.gauges["last_transition_timestamp_seconds", name].set)
         meters = EdgeMeters(
             self.counters["transitions_total", name, source, event, dest].inc,
             self.counters["state_entries_total", name, dest].inc,
@@ -360,16 +360,16 @@ class Instruments:
             self._precreate(known | ({"provider": [provider], "model": [model]} if model else {}))
         self._precreate_edges(names, graph)
 
-    def _guards(self, cap: int) -> Names:
-        return Names(cap, lambda: self.fold("guard"), admits=True)
+    def _guards(self, cap: int) -> LabelValues:
+        return LabelValues(cap, lambda: self.fold("guard"), admits=True)
 
     def _precreate(self, known: dict[str, list[str]]) -> None:
         """Create the children of every row whose labels are all known here or closed in the row itself."""
         for metric in CATALOGUE:
-            if not metric.zero or metric.made is not Made.OBSERVED:
+            if not metric.zero or metric.made is not MetricSource.OBSERVED:
                 continue
             axes = [metric.values.get(label) or tuple(known.get(label, ())) for label in metric.labels]
-            family: Children[Any] = self.counters if metric.kind is Kind.COUNTER else self.histograms
+            family: Children[Any] = self.counters if metric.kind is MetricKind.COUNTER else self.histograms
             for values in product(*axes):
                 family[metric.name, *values]
 

@@ -31,7 +31,7 @@ MOST_DEFINITIONS = 4
 _LONGEST = 120
 
 
-class Names:
+class LabelValues:
     """The values one label may take, at most `cap`. `fold` is called for each that becomes `_other`.
 
     Undeclared names become `rest`. With `admits` being used declares them: for names that only code can make.
@@ -83,7 +83,7 @@ class MachineNames:
     """What facts of one machine may name. Graphs of one name (one extended from the other) share it."""
 
     name: str
-    guards: Names
+    guards: LabelValues
     states: set[str] = field(default_factory=set)
     events: set[str] = field(default_factory=set)
     edges: set[tuple[str, str, str]] = field(default_factory=set)

@@ -17,7 +17,7 @@ import orjson
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.redaction import REDACTED
 from orchestrator.telemetry.sink import Stream, write_rest, writer_to
-from orchestrator.telemetry.tally import Tally
+from orchestrator.telemetry.tally import LineCounts
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -57,7 +57,7 @@ def level_number(level: str) -> int:
     return number
 
 
-def build(writer: LineWriter | Forgiving, level: int) -> FilteringBoundLogger:
+def build(writer: LineWriter | SafeLogger, level: int) -> FilteringBoundLogger:
     """Return a logger of JSON lines from `level` up."""
     # Late: it loads tracebacks and colours with it, a sixth of the start of a command that keeps no log.
     import structlog
@@ -175,7 +175,7 @@ class LineWriter:
     __slots__ = ("follows", "lines", "stream", "tally", "write")
 
     def __init__(self, stream: Stream | None = None) -> None:
-        self.tally = Tally()
+        self.tally = LineCounts()
         self.lines = self.tally.lines
         self.follows = stream is None
         self.stream: Any = stream
@@ -188,8 +188,8 @@ class LineWriter:
     critical = _at("critical")
 
 
-def _kept(level: str) -> Callable[[Forgiving, bytes], None]:
-    def write(self: Forgiving, line: bytes) -> None:
+def _kept(level: str) -> Callable[[SafeLogger, bytes], None]:
+    def write(self: SafeLogger, line: bytes) -> None:
         """Write one line, or count it as dropped."""
         try:
             getattr(self.writer, level)(line)
@@ -199,7 +199,7 @@ def _kept(level: str) -> Callable[[Forgiving, bytes], None]:
     return write
 
 
-class Forgiving:
+class SafeLogger:
     """Writes the lines of code inside a run: what a log cannot take must not fail a tool or a hook that said it.
 
     Facts are not written through it: there the driver counts what an observer raises.

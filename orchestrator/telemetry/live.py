@@ -32,7 +32,7 @@ class LiveRun(NamedTuple):
     """Why it is parked; None for a run under way."""
 
 
-class Live:
+class LiveRuns:
     """The runs under way in this process, and those that it parked and that did not go on in it.
 
     An observer of its own, and what Metrics keeps. Beyond `most` runs the oldest are forgotten: events fired by hand

@@ -34,8 +34,8 @@ from orchestrator.llm.message import finish_word
 from orchestrator.telemetry.line import (
     LEVELS,
     SCHEMA,
-    Forgiving,
     LineWriter,
+    SafeLogger,
     build,
     level_number,
     number,
@@ -46,7 +46,7 @@ from orchestrator.telemetry.line import (
 from orchestrator.telemetry.redaction import error_fields, raised_at
 from orchestrator.telemetry.sink import BoundedWriter, Stream
 from orchestrator.telemetry.span import Trace, span_of
-from orchestrator.telemetry.tally import Tally
+from orchestrator.telemetry.tally import LineCounts
 from orchestrator.telemetry.transition_line import TRANSITION, TransitionLines
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ class TransitionLog:
         self._lines: TransitionLines | None = None
         if logger is None:
             writer = LineWriter(stream)
-            self._root, self._lent = build(writer, threshold), build(Forgiving(writer), threshold)
+            self._root, self._lent = build(writer, threshold), build(SafeLogger(writer), threshold)
             bounded = (stream.tally,) if isinstance(stream, BoundedWriter) else ()
-            self.tallies: tuple[Tally, ...] = (writer.tally, *bounded)
+            self.tallies: tuple[LineCounts, ...] = (writer.tally, *bounded)
             """How many lines were written, and dropped; none where the host's logger writes."""
             # Past structlog's chain, which would cost as much again and change nothing.
             self._lines = TransitionLines(writer.info, self._fields, _MOST_RUNS, alike=trace is None)

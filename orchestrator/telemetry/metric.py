@@ -9,7 +9,7 @@ from enum import StrEnum
 PREFIX = "orchestrator_"
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """The Prometheus type of a metric."""
 
     COUNTER = "counter"
@@ -18,7 +18,7 @@ class Kind(StrEnum):
     INFO = "info"
 
 
-class Made(StrEnum):
+class MetricSource(StrEnum):
     """Who makes the figures of a metric."""
 
     OBSERVED = "observed"
@@ -36,7 +36,7 @@ class Metric:
     """One row. `name` is without PREFIX."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     help: str
     fed_by: tuple[type, ...] = ()
@@ -47,7 +47,7 @@ class Metric:
     """Label -> its closed values, for labels that no graph, tool list or model name defines."""
     zero: bool = True
     """The series of every combination of declared values exist, at 0, from the declaration on."""
-    made: Made = Made.OBSERVED
+    made: MetricSource = MetricSource.OBSERVED
 
 
 def counter(
@@ -56,13 +56,13 @@ def counter(
     text: str,
     *fed_by: type,
     zero: bool = True,
-    made: Made = Made.OBSERVED,
+    made: MetricSource = MetricSource.OBSERVED,
     **values: Iterable[str],
 ) -> Metric:
     """Return the row of a counter; `labels` are separated by blanks, `values` closes some of them."""
     return Metric(
         name=name,
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         labels=tuple(labels.split()),
         help=text,
         fed_by=fed_by,
@@ -78,7 +78,7 @@ def gauge(
     text: str,
     *fed_by: type,
     zero: bool = False,
-    made: Made = Made.OBSERVED,
+    made: MetricSource = MetricSource.OBSERVED,
     **values: Iterable[str],
 ) -> Metric:
     """Return the row of a gauge. It is absent until it has a value.
@@ -87,7 +87,7 @@ def gauge(
     """
     return Metric(
         name=name,
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=tuple(labels.split()),
         help=text,
         fed_by=fed_by,
@@ -103,7 +103,7 @@ def histogram(
     """Return the row of a histogram."""
     return Metric(
         name=name,
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         labels=tuple(labels.split()),
         help=text,
         fed_by=fed_by,

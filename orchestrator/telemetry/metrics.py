@@ -39,13 +39,13 @@ from orchestrator.kernel.record import (
 )
 from orchestrator.telemetry.catalogue import BUDGET_OF, BUDGETS, INVALID, NO_BUDGETS, RETRY_REASONS, ROWS
 from orchestrator.telemetry.child import LOCK, instruments_of
-from orchestrator.telemetry.edge import Durations
+from orchestrator.telemetry.edge import DurationHistogram
 from orchestrator.telemetry.engine import Engine
 from orchestrator.telemetry.instrument import Histogram
 from orchestrator.telemetry.labels import OTHER, UNKNOWN
 from orchestrator.telemetry.scraped import PARKINGS
 from orchestrator.telemetry.span import Trace, span_of
-from orchestrator.telemetry.tally import Tally
+from orchestrator.telemetry.tally import LineCounts
 
 
 class Metrics:
@@ -126,7 +126,7 @@ class Metrics:
         """Show it no more."""
         self._use.unwatch(engine)
 
-    def count_lines(self, *tallies: Tally) -> None:
+    def count_lines(self, *tallies: LineCounts) -> None:
         """Show the counts of a log (`TransitionLog.tallies`) at each scrape, each once however often it is given."""
         for tally in tallies:
             if not any(tally is known for known in self._use.tallies):
@@ -255,7 +255,7 @@ class Metrics:
         else:
             self._with_span(histogram, seconds)
 
-    def _with_span(self, histogram: Durations, seconds: float) -> float | None:
+    def _with_span(self, histogram: DurationHistogram, seconds: float) -> float | None:
         """Observe a duration with the present span; nothing of it is left to be noted."""
         histogram.observe(seconds, None if self._exemplar is None else span_of(self._exemplar))
         return None

@@ -47,7 +47,7 @@ from orchestrator.kernel.record import (
 from orchestrator.telemetry import semconv as ours
 from orchestrator.telemetry.attribute import Attributes, llm_attributes, tool_attributes
 from orchestrator.telemetry.catalogue import INVALID
-from orchestrator.telemetry.traceparent import Recent, parsed, written
+from orchestrator.telemetry.traceparent import RecentRuns, parsed, written
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
@@ -96,7 +96,7 @@ class Spans:
         self._names = ours.VERSIONS[conventions]
         self._api = _api()
         self._tracer = tracer or self._api.get_tracer("orchestrator", schema_url=self._names.schema_url)
-        self._links = Recent(most) if links is None else links
+        self._links = RecentRuns(most) if links is None else links
         self._most = most
         self._now = now
         self._providers: dict[str, str] = {}

@@ -24,7 +24,7 @@ class Logger(Protocol):
     def error(self, event: str, /, *args: object, **fields: object) -> object: ...
 
 
-class Silent:
+class SilentLogger:
     """The logger of a run that nobody logs."""
 
     __slots__ = ()
@@ -36,7 +36,7 @@ class Silent:
 
 
 _CURRENT: ContextVar[tuple[Any, Logger]] = ContextVar("orchestrator_scope")
-_SILENT = Silent()
+_SILENT = SilentLogger()
 
 
 class scope:  # noqa: N801 - used as a function: `with scope(config, logger):`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.telemetry.metric import Kind, Made, Metric, counter, gauge
+from orchestrator.telemetry.metric import Metric, MetricKind, MetricSource, counter, gauge
 
 PARKINGS = (
     "approval",
@@ -31,7 +31,7 @@ waits for a person or an event."""
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
-_gauge = partial(gauge, made=Made.SCRAPED)
+_gauge = partial(gauge, made=MetricSource.SCRAPED)
 
 SCRAPED: tuple[Metric, ...] = (
     # ---- runs of this process ----
@@ -72,33 +72,35 @@ SCRAPED: tuple[Metric, ...] = (
     _gauge("run_timeout_seconds", "machine", "How long a run may last; absent where it may last."),
     Metric(
         name="build_info",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("version", "python"),
         help="What runs here; always 1.",
         zero=False,
-        made=Made.SCRAPED,
+        made=MetricSource.SCRAPED,
     ),
     Metric(
         name="machine_info",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("machine", "version", "definition"),
         help="Which definition of a machine runs here, as the beginning of its fingerprint; always 1.",
         zero=False,
-        made=Made.SCRAPED,
+        made=MetricSource.SCRAPED,
     ),
     # ---- stores and telemetry itself ----
     _gauge("journal_bytes", "backend", "Size of the files of the journals that are open here."),
-    counter("log_records_total", "level", "Lines written to the log.", made=Made.SCRAPED, level=LEVELS),
+    counter(
+        "log_records_total", "level", "Lines written to the log.", made=MetricSource.SCRAPED, level=LEVELS
+    ),
     counter(
         "log_records_dropped_total",
         "",
         "Lines that a bounded writer had no room for.",
-        made=Made.SCRAPED,
+        made=MetricSource.SCRAPED,
     ),
     _gauge("collector_duration_seconds", "", "Time it took to find out what the live gauges say.", zero=True),
 )
 
-_stored = partial(gauge, made=Made.STORED)
+_stored = partial(gauge, made=MetricSource.STORED)
 
 STORED: tuple[Metric, ...] = (
     _stored(
@@ -121,7 +123,7 @@ STORED: tuple[Metric, ...] = (
         "journal_read_failures_total",
         "",
         "Looks at a journal that failed; the figures are those of the look before.",
-        made=Made.STORED,
+        made=MetricSource.STORED,
     ),
 )
 """What `orchestrator metrics serve` tells beside the names of live processes."""
@@ -131,13 +133,13 @@ PUSHED: tuple[Metric, ...] = (
         "batch_last_success_timestamp_seconds",
         "batch",
         "Unix time at which a batch job last went well.",
-        made=Made.PUSHED,
+        made=MetricSource.PUSHED,
     ),
     gauge(
         "batch_last_duration_seconds",
         "batch",
         "Time that a batch job took when it last ran, whether it went well or not.",
-        made=Made.PUSHED,
+        made=MetricSource.PUSHED,
     ),
 )
 """What a batch job leaves behind; `batch` is the name that the host gave it."""

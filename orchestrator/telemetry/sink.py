@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import IO, Any, TypeAlias
 
 from orchestrator.errors import ConfigError
-from orchestrator.telemetry.tally import Tally
+from orchestrator.telemetry.tally import LineCounts
 
 _BATCH = 1_000
 """Lines written at once."""
@@ -33,7 +33,7 @@ class BoundedWriter:
     def __init__(self, stream: IO[str] | IO[bytes] | None = None, *, most: int = 10_000) -> None:
         if most < 1:
             raise ConfigError(f"most is {most!r}; a bounded writer needs room for 1 line or more")
-        self.tally = Tally()
+        self.tally = LineCounts()
         self._follows = stream is None
         self._stream: Any = stream
         self._put = writer_to(stream)

@@ -7,7 +7,7 @@ from math import prod
 
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
-from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, Kind, Made, Metric
+from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, Metric, MetricKind, MetricSource
 from orchestrator.telemetry.labels import CAPS, FOLDED, MOST_DEFINITIONS
 
 _HEAD = ("name", "type", "labels", "buckets", "meaning", "made from")
@@ -25,10 +25,10 @@ def _row(row: Metric) -> tuple[str, ...]:
     )
     facts = ", ".join(kind.__name__ for kind in row.fed_by)
     made = {
-        Made.OBSERVED: facts or "watchdog, telemetry",
-        Made.SCRAPED: "scrape",
-        Made.STORED: "metrics serve",
-        Made.PUSHED: "batch push",
+        MetricSource.OBSERVED: facts or "watchdog, telemetry",
+        MetricSource.SCRAPED: "scrape",
+        MetricSource.STORED: "metrics serve",
+        MetricSource.PUSHED: "batch push",
     }
     buckets = " ".join(f"{bound:g}" for bound in row.buckets)
     return f"`{PREFIX}{row.name}`", row.kind.value, labels, buckets, row.help, made[row.made]
@@ -56,7 +56,7 @@ def most_series(
         "python": 1,
         "definition": MOST_DEFINITIONS,
     }
-    live = (row for row in CATALOGUE if row.made in {Made.OBSERVED, Made.SCRAPED})
+    live = (row for row in CATALOGUE if row.made in {MetricSource.OBSERVED, MetricSource.SCRAPED})
     return sum(_combinations(row, graph, sizes) * _samples(row) for row in live)
 
 
@@ -76,4 +76,4 @@ def _axes(labels: Collection[str], row: Metric, sizes: dict[str, int]) -> Iterat
 
 
 def _samples(row: Metric) -> int:
-    return len(row.buckets) + 3 if row.kind is Kind.HISTOGRAM else 1
+    return len(row.buckets) + 3 if row.kind is MetricKind.HISTOGRAM else 1

@@ -8,7 +8,7 @@ from orchestrator.telemetry.scraped import LEVELS
 
 
 @dataclass(slots=True, eq=False)
-class Tally:
+class LineCounts:
     """Counts of one log, or of one writer."""
 
     lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0))

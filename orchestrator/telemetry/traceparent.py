@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
 
-class Recent(dict[str, str]):
+class RecentRuns(dict[str, str]):
     """The default of `links`: the last runs of this process."""
 
     def __init__(self, most: int) -> None:

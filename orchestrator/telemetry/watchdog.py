@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self, TextIO
 
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.escape import escape
-from orchestrator.telemetry.live import Live, LiveRun
+from orchestrator.telemetry.live import LiveRun, LiveRuns
 from orchestrator.telemetry.stack import stacks
 
 _LOOKS = 10
@@ -30,7 +30,7 @@ _DEEPEST = 10
 """Frames in a log line; the dump has more."""
 
 
-class Meters(Protocol):
+class WatchdogMeters(Protocol):
     """What a watchdog counts with; Metrics is one."""
 
     def loop_lag(self, seconds: float) -> None: ...
@@ -54,7 +54,7 @@ class Watchdog:
 
     def __init__(
         self,
-        meters: Meters | None = None,
+        meters: WatchdogMeters | None = None,
         *,
         interval: float = 0.1,
         blocked_after: float = 5.0,
@@ -159,7 +159,7 @@ def dump(live: Iterable[LiveRun] = (), loop: asyncio.AbstractEventLoop | None = 
 
 
 @contextlib.contextmanager
-def on_signal(live: Live | Callable[[], Iterable[LiveRun]] | None = None) -> Iterator[None]:
+def on_signal(live: LiveRuns | Callable[[], Iterable[LiveRun]] | None = None) -> Iterator[None]:
     """Within the block, SIGUSR1 prints where runs, threads and tasks stand to stderr; without `live`, no runs.
 
     For the main thread of a process of one's own. Does nothing on other threads, and where there is no such signal.
@@ -169,7 +169,7 @@ def on_signal(live: Live | Callable[[], Iterable[LiveRun]] | None = None) -> Ite
     if number is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    standing = live.standing if isinstance(live, Live) else live
+    standing = live.standing if isinstance(live, LiveRuns) else live
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # whoever asks must not harm the run

@@ -56,7 +56,7 @@ _KINDS: Mapping[str, type[Item]] = {"state": StateItem, "transition": Transition
 _RESULTS = ("allow", "deny")
 
 
-class Share(NamedTuple):
+class CoverageShare(NamedTuple):
     """How many of the declared items were seen."""
 
     taken: int
@@ -71,7 +71,7 @@ class Share(NamedTuple):
         return f"{self.taken}/{self.total} {int(self.percent)} %"  # rounded down: 100 % means every one
 
 
-class Tally:
+class CoverageTally:
     """How often each item of one table was seen. Can be read, added up and sent to another process."""
 
     def __init__(self, graph: str, fingerprint: str, counts: dict[Item, int]) -> None:
@@ -81,22 +81,22 @@ class Tally:
         """Every declared item, in the order of the table -> how often it was seen."""
 
     @property
-    def states(self) -> Share:
+    def states(self) -> CoverageShare:
         """States that a run was in."""
         return self._share(StateItem)
 
     @property
-    def transitions(self) -> Share:
+    def transitions(self) -> CoverageShare:
         """Transitions that a run took."""
         return self._share(TransitionItem)
 
     @property
-    def guards(self) -> Share:
+    def guards(self) -> CoverageShare:
         """Answers of guards: an allow and a deny for each guarded edge."""
         return self._share(GuardItem)
 
     @property
-    def total(self) -> Share:
+    def total(self) -> CoverageShare:
         """All items together: what `--graph-coverage-fail-under` looks at."""
         return self._share(tuple)
 
@@ -104,7 +104,7 @@ class Tally:
         """Return what was not seen, in the order of the table; `str` of an item is a line for a report."""
         return tuple(item for item, count in self.counts.items() if not count)
 
-    def merge(self, *others: Tally) -> None:
+    def merge(self, *others: CoverageTally) -> None:
         """Add what others saw of the same table. Raises ValueError for a graph with another fingerprint."""
         for other in others:
             if other.fingerprint != self.fingerprint:
@@ -122,17 +122,17 @@ class Tally:
         return {"graph": self.graph, "fingerprint": self.fingerprint, "counts": counts}
 
     @staticmethod
-    def from_data(data: Mapping[str, Any]) -> Tally:
+    def from_data(data: Mapping[str, Any]) -> CoverageTally:
         """Return the tally that `to_data` described."""
         counts = {_KINDS[kind](*names): count for kind, *names, count in data["counts"]}
-        return Tally(data["graph"], data["fingerprint"], counts)
+        return CoverageTally(data["graph"], data["fingerprint"], counts)
 
-    def _share(self, kind: type[tuple[Any, ...]]) -> Share:
+    def _share(self, kind: type[tuple[Any, ...]]) -> CoverageShare:
         counts = [count for item, count in self.counts.items() if isinstance(item, kind)]
-        return Share(sum(1 for count in counts if count), len(counts))
+        return CoverageShare(sum(1 for count in counts if count), len(counts))
 
 
-class GraphCoverage(Tally):
+class GraphCoverage(CoverageTally):
     """An observer that ticks off the items of a graph. It may watch many runs; other graphs' facts pass by.
 
     A guard is known by its place in the table, not by the name in its verdict: `may_continue` answers with
@@ -183,7 +183,7 @@ class GraphCoverage(Tally):
                 self.counts[item] += 1
 
 
-def report(tallies: Iterable[Tally]) -> list[str]:
+def report(tallies: Iterable[CoverageTally]) -> list[str]:
     """Return the lines of a table over several graphs, what is missing listed under each."""
     ordered = sorted(tallies, key=lambda tally: (tally.graph, tally.fingerprint))
     names = [tally.graph for tally in ordered]

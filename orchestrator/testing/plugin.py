@@ -18,12 +18,12 @@ from orchestrator.providers.model_guard import NO_REAL_MODELS
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
     from orchestrator.testing.clock import FakeClock
-    from orchestrator.testing.coverage import GraphCoverage, Tally
+    from orchestrator.testing.coverage import CoverageTally, GraphCoverage
 
 CHECK_PURITY = "ORCHESTRATOR_CHECK_PURITY"
 """That of `kernel.purity`, which is not imported for it."""
 
-_SEEN: pytest.StashKey[dict[str, Tally]] = pytest.StashKey()
+_SEEN: pytest.StashKey[dict[str, CoverageTally]] = pytest.StashKey()
 """Fingerprint -> what all tests of this process saw of that graph."""
 _SENT = "orchestrator_graph_coverage"
 """Key under which an xdist worker hands its share to the controller."""
@@ -114,9 +114,9 @@ def pytest_testnodedown(node: Any) -> None:
     """Take the share of an xdist worker that has finished; one that crashed has none."""
     shares: Sequence[dict[str, Any]] = getattr(node, "workeroutput", {}).get(_SENT, ())
     for share in shares:
-        from orchestrator.testing.coverage import Tally
+        from orchestrator.testing.coverage import CoverageTally
 
-        _add(node.config, Tally.from_data(share))
+        _add(node.config, CoverageTally.from_data(share))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -159,7 +159,7 @@ def _shortfalls(config: pytest.Config) -> list[str]:
     return [f"{tally.graph} has {tally.total}, wanted {least:g} %" for tally in low]
 
 
-def _add(config: pytest.Config, tally: Tally) -> None:
+def _add(config: pytest.Config, tally: CoverageTally) -> None:
     seen = config.stash[_SEEN]
     if tally.fingerprint in seen:
         seen[tally.fingerprint].merge(tally)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from orchestrator.errors import LimitReached
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator_callbacks.rlm.budget_account import Purse, estimated
+from orchestrator_callbacks.rlm.budget_account import RunBudget, estimated
 
 
 def test_what_is_spent_below_counts_in_every_purse_above() -> None:
-    root = Purse(RlmLimits(max_output_tokens=100))
-    middle = Purse(RlmLimits(), lender=root)
-    leaf = Purse(RlmLimits(), lender=middle)
+    root = RunBudget(RlmLimits(max_output_tokens=100))
+    middle = RunBudget(RlmLimits(), lender=root)
+    leaf = RunBudget(RlmLimits(), lender=middle)
     leaf.add(Usage(10, 60))
     middle.add(Usage(1, 39))
     assert (leaf.usage, middle.usage, root.usage) == (Usage(10, 60), Usage(11, 99), Usage(11, 99))
@@ -30,8 +30,8 @@ def test_what_is_spent_below_counts_in_every_purse_above() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_exactly_as_many_questions_as_allowed_are_counted_here_and_above(limit: int) -> None:
-    root = Purse(RlmLimits(max_sub_calls=limit))
-    below = Purse(RlmLimits(), lender=root)
+    root = RunBudget(RlmLimits(max_sub_calls=limit))
+    below = RunBudget(RlmLimits(), lender=root)
     for _ in range(limit):
         below.count_call()
     with pytest.raises(LimitReached, match=f"sub_calls: {limit} of {limit} used"):
@@ -40,8 +40,8 @@ def test_exactly_as_many_questions_as_allowed_are_counted_here_and_above(limit: 
 
 
 def test_a_refused_question_is_counted_nowhere() -> None:
-    root = Purse(RlmLimits(max_sub_calls=1))
-    below = Purse(RlmLimits(max_sub_calls=5), lender=root)
+    root = RunBudget(RlmLimits(max_sub_calls=1))
+    below = RunBudget(RlmLimits(max_sub_calls=5), lender=root)
     root.count_call()
     with pytest.raises(LimitReached):
         below.count_call()
@@ -49,7 +49,7 @@ def test_a_refused_question_is_counted_nowhere() -> None:
 
 
 async def test_requests_that_would_not_fit_together_wait_for_each_other() -> None:
-    purse = Purse(RlmLimits(max_input_tokens=100))
+    purse = RunBudget(RlmLimits(max_input_tokens=100))
     order: list[str] = []
     began, release = asyncio.Event(), asyncio.Event()
 
@@ -73,7 +73,7 @@ async def test_requests_that_would_not_fit_together_wait_for_each_other() -> Non
 
 
 async def test_a_used_up_limit_refuses_and_lets_those_who_wait_know() -> None:
-    purse = Purse(RlmLimits(max_input_tokens=100))
+    purse = RunBudget(RlmLimits(max_input_tokens=100))
     entered = asyncio.Event()
 
     async def greedy() -> None:
@@ -94,7 +94,7 @@ async def test_a_used_up_limit_refuses_and_lets_those_who_wait_know() -> None:
 
 
 async def test_a_request_that_failed_gives_back_what_was_reserved() -> None:
-    purse = Purse(RlmLimits(max_input_tokens=100))
+    purse = RunBudget(RlmLimits(max_input_tokens=100))
     with pytest.raises(ConnectionError):
         async with purse.request(Usage(100, 0)):
             raise ConnectionError
@@ -113,10 +113,10 @@ async def test_no_limit_is_exceeded_by_more_than_one_request(
     limit: int, requests: list[tuple[int, int]], depth: int
 ) -> None:
     """Whatever is estimated and used, as long as no request uses more than it estimated."""
-    root = Purse(RlmLimits(max_input_tokens=limit))
+    root = RunBudget(RlmLimits(max_input_tokens=limit))
     purses = [root]
     for _ in range(depth):
-        purses.append(Purse(RlmLimits(), lender=purses[-1]))
+        purses.append(RunBudget(RlmLimits(), lender=purses[-1]))
     refused = 0
 
     async def ask(number: int, need: int, used: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.launch import Launch, Parts
+from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.kernel.record import Fact, RunParked
@@ -90,7 +90,7 @@ async def _until_parked(launch: Launch, run_id: str, prompt: str, limits: Limits
     seen = _Parked()
     async with (
         SqliteJournal(JOURNAL) as journal,
-        launch.agent(Parts.of(launch), journal=journal, observers=[seen], limits=limits) as agent,
+        launch.agent(LoadedParts.of(launch), journal=journal, observers=[seen], limits=limits) as agent,
     ):
         running = asyncio.create_task(agent.run(prompt, run_id=run_id))
         waiting = asyncio.create_task(seen.event.wait())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.cli.approval.difference import hidden
-from orchestrator.cli.output import Paint, coloured, painted, visible
+from orchestrator.cli.output import TextColor, coloured, painted, visible
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -50,8 +50,8 @@ def test_a_file_with_windows_line_ends_hides_nothing_but_a_lone_return_does() ->
     assert hidden("a\rb\r\n") == 1
 
 
-@given(st.text(), st.sampled_from([None, *Paint]), st.booleans())
-def test_only_our_own_colours_drive_the_terminal(text: str, paint: Paint | None, colour: bool) -> None:
+@given(st.text(), st.sampled_from([None, *TextColor]), st.booleans())
+def test_only_our_own_colours_drive_the_terminal(text: str, paint: TextColor | None, colour: bool) -> None:
     shown = visible(text, paint, colour=colour)
     without = ESCAPE.sub("", shown)
     assert without == visible(text)
@@ -63,8 +63,8 @@ def test_only_our_own_colours_drive_the_terminal(text: str, paint: Paint | None,
 @given(st.text(alphabet=st.characters(categories=["L", "N", "P"]), min_size=1))
 def test_what_can_be_seen_stays_as_it_is(text: str) -> None:
     assert visible(text) == text
-    assert painted(text, Paint.ADDED, colour=False) == text
-    assert painted(text, Paint.ADDED, colour=True) == f"\x1b[32m{text}\x1b[0m"
+    assert painted(text, TextColor.ADDED, colour=False) == text
+    assert painted(text, TextColor.ADDED, colour=True) == f"\x1b[32m{text}\x1b[0m"
 
 
 @pytest.mark.parametrize(

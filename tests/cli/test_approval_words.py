@@ -18,12 +18,12 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import visible
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.model import State
-from orchestrator.machines.approval.plan import FileChange, Plan, Step, StepKind
+from orchestrator.machines.approval.plan import FileChange, Plan, PlanStep, StepKind
 from orchestrator.runtime.approval.preview import FileDiff
-from orchestrator.runtime.approval.status import Drift, Question, Recovered, Status, StepFact, StepState
+from orchestrator.runtime.approval.status import Drift, Question, RecoveryNote, Status, StepFact, StepState
 
-CREATE = Step(id="1", kind=StepKind.CREATE, files=(FileChange(path="a b.txt", content="x\n"),))
-RUN = Step(id="10", kind=StepKind.RUN, argv=("echo", "a b"), timeout=5)
+CREATE = PlanStep(id="1", kind=StepKind.CREATE, files=(FileChange(path="a b.txt", content="x\n"),))
+RUN = PlanStep(id="10", kind=StepKind.RUN, argv=("echo", "a b"), timeout=5)
 PLAN = Plan(id="plan-1", version=2, goal="Two things.", steps=(CREATE, RUN))
 
 
@@ -108,7 +108,7 @@ def test_files_that_are_not_as_they_should_be_are_named_with_the_reason() -> Non
 
 
 def test_a_recovery_says_what_was_found_kept_put_back_and_what_only_a_person_can_decide() -> None:
-    recovered = Recovered(
+    recovered = RecoveryNote(
         "Executing",
         "Paused",
         "it ended",
@@ -129,7 +129,7 @@ def test_a_recovery_says_what_was_found_kept_put_back_and_what_only_a_person_can
 
 
 def test_a_recovery_of_a_cancel_speaks_of_no_open_step() -> None:
-    recovered = Recovered("Cancelling", "Idle", "", undone=("a.txt", "c.txt"))
+    recovered = RecoveryNote("Cancelling", "Idle", "", undone=("a.txt", "c.txt"))
     assert list(standing.recovery_lines(recovered, None)) == [
         "recovered: Cancelling was interrupted, now Idle",
         "  put back: a.txt, c.txt",

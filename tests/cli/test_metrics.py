@@ -17,12 +17,12 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.cli.look import MOST_READ, Watch
+from orchestrator.cli.look import MOST_READ, JournalWatch
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import RunError
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
-from orchestrator.telemetry.exposition.stored import JournalCollector, Picture, registry_of
+from orchestrator.telemetry.exposition.stored import JournalCollector, JournalSnapshot, registry_of
 from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record
 from tests.ending import rest
 from tests.telemetry.serving import TOKEN, ask, bearer
@@ -60,7 +60,7 @@ def named(found: Mapping[Sample, float], name: str) -> dict[tuple[str, ...], flo
     return {tuple(value for _, value in labels): one for (key, labels), one in found.items() if key == name}
 
 
-def shown(picture: Picture) -> dict[Sample, float]:
+def shown(picture: JournalSnapshot) -> dict[Sample, float]:
     collector = JournalCollector({("llm_loop", "await_llm"): 600.0})
     collector.show(picture)
     return samples(generate_latest(registry_of(collector)).decode())
@@ -251,7 +251,7 @@ async def test_a_second_look_reads_only_what_is_new(folder: Path) -> None:
     async with SqliteJournal(JOURNAL) as journal:
         for tape in tapes():
             await journal.release(await play(tape, journal))
-    watch = Watch(folder / JOURNAL)
+    watch = JournalWatch(folder / JOURNAL)
     first = await watch.look()
     seen = dict(watch._seen)
     second = await watch.look()
@@ -271,7 +271,7 @@ async def test_runs_whose_end_must_be_read_are_read_little_by_little(folder: Pat
             assert waiting is not None
             await waiting
             await journal.release(lease)
-    watch = Watch(folder / JOURNAL)
+    watch = JournalWatch(folder / JOURNAL)
     assert (await watch.look()).ended == {
         ("llm_loop", "partial", "time"): MOST_READ,
         ("llm_loop", "_unknown", "_unknown"): 5,
@@ -286,7 +286,7 @@ async def test_an_ended_run_that_is_taken_up_again_is_standing_and_counts_again_
     moment = [NOW]
     journal = SqliteJournal(JOURNAL, now=lambda: moment[0])
     async with journal:
-        watch = Watch(folder / JOURNAL, now=lambda: NOW)
+        watch = JournalWatch(folder / JOURNAL, now=lambda: NOW)
         lease = await play(Tape("again", began=NOW).begin().ends("budget_exceeded", "cost"), journal)
         moment[0] = NOW + 1
         assert (await watch.look()).completed == {("llm_loop", "budget_exceeded", "cost"): 1}
@@ -316,7 +316,7 @@ async def test_names_of_machines_and_reasons_are_bounded(folder: Path) -> None:
             await journal.release(await play(tape, journal))
         url = Tape("url", graph="https://example.test/?token=1").begin()
         await journal.release(await play(url, journal))
-    watch = Watch(folder / JOURNAL)
+    watch = JournalWatch(folder / JOURNAL)
     found = shown(await watch.look())
     assert len(named(found, "runs_parked")) == 17
     assert {reason for _, reason in named(found, "runs_parked")} == {"_other"}
@@ -332,7 +332,7 @@ async def test_a_run_that_is_damaged_is_counted_as_unreadable_and_the_others_are
     content = path.read_bytes()
     at = content.index(b'"dest":"evaluate_response"')
     path.write_bytes(content[:at] + b'"dest":"evaluate_RESPONSE"' + content[at + 26 :])
-    watch = Watch(path)
+    watch = JournalWatch(path)
     found = shown(await watch.look())
     assert named(found, "journal_unreadable_runs") == {(): 1}
     assert named(found, "runs_active") == {("llm_loop", "await_llm"): 1}
@@ -341,7 +341,7 @@ async def test_a_run_that_is_damaged_is_counted_as_unreadable_and_the_others_are
 
 async def test_a_journal_that_is_gone_is_an_error_and_nothing_is_made_in_its_place(folder: Path) -> None:
     with pytest.raises((OSError, RunError)):
-        await Watch(folder / JOURNAL).look()
+        await JournalWatch(folder / JOURNAL).look()
     assert not (folder / JOURNAL).exists()
 
 
@@ -349,8 +349,8 @@ async def test_a_journal_that_is_gone_is_an_error_and_nothing_is_made_in_its_pla
 def test_promtool_has_nothing_to_say_about_these_metrics(
     folder: Path, requires: Callable[[str], Path]
 ) -> None:
-    async def look() -> Picture:
-        watch = Watch(folder / JOURNAL)
+    async def look() -> JournalSnapshot:
+        watch = JournalWatch(folder / JOURNAL)
         picture = await watch.look()
         await watch.close()
         return picture

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.cli.look import Watch
-from orchestrator.journal.address import Dsn
+from orchestrator.cli.look import JournalWatch
+from orchestrator.journal.address import JournalAddress
 from orchestrator.journal.postgres import PostgresJournal
 from tests.cli.recorded import JOURNAL
 from tests.postgres import Cluster
@@ -95,7 +95,7 @@ def test_the_figures_of_a_journal_are_those_of_its_server(
     words(cli(*LOOKS, *at))
 
     async def look() -> Any:
-        watch = Watch(Dsn(database))
+        watch = JournalWatch(JournalAddress(database))
         try:
             return await watch.look()
         finally:

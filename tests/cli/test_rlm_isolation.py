@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.rlm import isolation as command
-from orchestrator.repl import Isolation, Lock
+from orchestrator.repl import Isolation, SandboxLock
 from orchestrator.repl.isolation import LOCKS
 
 Cli = Callable[..., Any]
@@ -46,7 +46,7 @@ def test_the_exit_code_says_whether_a_level_is_reached(
     codes: tuple[int, ...],
 ) -> None:
     found = Isolation(
-        tuple(Lock(name, name in locks, "" if name in locks else "not offered") for name in LOCKS)
+        tuple(SandboxLock(name, name in locks, "" if name in locks else "not offered") for name in LOCKS)
     )
     monkeypatch.setattr(command, "examined", lambda: found)
     assert found.level.name.lower() == level

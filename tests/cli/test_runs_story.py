@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.cli.runs.path import MOST_LINES, Stay, drawn, folded
+from orchestrator.cli.runs.path import MOST_LINES, StateVisit, drawn, folded
 from orchestrator.cli.runs.phrase import roughly, seconds_in, size, span
 from orchestrator.cli.runs.question import expired
 from orchestrator.cli.runs.story import Story
@@ -23,7 +23,7 @@ def story(tape: Tape) -> Story:
     return Story.of("run", (Record(seq, 1, kind, body, "") for seq, (kind, body) in enumerate(drafts)))
 
 
-def unfolded(stays: Sequence[Stay]) -> list[str]:
+def unfolded(stays: Sequence[StateVisit]) -> list[str]:
     return [state for step in folded(stays) for _ in range(step.times) for state in step.states]
 
 
@@ -44,13 +44,13 @@ def test_a_folded_path_is_the_path(seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(300):
         names = [dice.choice("ab") if dice.random() < 0.8 else "c" for _ in range(dice.randrange(40))]
-        stays = [Stay(name, 1.0) for name in names]
+        stays = [StateVisit(name, 1.0) for name in names]
         assert unfolded(stays) == names
         assert sum(sum(second or 0 for second in step.seconds) for step in folded(stays)) == len(names)
 
 
 def test_a_path_without_repetition_is_cut_in_the_middle_and_says_so() -> None:
-    stays = [Stay(f"a_long_name_of_a_state_{number}", 1.0) for number in range(1_000)]
+    stays = [StateVisit(f"a_long_name_of_a_state_{number}", 1.0) for number in range(1_000)]
     lines = drawn(stays)
     assert len(lines) == MOST_LINES + 1
     assert "lines more" in lines[MOST_LINES // 2]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2] / "orchestrator"
 DOOR = "cli/output.py"
 
 CALLS = {
-    *("print", "input", "Styled", "EscapingStream", "_StyledFile"),
+    *("print", "input", "StyledText", "EscapingStream", "_StyledFile"),
     *(
         "typer.echo",
         "typer.secho",
@@ -34,7 +34,7 @@ IMPORTS = {
     "sys": {"stdout", "stderr"},
     "typer": {"echo", "secho"},
     "click": {"echo", "secho"},
-    "orchestrator": {"Styled", "EscapingStream"},
+    "orchestrator": {"StyledText", "EscapingStream"},
 }
 """Library -> names that write, or that mark text as ours."""
 
@@ -120,7 +120,7 @@ def test_every_exception_is_still_needed() -> None:
         "import os\nos.write(1, data)",
         "from rich.console import Console",
         "from rich.live import Live",
-        "from orchestrator.cli.output import Styled",
+        "from orchestrator.cli.output import StyledText",
         "from typer import echo",
         "say('\\x1b[1mhead')",
         "import logging\nlogging.StreamHandler()",

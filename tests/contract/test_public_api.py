@@ -27,7 +27,7 @@ PUBLIC = {
     # stored runs and people
     "OpenRun", "Question", "Migration", "LocalEngine",
     # workers of one database
-    "Worker", "DbosDispatcher", "ProcrastinateDispatcher", "Caps",
+    "Worker", "DbosDispatcher", "ProcrastinateDispatcher", "WorkerLimits",
     # doubles
     "CrashingJournal", "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
     # one's own machines
@@ -52,7 +52,7 @@ PUBLIC = {
     "SimpleNestedCallPolicy", "Rlm", "RlmResult",
     "CodeModeSource", "ToolsModeSource", "PolicyHooks",
     # approval: plans for a project, carried out once a person says so
-    "Approval", "ApprovalLimits", "APPROVAL", "PlanCaps", "GateRefused", "Faulted",
+    "Approval", "ApprovalLimits", "APPROVAL", "PlanCaps", "GateRefused", "ApprovalError",
     "FixedPlanner", "ModelPlanner", "PlanDraft",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
@@ -66,7 +66,7 @@ OPERATING = {
 """What `orchestrator.telemetry` offers to an application beside the observers above."""
 
 MODELS = {
-    "Anthropic", "Fallback", "Limited", "McpServer", "OpenAI", "RateLimit", "RateLimiter", "genai_prices",
+    "Anthropic", "Fallback", "RateLimitedModel", "McpServer", "OpenAI", "RateLimit", "RateLimiter", "genai_prices",
     "price_table",
 }  # fmt: skip
 """What `orchestrator.providers` offers beside the doubles above."""

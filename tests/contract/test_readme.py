@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator import LLM_LOOP, Limits
 from orchestrator.cli.exit import EXIT_CODES
-from orchestrator.cli.pipeline.spec import Spec
-from orchestrator.cli.ralph.agents import Agents
+from orchestrator.cli.pipeline.spec import PipelineSpec
+from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.decision import command_trust
 from orchestrator.kernel.diagram import mermaid
@@ -160,7 +160,7 @@ def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
     monkeypatch.chdir(tmp_path)
 
     with command_trust(allowed=True):
-        spec = Spec.read(tmp_path / "spec.toml")
+        spec = PipelineSpec.read(tmp_path / "spec.toml")
 
     assert spec.ports().keys() == {"planner", "validator", "implementer", "judge"}
     assert (spec.pipeline_limits().max_iterations, spec.pipeline_limits().token_budget) == (3, 75_000)
@@ -179,7 +179,7 @@ def test_the_agents_of_a_ralph_loop_are_ones_that_are_accepted(
     monkeypatch.chdir(tmp_path)
 
     with command_trust(allowed=True):
-        agents = Agents.read(tmp_path / "ralph.toml")
+        agents = AgentsFile.read(tmp_path / "ralph.toml")
 
     assert agents.ports().keys() == set(Role)
     assert agents.ralph_limits() == RalphLimits()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orchestrator.files.change import EFFECT as FILE
-from orchestrator.files.change import Change, Outcome, fold
+from orchestrator.files.change import Change, UndoOutcome, fold
 from orchestrator.kernel.journal import Record
 
 
@@ -46,7 +46,7 @@ def check_files(root: Path, records: Iterable[Record], *, at_rest: bool = True) 
             continue
         if record.kind == "rolled_back":
             change = stack[body["key"]]
-            if body["outcome"] == Outcome.KEPT:
+            if body["outcome"] == UndoOutcome.KEPT:
                 expected.pop(change.path, None)
             elif change.path in expected:
                 expected[change.path] = change.before

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
+from orchestrator.machines.approval.plan import FileChange, PlanDraft, PlanStep, StepKind
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status
@@ -45,9 +45,9 @@ def draft(code: str) -> PlanDraft:
     return PlanDraft(
         goal="Tidy up",
         steps=(
-            Step(id="1", kind=StepKind.CREATE, files=(FileChange(path="new.md", content="# New\n"),)),
-            Step(id="2", kind=StepKind.RUN, argv=("python3", "-c", code)),
-            Step(id="3", kind=StepKind.EDIT, files=(FileChange(path="src/main.py", diff=EDIT_MAIN),)),
+            PlanStep(id="1", kind=StepKind.CREATE, files=(FileChange(path="new.md", content="# New\n"),)),
+            PlanStep(id="2", kind=StepKind.RUN, argv=("python3", "-c", code)),
+            PlanStep(id="3", kind=StepKind.EDIT, files=(FileChange(path="src/main.py", diff=EDIT_MAIN),)),
         ),
     )
 

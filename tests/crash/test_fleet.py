@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.dbos import DbosDispatcher
-from orchestrator.engines.dispatcher import Caps, Dispatcher
+from orchestrator.engines.dispatcher import Dispatcher, WorkerLimits
 from orchestrator.engines.procrastinate import ProcrastinateDispatcher
 from orchestrator.errors import AnswerRefused, JournalError, RunUnknown
 from orchestrator.journal.postgres import PostgresJournal
@@ -33,7 +33,7 @@ from tests.tiers import SOAK
 SECONDS = 60.0 if SOAK else 15.0
 RUNS = 200 if SOAK else 40
 NAMES = ("w1", "w2", "w3")
-CAPS = Caps(concurrency=12, tenant_concurrency=6)
+CAPS = WorkerLimits(concurrency=12, tenant_concurrency=6)
 SLOTS = 6
 OPTIONS = ("--slots", str(SLOTS), "--concurrency", str(CAPS.concurrency), "--tenant-concurrency", "6")
 PLACERS: dict[str, Callable[[str], Dispatcher]] = {
@@ -61,12 +61,12 @@ class People:
         self.agent = made(self.worlds, self.journal, observers=())
         self.open: set[str] = set()
 
-    async def leave(self, run: str, tenant: str, placer: Dispatcher | None = None) -> None:
+    async def leave(self, run: str, tenant: str, scheduler: Dispatcher | None = None) -> None:
         await self.agent.deposit(f"go {run}", run_id=run, tenant=tenant)
         self.open.add(run)
-        if placer is not None:  # else a sweep tells of it
-            await placer.submit(run, 0, tenant=tenant)
-            await placer.stop()
+        if scheduler is not None:  # else a sweep tells of it
+            await scheduler.submit(run, 0, tenant=tenant)
+            await scheduler.stop()
 
     async def look(self) -> None:
         """Answer what is asked, and take note of what has ended and was given back, which is done after it."""

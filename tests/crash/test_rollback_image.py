@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.files.change import Kind, plan_undo
+from orchestrator.files.change import ChangeKind, plan_undo
 from orchestrator.files.path_safety import FileRefused
 from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.memory import MemoryJournal
@@ -36,7 +36,7 @@ Tree = dict[str, tuple[int, bytes]]
 
 
 class Op(NamedTuple):
-    kind: Kind
+    kind: ChangeKind
     path: str
     content: bytes
     new_step: bool
@@ -45,7 +45,9 @@ class Op(NamedTuple):
 paths = st.sampled_from(PATHS)
 contents = st.sampled_from(CONTENTS)
 starts = st.dictionaries(paths, st.tuples(contents, st.sampled_from((0o644, 0o755, 0o400))))
-plans = st.lists(st.builds(Op, st.sampled_from(Kind), paths, contents, st.booleans()), min_size=1, max_size=7)
+plans = st.lists(
+    st.builds(Op, st.sampled_from(ChangeKind), paths, contents, st.booleans()), min_size=1, max_size=7
+)
 steps = st.integers(0, 90)
 fewer = settings(max_examples=settings().max_examples * 2 // 5)
 """Each example is some hundred synced writes."""
@@ -137,9 +139,9 @@ async def carried_out(stack: RollbackStack, plan: Sequence[Op], root: Path) -> d
             number += 1
             states[str(number)] = tree(root)
         try:
-            if op.kind is Kind.CREATE:
+            if op.kind is ChangeKind.CREATE:
                 await stack.create(op.path, op.content, step=str(number), mode=0o700)
-            elif op.kind is Kind.EDIT:
+            elif op.kind is ChangeKind.EDIT:
                 await stack.edit(op.path, op.content, step=str(number))
             else:
                 await stack.delete(op.path, step=str(number))

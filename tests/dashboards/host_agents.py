@@ -16,7 +16,7 @@ from orchestrator.kernel.record import Observer
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.providers.limiter import Limited, RateLimit
+from orchestrator.providers.limiter import RateLimit, RateLimitedModel
 from orchestrator.providers.scripted import call
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.sink import BoundedWriter
@@ -170,5 +170,7 @@ class Crews:
         options.setdefault("tools", [search, pay])
         options.setdefault("retry", RetryPolicy(attempts=3, base=0.01, max_delay=0.02))
         told = self._observers if observers is None else tuple(observers)
-        limited = Limited(llm, RateLimit(concurrency=64))  # more than ask at once: what waits here are runs
+        limited = RateLimitedModel(
+            llm, RateLimit(concurrency=64)
+        )  # more than ask at once: what waits here are runs
         return Orchestrator(limited, graph=graph, journal=journal, observers=told, **options)

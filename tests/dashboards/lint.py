@@ -17,7 +17,7 @@ from orchestrator.ops.panel import Dashboard
 from orchestrator.ops.recording import SHARED, SLO, of_graphs
 from orchestrator.ops.rule import Profile
 from orchestrator.ops.trial import CASES
-from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, Kind
+from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, MetricKind
 
 GRAPHS = list(SHIPPED.values())
 TARGET = frozenset(("job", "instance"))
@@ -128,7 +128,7 @@ def known() -> dict[str, frozenset[str]]:
     for row in CATALOGUE:
         labels = TARGET | set(row.labels)
         full = PREFIX + row.name
-        if row.kind is Kind.HISTOGRAM:
+        if row.kind is MetricKind.HISTOGRAM:
             found |= {f"{full}_count": labels, f"{full}_sum": labels, f"{full}_bucket": labels | {"le"}}
         else:
             found[full] = labels
@@ -140,7 +140,7 @@ def row_of(series: str) -> Any:
     """Return the row of the catalogue that a series belongs to, or None."""
     name = series.removeprefix(PREFIX)
     for row in CATALOGUE:
-        endings = ("_bucket", "_count", "_sum") if row.kind is Kind.HISTOGRAM else ("",)
+        endings = ("_bucket", "_count", "_sum") if row.kind is MetricKind.HISTOGRAM else ("",)
         if name in {row.name + ending for ending in endings}:
             return row
     return None

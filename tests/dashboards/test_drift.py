@@ -12,8 +12,8 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.alert import ALERTS
 from orchestrator.ops.recording import SHARED, SLO, of_graphs
 from orchestrator.ops.threshold import seconds
-from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, PREFIX, Kind, Made
-from orchestrator.telemetry.exposition.stored import JournalCollector, Picture, Standing
+from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, PREFIX, MetricKind, MetricSource
+from orchestrator.telemetry.exposition.stored import JournalCollector, JournalSnapshot, StoredRunStatus
 from orchestrator.telemetry.scraped import ORPHANED, PARKED, RUNNING
 from tests.dashboards.lint import (
     GRAPHS,
@@ -105,13 +105,13 @@ def test_every_metric_is_used_or_says_why_not() -> None:
 def test_what_a_watched_journal_tells_is_in_the_catalogue_with_its_labels_and_values() -> None:
     collector = JournalCollector({("llm_loop", "await_llm"): 600.0})
     standing = tuple(
-        Standing("llm_loop", status, "await_llm", 1.0, 1.0, "approval", 2.0)
+        StoredRunStatus("llm_loop", status, "await_llm", 1.0, 1.0, "approval", 2.0)
         for status in (RUNNING, ORPHANED, PARKED)
     )
     ended = Counter({("llm_loop", "completed", "none"): 1})
-    collector.show(Picture(3.0, 0.1, 4096, standing, ended, ended, 1))
+    collector.show(JournalSnapshot(3.0, 0.1, 4096, standing, ended, ended, 1))
     told = {sample.name: sample for family in collector.collect() for sample in family.samples}
-    stored = {PREFIX + row.name for row in CATALOGUE if row.made is Made.STORED}
+    stored = {PREFIX + row.name for row in CATALOGUE if row.made is MetricSource.STORED}
     assert stored <= told.keys()
     for name, sample in told.items():
         row = row_of(name)
@@ -121,7 +121,7 @@ def test_what_a_watched_journal_tells_is_in_the_catalogue_with_its_labels_and_va
 
 
 def test_what_a_scrape_never_has_is_not_drawn() -> None:
-    assert {row.name for row in CATALOGUE if row.made is Made.PUSHED} <= UNUSED.keys()
+    assert {row.name for row in CATALOGUE if row.made is MetricSource.PUSHED} <= UNUSED.keys()
 
 
 @pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
@@ -131,7 +131,7 @@ def test_rates_are_taken_of_counters_over_enough_scrapes(where: str, expression:
             (taken,) = node.args
             assert taken.range.total_seconds() >= 4 * SCRAPE_SECONDS, where
             row = row_of(taken.vector_selector.name)
-            assert row is None or row.kind in (Kind.COUNTER, Kind.HISTOGRAM), where
+            assert row is None or row.kind in (MetricKind.COUNTER, MetricKind.HISTOGRAM), where
 
 
 @pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])

@@ -20,9 +20,9 @@ import pytest
 
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.alert import ALERTS, NAMES
-from orchestrator.ops.live_source import Prometheus, Window
+from orchestrator.ops.live_source import Prometheus, TimeWindow
 from orchestrator.ops.pack import dashboards
-from orchestrator.ops.panel import Kind
+from orchestrator.ops.panel import PanelKind
 from orchestrator.ops.render import page
 from orchestrator.ops.rule import Severity
 from tests.dashboards.lint import fields_of, scraped_names
@@ -91,7 +91,7 @@ class Story:
     ended: set[str] = field(default_factory=set)
     """Alerts that fired and did not later, by Prometheus; whom another one explains nobody hears of."""
     scrape: str = ""
-    window: Window | None = None
+    window: TimeWindow | None = None
     missed: int = 0
     """Seconds in which the host was up and could not be scraped."""
 
@@ -246,9 +246,9 @@ def _missed(monitoring: Monitoring, host: AgentHost) -> int:
     return int(found[0].points[0][1]) if found else 0
 
 
-def _window(story: Story) -> Window:
+def _window(story: Story) -> TimeWindow:
     now = time.time()
-    return Window(end=now, seconds=now - story.began, step=1, variables={}, rate="10s")
+    return TimeWindow(end=now, seconds=now - story.began, step=1, variables={}, rate="10s")
 
 
 def _keep_pictures(monitoring: Monitoring, story: Story) -> None:
@@ -306,7 +306,7 @@ def test_every_panel_has_data(seen: tuple[Story, Monitoring]) -> None:
     empty = []
     for dashboard in dashboards([LLM_LOOP]):
         for panel in dashboard.panels:
-            queries = () if panel.kind is Kind.TEXT else panel.queries
+            queries = () if panel.kind is PanelKind.TEXT else panel.queries
             for query in queries:
                 lines = source.range(window.expression(query.whole), window)
                 if not any(line.points for line in lines):

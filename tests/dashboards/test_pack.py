@@ -19,7 +19,7 @@ from orchestrator.ops.flow import in_order, returns, waits
 from orchestrator.ops.grafana import SCHEMA_VERSION, dashboard_data
 from orchestrator.ops.operations import OPERATIONS
 from orchestrator.ops.pack import dashboards, pack, write
-from orchestrator.ops.panel import Kind
+from orchestrator.ops.panel import PanelKind
 from orchestrator.ops.recording import of_graph
 from orchestrator.ops.rule import Profile
 from tests.dashboards.lint import GRAPHS
@@ -154,7 +154,7 @@ def test_titles_are_unique_and_lines_have_names() -> None:
         titles = [panel.title for panel in dashboard.panels]
         assert len(titles) == len(set(titles))
         for panel in dashboard.panels:
-            assert panel.kind is Kind.TEXT or all(query.legend for query in panel.queries)
+            assert panel.kind is PanelKind.TEXT or all(query.legend for query in panel.queries)
 
 
 def test_the_seven_questions_stand_in_order() -> None:

@@ -14,14 +14,14 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.ops.live_source import Prometheus, Series, Window, legend
+from orchestrator.ops.live_source import Prometheus, TimeSeries, TimeWindow, legend
 from orchestrator.ops.pack import dashboards
-from orchestrator.ops.panel import Kind, Panel, Query, Unit
+from orchestrator.ops.panel import Panel, PanelKind, PanelUnit, Query
 from orchestrator.ops.picture import shown
 from orchestrator.ops.render import page
 
 NOW = time.time()
-WINDOW = Window(end=NOW, seconds=600, step=60, variables={"machine": "llm_loop"}, rate="2m")
+WINDOW = TimeWindow(end=NOW, seconds=600, step=60, variables={"machine": "llm_loop"}, rate="2m")
 EVIL = '<script>alert("x")</script>'
 ALERT = {
     "state": "firing",
@@ -101,7 +101,7 @@ def test_what_is_no_number_is_left_out(server: Fake) -> None:
     panel = Panel(title="t", description="d", queries=(Query("up", "{{state}} {{le}}"),))
     (name, line), _ = at(server).lines(panel, WINDOW)
     assert name == "init 0.5"
-    assert line == Series(line.labels, ((NOW - 60, 1.0),))
+    assert line == TimeSeries(line.labels, ((NOW - 60, 1.0),))
 
 
 def test_a_refused_query_says_what_prometheus_said(server: Fake) -> None:
@@ -127,21 +127,21 @@ def test_a_line_of_a_panel_that_fails_does_not_cost_the_page(server: Fake) -> No
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (0.25, Unit.SHARE, "25 %"),
-        (0, Unit.SECONDS, "0 s"),
-        (0.00025, Unit.SECONDS, "250 µs"),
-        (0.025, Unit.SECONDS, "25 ms"),
-        (90, Unit.SECONDS, "1.5 min"),
-        (7200, Unit.SECONDS, "2 h"),
-        (3 * 1024**2, Unit.BYTES, "3 MiB"),
-        (12_500, Unit.NUMBER, "12.5 k"),
-        (2.5, Unit.RATE, "2.5/s"),
+        (0.25, PanelUnit.SHARE, "25 %"),
+        (0, PanelUnit.SECONDS, "0 s"),
+        (0.00025, PanelUnit.SECONDS, "250 µs"),
+        (0.025, PanelUnit.SECONDS, "25 ms"),
+        (90, PanelUnit.SECONDS, "1.5 min"),
+        (7200, PanelUnit.SECONDS, "2 h"),
+        (3 * 1024**2, PanelUnit.BYTES, "3 MiB"),
+        (12_500, PanelUnit.NUMBER, "12.5 k"),
+        (2.5, PanelUnit.RATE, "2.5/s"),
     ],
 )
-def test_figures_are_read_by_people(value: float, unit: Unit, text: str) -> None:
+def test_figures_are_read_by_people(value: float, unit: PanelUnit, text: str) -> None:
     assert shown(value, unit) == text
 
 
 def test_a_legend_keeps_what_it_does_not_know() -> None:
     assert legend("{{a}} {{b}}", {"a": "1"}) == "1 {{b}}"
-    assert Kind.LINES.value == "timeseries"
+    assert PanelKind.LINES.value == "timeseries"

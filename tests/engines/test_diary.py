@@ -51,7 +51,7 @@ async def test_start_orders_and_end_are_one_line_each(log: io.BytesIO) -> None:
         await engine.control("slots", slots=5, by="ben")
         with pytest.raises(ConfigError):
             await engine.control("block_model", model="gpt", by="ben")  # whoever asked here reads why
-        await engine._desk.take(Posted("7", "block_model", {"model": "gpt"}, "eve", number=7))
+        await engine._commands.take(Posted("7", "block_model", {"model": "gpt"}, "eve", number=7))
         await engine.drain(0.5, by="ann", why="new version")
     lines = told(log)
     assert {(line["engine"], line["run_id"], line["level"]) for line in lines} == {

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.engines import dbos, procrastinate
 from orchestrator.engines.dbos import DbosDispatcher
-from orchestrator.engines.dispatcher import Caps, Dispatcher
+from orchestrator.engines.dispatcher import Dispatcher, WorkerLimits
 from orchestrator.engines.procrastinate import ProcrastinateDispatcher
 from orchestrator.errors import ConfigError, StoreDown
 from tests.postgres import Cluster
@@ -289,7 +289,7 @@ def statuses(database: str) -> dict[str, int]:
 
 async def test_all_workers_together_keep_to_the_limits_of_each_tenant_and_of_all(postgres: Cluster) -> None:
     work = Work(held=True)
-    caps = Caps(concurrency=5, tenant_concurrency=2)
+    caps = WorkerLimits(concurrency=5, tenant_concurrency=2)
     async with started("dbos", postgres.database(), work, slots=8, caps=caps) as one:
         for number in range(12):
             tenant = "abc"[number % 3]
@@ -303,7 +303,7 @@ async def test_all_workers_together_keep_to_the_limits_of_each_tenant_and_of_all
 
 async def test_no_more_runs_begin_within_a_period_than_the_rate_says(database: str) -> None:
     work = Work()
-    async with started("dbos", database, work, slots=8, caps=Caps(rate=2, period=1.0)) as one:
+    async with started("dbos", database, work, slots=8, caps=WorkerLimits(rate=2, period=1.0)) as one:
         await asyncio.gather(*(one.submit(f"r{number}", 0) for number in range(5)))
         await until(lambda: len(work.driven) == 5)
     # As DBOS has it: when a run that was taken from the queue is begun depends on who else wants the processor.
@@ -316,12 +316,12 @@ async def test_no_more_runs_begin_within_a_period_than_the_rate_says(database: s
 async def test_what_a_dead_worker_had_goes_back_to_its_queue_and_not_before(database: str) -> None:
     """Nobody in the open part of DBOS looks for dead workers, and what they have counts against the limits."""
     lost, work = Work(held=True), Work()
-    first = DbosDispatcher(database, caps=Caps(concurrency=1))
+    first = DbosDispatcher(database, caps=WorkerLimits(concurrency=1))
     await first.start(lost.drive, "w1", 1)
     await first.submit("r", 0)
     await until(lambda: lost.now == {"r"})
     await first.stop()  # its process would be gone now; the slice is left as one that it has
-    second = DbosDispatcher(database, caps=Caps(concurrency=1))
+    second = DbosDispatcher(database, caps=WorkerLimits(concurrency=1))
     await second.start(work.drive, "w2", 1)
     try:
         await second.submit("s", 0)
@@ -424,12 +424,12 @@ async def test_nothing_that_stands_in_the_tables_of_dbos_is_a_pickle(database: s
 )
 def test_limits_that_make_no_sense_are_refused(caps: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Caps(**caps)
+        WorkerLimits(**caps)
 
 
 def test_procrastinate_says_that_it_has_no_limits_over_workers() -> None:
     with pytest.raises(ConfigError, match="use DBOS for those"):
-        ProcrastinateDispatcher("postgresql://u@h/d", caps=Caps(concurrency=2))
+        ProcrastinateDispatcher("postgresql://u@h/d", caps=WorkerLimits(concurrency=2))
 
 
 @each

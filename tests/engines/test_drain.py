@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.drain import SETTLE, Drained
+from orchestrator.engines.drain import SETTLE, DrainReport
 from orchestrator.engines.handle import Handle, Phase
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import NotAdmitting, Suspended
@@ -55,7 +55,7 @@ async def test_a_drain_lets_end_what_can_parks_what_it_may_and_interrupts_the_re
     await clock.advance(SETTLE + 1)
     report = await draining
 
-    assert report == Drained(
+    assert report == DrainReport(
         ended=("quick",), parked=("ask", "look"), interrupted=("stuck",), refused=("queued",)
     )
     assert [await suspended(runs[name]) for name in ("ask", "look", "stuck")] == [
@@ -132,7 +132,7 @@ async def test_a_drain_is_joined_and_may_be_shortened_but_not_lengthened() -> No
     await clock.advance(11)
     stage.let("look")
     reports = [await one for one in (first, second, third)]
-    assert reports[0] == Drained(parked=("look",))
+    assert reports[0] == DrainReport(parked=("look",))
     assert reports[1] is reports[0] is reports[2]
 
 
@@ -149,7 +149,7 @@ async def test_a_drain_that_is_shortened_to_nothing_leaves_runs_their_time_to_se
         joined.append(asyncio.create_task(engine.drain(0)))
         await clock.advance(SETTLE / 4)
     stage.let("look")
-    assert await asyncio.gather(first, *joined) == [Drained(parked=("look",))] * 4
+    assert await asyncio.gather(first, *joined) == [DrainReport(parked=("look",))] * 4
     assert await suspended(handle) == "shutdown"
 
 
@@ -210,7 +210,7 @@ async def test_an_engine_whose_journal_is_down_still_stops() -> None:
     stage.let("quick")
     handle = await engine.submit("quick", run_id="r")
     assert (await handle).outcome is Outcome.FAILED
-    assert (await engine.drain(0)) == Drained()
+    assert (await engine.drain(0)) == DrainReport()
     assert (await inner.head(engine.run_id)).status == "open", "it will count as lost"
 
 

@@ -242,8 +242,8 @@ async def _wait(handle: Any) -> Any:
 
 async def test_several_agents_share_the_slots_and_are_chosen_by_name() -> None:
     journal, one, two = MemoryJournal(), Stage(), Stage()
-    crew = {"one": agent(one, journal), "two": agent(two, journal)}
-    async with LocalEngine(crew, slots=1) as engine:
+    agents = {"one": agent(one, journal), "two": agent(two, journal)}
+    async with LocalEngine(agents, slots=1) as engine:
         with pytest.raises(ConfigError, match="agent must be one of one, two; none was named"):
             await engine.submit("a")
         with pytest.raises(ConfigError, match="not 'six'"):

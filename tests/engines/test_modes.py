@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.engines.handle import Phase
 from orchestrator.engines.local_engine import LocalEngine
-from orchestrator.engines.operator_command import Order
+from orchestrator.engines.operator_command import OperatorCommand
 from orchestrator.errors import ConfigError, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
@@ -120,7 +120,7 @@ async def test_a_run_that_others_may_go_on_with_waits_here_in_the_midst_of_its_w
         assert models.asked == ["main"]
         await engine.control("unblock_model", model="small", by="ann")
         assert (await handle).output == "kept", "in the same REPL"
-        models.answering = lambda: engine._standing.take(Order("block_model", "ann", about="big"))
+        models.answering = lambda: engine._standing.take(OperatorCommand("block_model", "ann", about="big"))
         with pytest.raises(Suspended):
             await (await engine.submit(("Who?", "here"), run_id="r"))
     records = await journal.load("r")

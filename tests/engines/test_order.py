@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.engines.handle import Phase
 from orchestrator.engines.local_engine import LocalEngine
-from orchestrator.engines.operator_command import KINDS, Order
+from orchestrator.engines.operator_command import KINDS, OperatorCommand
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import CancelRequested, ConfigError, NotAdmitting, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
@@ -106,8 +106,8 @@ async def test_a_call_that_was_approved_after_its_tool_was_disabled_does_not_run
 
 async def test_runs_of_a_blocked_model_wait_without_a_slot_and_lose_nothing() -> None:
     journal, one, two = MemoryJournal(), Stage(), Stage()
-    crew = {"one": agent(one, journal), "two": agent(two, journal, model="spare")}
-    async with LocalEngine(crew, slots=1) as engine:
+    agents = {"one": agent(one, journal), "two": agent(two, journal, model="spare")}
+    async with LocalEngine(agents, slots=1) as engine:
         look = await engine.submit("look", agent="one", run_id="look")
         await until(lambda: one.asked == ["look"])
         await engine.control("block_model", model="stage", by="ann", why="too dear")
@@ -236,7 +236,7 @@ async def test_an_order_that_makes_no_sense_is_one_sentence_and_changes_nothing(
         assert str(refused.value) == sentence
         assert engine.status() == before
         assert await records(engine, journal, "control") == []
-        await engine._desk.take(Posted("7", kind, about, "ben", number=7))  # from another process
+        await engine._commands.take(Posted("7", kind, about, "ben", number=7))  # from another process
         (told,) = await records(engine, journal, "control")
         assert (told.body["refused"], told.body["by"], told.body["number"]) == (sentence, "ben", 7)
         assert engine.status() == before
@@ -253,7 +253,7 @@ async def test_an_order_that_cannot_be_journalled_is_not_carried_out() -> None:
 
 
 def test_orders_to_the_run_of_an_engine_mean_what_they_mean_for_runs() -> None:
-    found = [Order.of(kind, "ann", {"why": "so"}).kind for kind in ("cancel", "pause", "resume")]
+    found = [OperatorCommand.of(kind, "ann", {"why": "so"}).kind for kind in ("cancel", "pause", "resume")]
     assert found == ["drain", "stop_admitting", "start_admitting"]
 
 

@@ -109,7 +109,7 @@ async def test_a_tool_that_is_disabled_while_the_run_below_is_under_way_does_not
         handle = await engine.submit("go", run_id="r")
         await until(lambda: mine.asked == 1)
         order = Posted("7", "disable_tool", {"tool": "danger", "why": "it bites"}, "ann", number=7)
-        await engine._desk.take(order)  # as from another process
+        await engine._commands.take(order)  # as from another process
         mine.may.set()
         assert OFF in (await handle).output
         assert await outcomes(runner, f"r{path}") == ["denied"]

@@ -21,7 +21,7 @@ from orchestrator.engines import drain, registration
 from orchestrator.engines import engine_directory as roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
-from orchestrator.engines.dispatcher import Caps
+from orchestrator.engines.dispatcher import WorkerLimits
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, StoreDown
 from orchestrator.journal.memory import MemoryJournal
@@ -57,7 +57,7 @@ def agent(journal: Any, model: Any = None) -> Orchestrator:
 
 @asynccontextmanager
 async def working(
-    dsn: str, name: str, *, model: Any = None, caps: Caps | None = None
+    dsn: str, name: str, *, model: Any = None, caps: WorkerLimits | None = None
 ) -> AsyncIterator[Worker]:
     async with (
         PostgresJournal(dsn, name=name) as journal,
@@ -113,7 +113,7 @@ async def test_what_a_dead_worker_had_is_given_back_whoever_else_has_the_databas
         await agent(nameless).deposit("x", run_id="r1")
         await agent(host).deposit("x", run_id="r2")
         kept = await taken_and_left(database, "r1")
-        caps = Caps(concurrency=1)  # a slice of the dead counts, and nothing else begins
+        caps = WorkerLimits(concurrency=1)  # a slice of the dead counts, and nothing else begins
         async with working(database, "w1", caps=caps):
             await until(ended(host, "r1"))
             await until(ended(host, "r2"))

@@ -104,8 +104,10 @@ def test_a_file_can_be_read_with_digest_content_and_mode_together(tmp_path: Path
     path.write_bytes(b"x")
     path.chmod(0o640)
     status = path.stat()
-    assert files.read_file(path) == files.Snapshot(digest(b"x"), b"x", 0o640, (status.st_uid, status.st_gid))
-    assert files.read_file(tmp_path / "none") == files.Snapshot(None)
+    assert files.read_file(path) == files.FileSnapshot(
+        digest(b"x"), b"x", 0o640, (status.st_uid, status.st_gid)
+    )
+    assert files.read_file(tmp_path / "none") == files.FileSnapshot(None)
 
 
 # ---- what is refused ----
@@ -182,7 +184,7 @@ def test_no_symlink_is_followed_below_the_root_wherever_it_leads(tmp_path: Path)
 
 @pytest.mark.parametrize("prepare", [lambda root: files.stage("a/file", b"new", root=root), None])
 def test_a_folder_swapped_for_a_symlink_between_check_and_rename_is_not_followed(
-    tmp_path: Path, prepare: Callable[[Path], files.Staged] | None
+    tmp_path: Path, prepare: Callable[[Path], files.StagedWrite] | None
 ) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "a").mkdir(parents=True)
@@ -339,7 +341,7 @@ def test_a_sweep_removes_our_leftovers_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prepare", [lambda path: files.stage(path, b"new"), files.stage_delete])
 def test_a_change_whose_preparation_was_swept_fails_and_changes_nothing(
-    tmp_path: Path, prepare: Callable[[Path], files.Staged]
+    tmp_path: Path, prepare: Callable[[Path], files.StagedWrite]
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
@@ -420,7 +422,7 @@ def test_an_io_error_of_any_sync_is_raised_and_no_half_is_left(
     injected = f"--inject=fsync:error=EIO:when={call}"
     done = child(WRITE, path, "strace", "-o", log, "--trace=fsync", injected)
     assert done.stdout == "Input/output error\n"
-    assert files.read_file(path) == files.Snapshot(None) if left is None else path.read_bytes() == left
+    assert files.read_file(path) == files.FileSnapshot(None) if left is None else path.read_bytes() == left
     assert names(path.parent) == ([] if left is None else ["file"])
 
 

@@ -18,7 +18,15 @@ import pytest
 
 from orchestrator.errors import Fenced
 from orchestrator.files import atomic as files
-from orchestrator.files.change import Change, Conflict, ExternalEdit, Kind, Outcome, judge, plan_undo
+from orchestrator.files.change import (
+    Change,
+    ChangeKind,
+    Conflict,
+    ExternalEdit,
+    UndoOutcome,
+    judge,
+    plan_undo,
+)
 from orchestrator.files.path_safety import FileRefused
 from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.memory import MemoryJournal
@@ -270,24 +278,24 @@ async def test_the_plan_is_what_the_records_say_whoever_wrote_others_between(roo
 @pytest.mark.parametrize(
     ("before", "after", "found", "outcome"),
     [
-        ("1", "2", "2", Outcome.RESTORED),
-        ("1", "2", "1", Outcome.ALREADY),
-        ("1", "2", "3", Outcome.KEPT),
-        ("1", "2", None, Outcome.KEPT),
-        ("1", "2", "directory", Outcome.KEPT),
-        ("1", "1", "1", Outcome.ALREADY),
-        (None, "2", "2", Outcome.RESTORED),
-        (None, "2", None, Outcome.ALREADY),
-        ("1", None, None, Outcome.RESTORED),
-        ("1", None, "symlink", Outcome.KEPT),
+        ("1", "2", "2", UndoOutcome.RESTORED),
+        ("1", "2", "1", UndoOutcome.ALREADY),
+        ("1", "2", "3", UndoOutcome.KEPT),
+        ("1", "2", None, UndoOutcome.KEPT),
+        ("1", "2", "directory", UndoOutcome.KEPT),
+        ("1", "1", "1", UndoOutcome.ALREADY),
+        (None, "2", "2", UndoOutcome.RESTORED),
+        (None, "2", None, UndoOutcome.ALREADY),
+        ("1", None, None, UndoOutcome.RESTORED),
+        ("1", None, "symlink", UndoOutcome.KEPT),
     ],
 )
 @pytest.mark.parametrize("done", [True, False])
 def test_an_undo_is_judged_by_what_is_found(
-    before: str | None, after: str | None, found: str | None, outcome: Outcome, done: bool
+    before: str | None, after: str | None, found: str | None, outcome: UndoOutcome, done: bool
 ) -> None:
     change = Change(
-        key="k", step="s", kind=Kind.EDIT, path="p", before=before, after=after, mode=None, done=done
+        key="k", step="s", kind=ChangeKind.EDIT, path="p", before=before, after=after, mode=None, done=done
     )
     assert judge(change, found) is outcome
 

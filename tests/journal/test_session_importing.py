@@ -11,7 +11,7 @@ from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.prd import read_log, read_prd
 from orchestrator.runtime.ralph.session.directory import SessionDirectory
-from orchestrator.runtime.ralph.session.task_import import Taken
+from orchestrator.runtime.ralph.session.task_import import ImportedTasks
 
 REAL = Path(__file__).parents[1] / "data" / "task_lists"
 WALLET = REAL / "xrpl-cli-ng--2026-03-04-wallet-commands--prd.json"
@@ -20,7 +20,7 @@ WALLET_LOG = REAL / "xrpl-cli-ng--2026-03-04-wallet-commands--progress.txt"
 
 def taken(tmp_path: Path, *files: Path) -> SessionDirectory:
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
-    session = Taken(files).into(tmp_path / ".ralph-sessions", "", "260304-093711")
+    session = ImportedTasks(files).into(tmp_path / ".ralph-sessions", "", "260304-093711")
     assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files} == before
     return session
 
@@ -127,13 +127,13 @@ def test_a_log_about_no_story_or_without_a_form_is_refused_with_its_line(tmp_pat
 def test_what_goes_together_is_said(tmp_path: Path) -> None:
     for files in ((), (WALLET, WALLET), (WALLET_LOG,), (REAL / "README.md", WALLET)):
         with pytest.raises(SessionFileError, match="give one list"):
-            Taken(files)
+            ImportedTasks(files)
     with pytest.raises(SessionFileError, match=r"has no task in it: `- \[ \] task-1: what` is one"):
-        Taken([REAL / "README.md"])
+        ImportedTasks([REAL / "README.md"])
     bad = tmp_path / "tasks.md"
     bad.write_text("# Tasks\n- [?] what\n", encoding="utf-8")
     with pytest.raises(SessionFileError, match=r"tasks\.md:2: unknown marker \[\?\]"):
-        Taken([bad])
+        ImportedTasks([bad])
 
 
 def test_a_number_of_stories_keeps_its_order_by_priority() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.journal.codec import plain
-from orchestrator.journal.snapshot import WAYS, Window, lasting_fields, taken
+from orchestrator.journal.snapshot import WAYS, DequeSnapshot, lasting_fields, taken
 
 
 class Pair(NamedTuple):
@@ -213,7 +213,7 @@ def test_instances_with_slots_and_with_a_dict_are_written_alike(steps: list[dict
 def test_a_deque_is_a_window() -> None:
     value = deque([1, 2], maxlen=2)
     copy, seen = taken(value)
-    assert type(copy) is type(seen) is Window
+    assert type(copy) is type(seen) is DequeSnapshot
     assert shows(seen, value)
     value.append(3)
     assert not shows(seen, value)

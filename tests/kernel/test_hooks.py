@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.errors import GraphError
 from orchestrator.kernel.hooks import GENERAL, collect, expected
-from orchestrator.kernel.lint import Rule
+from orchestrator.kernel.lint import LintRule
 from tests.kernel.toy import TOY, ToyRun, hooks, nothing
 
 POINTS = {"before_request": "request", "after_start": "answer"}
@@ -18,7 +18,7 @@ POINTS = {"before_request": "request", "after_start": "answer"}
 async def _point(run: ToyRun, value: Any) -> None: ...
 
 
-def rules(*modules: object, **options: Any) -> list[Rule]:
+def rules(*modules: object, **options: Any) -> list[LintRule]:
     with pytest.raises(GraphError) as caught:
         collect(TOY, *modules, **options)
     return [problem.rule for problem in caught.value.problems]  # type: ignore[attr-defined]
@@ -58,20 +58,22 @@ def test_a_name_without_any_likeness_gets_no_guess() -> None:
 
 
 def test_a_sync_hook_is_refused_and_a_sync_helper_is_none() -> None:
-    assert rules(hooks(), extra=[types.SimpleNamespace(enter_done=lambda run: None)]) == [Rule.SYNC_HOOK]
+    assert rules(hooks(), extra=[types.SimpleNamespace(enter_done=lambda run: None)]) == [LintRule.SYNC_HOOK]
     host = types.SimpleNamespace(helper=lambda run: None, enter_done=nothing)
     assert "helper" not in collect(TOY, hooks(), extra=[host])
 
 
 def test_ours_are_unique_and_the_hosts_may_be_many() -> None:
     one, other = types.SimpleNamespace(enter_done=nothing), types.SimpleNamespace(enter_done=nothing)
-    assert rules(hooks(), one, other) == [Rule.DUPLICATE_HOOK]
+    assert rules(hooks(), one, other) == [LintRule.DUPLICATE_HOOK]
     assert len(collect(TOY, hooks(), extra=[one, other]).named("enter_done")) == 2
 
 
 def test_all_problems_of_all_modules_stand_in_one_error() -> None:
     stray = types.SimpleNamespace(enter_nowhere=nothing, leave_done=lambda run: None)
-    assert sorted(rules(stray)) == sorted([Rule.STRAY_HOOK, Rule.SYNC_HOOK, *[Rule.MISSING_ENTER] * 3])
+    assert sorted(rules(stray)) == sorted(
+        [LintRule.STRAY_HOOK, LintRule.SYNC_HOOK, *[LintRule.MISSING_ENTER] * 3]
+    )
 
 
 def test_an_object_with_an_async_call_and_a_partial_are_hooks() -> None:
@@ -152,7 +154,7 @@ def test_what_a_host_gives_and_holds_no_hook_is_refused_with_what_is_wanted(
     with pytest.raises(GraphError) as caught:
         collect(TOY, hooks(), extra=[given], points=POINTS)
     [problem] = caught.value.problems
-    assert problem.rule is Rule.NO_HOOK  # type: ignore[attr-defined]
+    assert problem.rule is LintRule.NO_HOOK  # type: ignore[attr-defined]
     wanted = "enter_<state>, leave_<state>, before_<event>, after_<event>, before_request, after_start"
     assert f"{named} holds no hook; give the module or an object with methods named {wanted}" in str(problem)
 

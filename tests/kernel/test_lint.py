@@ -11,7 +11,7 @@ import pytest
 from orchestrator.errors import GraphError
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.lint import Problem, Rule
+from orchestrator.kernel.lint import LintRule, Problem
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue
 from orchestrator.machines.llm_loop.model import Event, State
 
@@ -32,19 +32,21 @@ def row(event: str, source: str, dest: str, when: Any = None, *, reenter: bool =
 
 Change = Callable[[], Graph]
 
-GRAPH_CHANGES: dict[Rule, Change] = {
-    Rule.UNKNOWN_NAME: lambda: LLM_LOOP.extend(terminal={*LLM_LOOP.terminal, "heaven"}),
-    Rule.TAKEN_NAME: lambda: LLM_LOOP.extend(states=["init"]),
-    Rule.RESERVED_NAME: lambda: LLM_LOOP.extend(events=["event"], edges=[row("event", "init", "finalize")]),
-    Rule.ROLE_CONFLICT: lambda: LLM_LOOP.extend(waiting={State.TERMINATE_ERROR}),
-    Rule.NO_END: lambda: LLM_LOOP.extend(terminal=()),
-    Rule.UNREACHABLE: lambda: LLM_LOOP.extend(states=["attic"]),
-    Rule.TRAP: lambda: LLM_LOOP.extend(
+GRAPH_CHANGES: dict[LintRule, Change] = {
+    LintRule.UNKNOWN_NAME: lambda: LLM_LOOP.extend(terminal={*LLM_LOOP.terminal, "heaven"}),
+    LintRule.TAKEN_NAME: lambda: LLM_LOOP.extend(states=["init"]),
+    LintRule.RESERVED_NAME: lambda: LLM_LOOP.extend(
+        events=["event"], edges=[row("event", "init", "finalize")]
+    ),
+    LintRule.ROLE_CONFLICT: lambda: LLM_LOOP.extend(waiting={State.TERMINATE_ERROR}),
+    LintRule.NO_END: lambda: LLM_LOOP.extend(terminal=()),
+    LintRule.UNREACHABLE: lambda: LLM_LOOP.extend(states=["attic"]),
+    LintRule.TRAP: lambda: LLM_LOOP.extend(
         states=["cellar"],
         events=["descend"],
         edges=[row("descend", "init", "cellar"), row("failure", "cellar", "terminate_error")],
     ),
-    Rule.NO_WAY_OUT: lambda: LLM_LOOP.extend(
+    LintRule.NO_WAY_OUT: lambda: LLM_LOOP.extend(
         states=["cellar", "vault"],
         events=["descend"],
         edges=[
@@ -55,23 +57,27 @@ GRAPH_CHANGES: dict[Rule, Change] = {
             row("failure", "vault", "terminate_error"),
         ],
     ),
-    Rule.TERMINAL_EXIT: lambda: LLM_LOOP.extend(edges=[row("start_loop", "finalize", "await_llm")]),
-    Rule.GUARD_OVERLAP: lambda: LLM_LOOP.extend(edges=[row("llm_response", "await_llm", "process_tools")]),
-    Rule.GUARD_GAP: lambda: LLM_LOOP.extend(edges=[row("budget_ok", "update_budgets", "await_llm", bounded)]),
-    Rule.ASYNC_GUARD: lambda: LLM_LOOP.extend(
+    LintRule.TERMINAL_EXIT: lambda: LLM_LOOP.extend(edges=[row("start_loop", "finalize", "await_llm")]),
+    LintRule.GUARD_OVERLAP: lambda: LLM_LOOP.extend(
+        edges=[row("llm_response", "await_llm", "process_tools")]
+    ),
+    LintRule.GUARD_GAP: lambda: LLM_LOOP.extend(
+        edges=[row("budget_ok", "update_budgets", "await_llm", bounded)]
+    ),
+    LintRule.ASYNC_GUARD: lambda: LLM_LOOP.extend(
         without=[("update_budgets", "budget_exceeded")],
         edges=[row("budget_exceeded", "update_budgets", "terminate_error", coroutine)],
     ),
-    Rule.UNBOUNDED_CYCLE: lambda: LLM_LOOP.extend(
+    LintRule.UNBOUNDED_CYCLE: lambda: LLM_LOOP.extend(
         without=[("update_budgets", "budget_ok")], edges=[row("budget_ok", "update_budgets", "await_llm")]
     ),
-    Rule.WAITING_WITHOUT_LIMIT: lambda: LLM_LOOP.extend(waiting={State.PROCESS_TOOLS}, dwell={}),
-    Rule.BAD_DWELL: lambda: LLM_LOOP.extend(dwell={State.INIT: (0.0, Event.FAILURE)}),
-    Rule.MISSING_FAILURE: lambda: LLM_LOOP.extend(without=[("await_llm", "failure")], dwell={}),
-    Rule.INTERNAL_IN_WORKING_STATE: lambda: LLM_LOOP.extend(
+    LintRule.WAITING_WITHOUT_LIMIT: lambda: LLM_LOOP.extend(waiting={State.PROCESS_TOOLS}, dwell={}),
+    LintRule.BAD_DWELL: lambda: LLM_LOOP.extend(dwell={State.INIT: (0.0, Event.FAILURE)}),
+    LintRule.MISSING_FAILURE: lambda: LLM_LOOP.extend(without=[("await_llm", "failure")], dwell={}),
+    LintRule.INTERNAL_IN_WORKING_STATE: lambda: LLM_LOOP.extend(
         events=["note"], edges=[row("note", "process_tools", "process_tools")]
     ),
-    Rule.UNUSED_EVENT: lambda: LLM_LOOP.extend(events=["pause"]),
+    LintRule.UNUSED_EVENT: lambda: LLM_LOOP.extend(events=["pause"]),
 }
 
 
@@ -109,13 +115,13 @@ def _second(**hooks: Any) -> types.ModuleType:
     return made
 
 
-HOOK_CHANGES: dict[Rule, Callable[[], list[types.ModuleType]]] = {
-    Rule.STRAY_HOOK: lambda: [module(enter_awiat_llm=_async())],
-    Rule.SYNC_HOOK: lambda: [module(leave_init=lambda run: None)],
-    Rule.HOOK_ARGUMENTS: lambda: [module(leave_init=_async_alone())],
-    Rule.DUPLICATE_HOOK: lambda: [module(), _second(enter_init=_async())],
-    Rule.MISSING_ENTER: lambda: [module(enter_await_llm=None)],
-    Rule.TERMINAL_WITHOUT_FAILURE: lambda: [module(enter_terminate_error=_async())],
+HOOK_CHANGES: dict[LintRule, Callable[[], list[types.ModuleType]]] = {
+    LintRule.STRAY_HOOK: lambda: [module(enter_awiat_llm=_async())],
+    LintRule.SYNC_HOOK: lambda: [module(leave_init=lambda run: None)],
+    LintRule.HOOK_ARGUMENTS: lambda: [module(leave_init=_async_alone())],
+    LintRule.DUPLICATE_HOOK: lambda: [module(), _second(enter_init=_async())],
+    LintRule.MISSING_ENTER: lambda: [module(enter_await_llm=None)],
+    LintRule.TERMINAL_WITHOUT_FAILURE: lambda: [module(enter_terminate_error=_async())],
 }
 
 
@@ -132,30 +138,30 @@ def test_the_shipped_graph_and_its_hooks_are_clean() -> None:
 
 
 def test_every_rule_is_proven_here() -> None:
-    elsewhere = {Rule.NO_HOOK, Rule.UNKNOWN_CALLBACK}  # below, and in test_library_interface.py
-    assert {*GRAPH_CHANGES, *HOOK_CHANGES, *elsewhere} == set(Rule)
+    elsewhere = {LintRule.NO_HOOK, LintRule.UNKNOWN_CALLBACK}  # below, and in test_library_interface.py
+    assert {*GRAPH_CHANGES, *HOOK_CHANGES, *elsewhere} == set(LintRule)
 
 
 @pytest.mark.parametrize("rule", GRAPH_CHANGES, ids=str)
-def test_a_change_to_the_graph_breaks_exactly_that_rule(rule: Rule) -> None:
+def test_a_change_to_the_graph_breaks_exactly_that_rule(rule: LintRule) -> None:
     assert {problem.rule for problem in problems_of(GRAPH_CHANGES[rule])} == {rule}
 
 
 @pytest.mark.parametrize("rule", HOOK_CHANGES, ids=str)
-def test_a_change_to_the_hooks_breaks_exactly_that_rule(rule: Rule) -> None:
+def test_a_change_to_the_hooks_breaks_exactly_that_rule(rule: LintRule) -> None:
     found = problems_of(lambda: collect(LLM_LOOP, *HOOK_CHANGES[rule]()))
     assert {problem.rule for problem in found} == {rule}
 
 
 def test_something_of_the_hosts_without_any_hook_breaks_exactly_that_rule() -> None:
     found = problems_of(lambda: collect(LLM_LOOP, module(), extra=[object()]))
-    assert {problem.rule for problem in found} == {Rule.NO_HOOK}
+    assert {problem.rule for problem in found} == {LintRule.NO_HOOK}
 
 
 # ---- the finer points of a rule ----
 
 
-def broken(**changes: Any) -> list[tuple[Rule, str | None, str | None]]:
+def broken(**changes: Any) -> list[tuple[LintRule, str | None, str | None]]:
     return [(p.rule, p.state, p.event) for p in problems_of(lambda: LLM_LOOP.extend(**changes))]
 
 
@@ -180,13 +186,13 @@ def broken(**changes: Any) -> list[tuple[Rule, str | None, str | None]]:
 )
 def test_a_name_that_is_not_declared_is_found_wherever_it_stands(changes: dict[str, Any]) -> None:
     found = problems_of(lambda: LLM_LOOP.extend(**changes))
-    assert [problem.rule for problem in found] == [Rule.UNKNOWN_NAME]
+    assert [problem.rule for problem in found] == [LintRule.UNKNOWN_NAME]
     assert "nowhere" in str(found[0]) or "fly" in str(found[0])
 
 
 def test_a_rest_state_is_an_end_too_but_something_must_lead_out_of_it() -> None:
     changes: Any = {"terminal": {"terminate_error"}, "rest": {"finalize"}}
-    assert broken(**changes) == [(Rule.TRAP, "finalize", None)]
+    assert broken(**changes) == [(LintRule.TRAP, "finalize", None)]
     assert LLM_LOOP.extend(**changes, edges=[row("start_loop", "finalize", "init")]).lint() == []
 
 
@@ -206,7 +212,7 @@ def test_a_time_limit_must_be_positive_and_fire_what_surely_leaves_the_state(lim
         dwell={"process_tools": limit},
         waiting={"process_tools"},
     )
-    assert {rule for rule, _, _ in found} == {Rule.BAD_DWELL}
+    assert {rule for rule, _, _ in found} == {LintRule.BAD_DWELL}
     assert {state for _, state, _ in found} == {"process_tools"}
 
 
@@ -216,14 +222,14 @@ def test_a_failure_edge_that_a_guard_can_bar_is_missing() -> None:
         edges=[row("failure", "await_llm", "terminate_error", bounded)],
         dwell={},
     )
-    assert found == [(Rule.MISSING_FAILURE, "await_llm", None)]
+    assert found == [(LintRule.MISSING_FAILURE, "await_llm", None)]
 
 
 def test_a_failure_edge_that_stays_is_missing() -> None:
     found = broken(
         without=[("await_llm", "failure")], edges=[row("failure", "await_llm", "await_llm")], dwell={}
     )
-    assert (Rule.MISSING_FAILURE, "await_llm", None) in found
+    assert (LintRule.MISSING_FAILURE, "await_llm", None) in found
 
 
 def test_choices_between_guards_that_end_in_an_open_edge_are_fine() -> None:
@@ -250,7 +256,7 @@ def test_a_cycle_through_a_waiting_state_is_paced_by_somebody_outside() -> None:
 
 def test_a_working_state_that_reenters_itself_needs_a_bound() -> None:
     found = broken(events=["more"], edges=[row("more", "process_tools", "process_tools", reenter=True)])
-    assert found == [(Rule.UNBOUNDED_CYCLE, "process_tools", None)]
+    assert found == [(LintRule.UNBOUNDED_CYCLE, "process_tools", None)]
     bound = row("more", "process_tools", "process_tools", bounded, reenter=True)
     assert LLM_LOOP.extend(events=["more"], edges=[bound]).lint() == []
 
@@ -272,9 +278,9 @@ def test_all_problems_stand_in_one_error() -> None:
 
 def test_a_graph_that_is_not_strict_raises_structural_faults_only_and_lists_the_rest() -> None:
     graph = LLM_LOOP.extend(events=["pause"], strict=False)
-    assert [problem.rule for problem in graph.lint()] == [Rule.UNUSED_EVENT]
-    assert broken(states=["attic"], strict=False) == [(Rule.UNREACHABLE, "attic", None)]
+    assert [problem.rule for problem in graph.lint()] == [LintRule.UNUSED_EVENT]
+    assert broken(states=["attic"], strict=False) == [(LintRule.UNREACHABLE, "attic", None)]
 
 
 def test_structural_faults_hide_the_others() -> None:
-    assert {rule for rule, _, _ in broken(states=["attic"], events=["pause"])} == {Rule.UNREACHABLE}
+    assert {rule for rule, _, _ in broken(states=["attic"], events=["pause"])} == {LintRule.UNREACHABLE}

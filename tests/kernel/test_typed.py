@@ -12,7 +12,7 @@ import pytest
 from orchestrator.errors import ConfigError, GraphError
 from orchestrator.kernel.graph import bounding
 from orchestrator.kernel.history import History
-from orchestrator.kernel.lint import Rule
+from orchestrator.kernel.lint import LintRule
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import (
     EventFailed,
@@ -399,8 +399,8 @@ def test_the_lint_lists_what_is_no_structural_fault() -> None:
     machine.transition(Place.START, Go, Place.WORK).transition(Place.WORK, Again, Place.START)
     machine.transition(Place.WORK, Finish, Place.DONE, guard=lambda e, c: True)
     rules = [problem.rule for problem in machine.lint()]
-    assert Rule.UNBOUNDED_CYCLE in rules
-    assert Rule.GUARD_GAP in rules
+    assert LintRule.UNBOUNDED_CYCLE in rules
+    assert LintRule.GUARD_GAP in rules
     assert machine.run(Place.START, Notes(), gives(Go(), Finish()))[0] is Place.DONE
 
 

@@ -16,7 +16,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.model import ApprovalContext, Consent, Event, State
-from orchestrator.machines.approval.plan import Plan, Step, StepKind
+from orchestrator.machines.approval.plan import Plan, PlanStep, StepKind
 
 # Seed 001's transition table, as (from, to): everything else is invalid and must be rejected.
 VALID = {
@@ -44,7 +44,7 @@ VALID = {
     ("Cancelling", "Failed"),
 }
 
-PLAN = Plan(id="plan-1", version=1, goal="g", steps=(Step(id="1", kind=StepKind.RUN, argv=("true",)),))
+PLAN = Plan(id="plan-1", version=1, goal="g", steps=(PlanStep(id="1", kind=StepKind.RUN, argv=("true",)),))
 
 
 def consenting(plan: Plan = PLAN) -> ApprovalContext:

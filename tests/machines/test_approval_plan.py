@@ -14,7 +14,15 @@ from pydantic import ValidationError
 from orchestrator.errors import ERROR_KINDS, ConfigError
 from orchestrator.llm.retry import classify
 from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.fault import RULES, Family, Fault, Faulted, RecoveryPath, Severity, rule
+from orchestrator.machines.approval.fault import (
+    RULES,
+    ApprovalError,
+    Fault,
+    FaultFamily,
+    RecoveryPath,
+    Severity,
+    rule,
+)
 from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind, Strength, standing
 from orchestrator.machines.approval.path import folded, path_faults
 from orchestrator.machines.approval.plan import Fingerprint, Plan, PlanDraft, StepOutcome, part, selection
@@ -58,7 +66,7 @@ def test_each_code_is_tried_again_as_often_as_the_knowledge_base_says_and_no_oth
 
 
 def test_every_row_has_a_code_of_a_family_a_meaning_of_its_own_and_a_way_out() -> None:
-    assert {code.partition("-")[0] for code in RULES} == set(Family.__members__)
+    assert {code.partition("-")[0] for code in RULES} == set(FaultFamily.__members__)
     assert all(re.fullmatch(r"[A-Z]{2,3}-\d{3}", code) for code in RULES)
     assert len({row.meaning for row in RULES.values()}) == len(RULES)
     assert {row.recovery_path for row in RULES.values()} == set(RecoveryPath)
@@ -82,7 +90,7 @@ def test_an_error_object_says_all_that_the_table_says_and_is_read_back(code: str
     }
     assert wanted <= plain.keys()
     assert Fault.of(plain) == fault
-    error = Faulted(fault)
+    error = ApprovalError(fault)
     assert classify(error).retryable is rule(code).retryable
 
 
@@ -92,7 +100,7 @@ def test_an_unknown_code_is_refused_with_the_families() -> None:
 
 
 def test_a_retry_after_reaches_the_retry_layer() -> None:
-    assert classify(Faulted(Fault("AI-003", "slow"), retry_after=7.0)).retry_after == 7.0
+    assert classify(ApprovalError(Fault("AI-003", "slow"), retry_after=7.0)).retry_after == 7.0
 
 
 # ---- plans ----
@@ -163,7 +171,7 @@ def test_a_selection_is_closed_and_nothing_is_taken_that_nobody_needs(data: st.D
 
 @pytest.mark.parametrize("chosen", [["9"], [], ["1", "x"]])
 def test_a_step_that_is_not_there_cannot_be_chosen(chosen: list[str]) -> None:
-    with pytest.raises(Faulted, match="VAL-019"):
+    with pytest.raises(ApprovalError, match="VAL-019"):
         selection(plan(step(1, "a")), chosen)
 
 
@@ -252,7 +260,7 @@ def test_an_intent_is_read_with_its_constraints_and_read_back() -> None:
     ],
 )
 def test_an_intent_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(Faulted, match="VAL-002"):
+    with pytest.raises(ApprovalError, match="VAL-002"):
         Intent.read({"kind": "FixBug", "summary": "s", "confidence": 0.9, **wrong})
 
 

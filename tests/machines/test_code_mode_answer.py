@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.machines.code_mode.answer import Final, Reply, code_blocks, final_answer, read
+from orchestrator.machines.code_mode.answer import FinalAnswer, Reply, code_blocks, final_answer, read
 
 CORPUS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "data" / "answers" / "corpus.json").read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ def test_the_corpus_has_all_bugs_of_the_original() -> None:
 
 @pytest.mark.parametrize("case", CORPUS, ids=[case["name"] for case in CORPUS])
 def test_a_reply_is_read_as_the_corpus_says(case: dict[str, Any]) -> None:
-    final = Final(*case["final"]) if case["final"] else None
+    final = FinalAnswer(*case["final"]) if case["final"] else None
     assert read(case["text"]) == Reply(tuple(case["blocks"]), final, case["unclosed"])
     assert code_blocks(case["text"]) == tuple(case["blocks"])
     assert final_answer(case["text"]) == final
@@ -119,12 +119,12 @@ def test_an_answer_without_marks_comes_back_as_it_was(answer: str) -> None:
     lines = answer.split("\n")
     if not answer.strip() or any(line.lstrip(" \t*").startswith("FINAL") for line in lines):
         return
-    assert final_answer(f"Done.\nFINAL({answer})") == Final("text", answer.strip())
+    assert final_answer(f"Done.\nFINAL({answer})") == FinalAnswer("text", answer.strip())
 
 
 @given(st.from_regex(r"[^\W\d]\w{0,20}", fullmatch=True))
 def test_every_name_is_a_variable(name: str) -> None:
-    assert final_answer(f"FINAL_VAR({name})") == Final("variable", name)
+    assert final_answer(f"FINAL_VAR({name})") == FinalAnswer("variable", name)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="`~\r", exclude_categories=["Cs"])), max_size=6))

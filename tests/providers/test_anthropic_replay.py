@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.providers.anthropic import Anthropic
-from orchestrator.providers.replay import Record, ReplayLLM, load, scan
+from orchestrator.providers.replay import ProviderRecord, ReplayLLM, load, scan
 from orchestrator.runtime.llm_loop.result import Result
 from tests.providers.anthropic_words import events
 from tests.providers.loopback import Asked, Loopback, Reply, json_reply, stream_reply
@@ -152,7 +152,7 @@ def told(message: Message) -> Message:
     return replace(message, content="".join(texts) if texts else None)
 
 
-def spelt(record: Record) -> Record:
+def spelt(record: ProviderRecord) -> ProviderRecord:
     """A conversation whose arguments are spelt as we spell JSON."""
     messages = [
         replace(
@@ -188,13 +188,13 @@ def _counted(turn: Any) -> Any:
     return replace(turn, usage=replace(used, input_tokens=max(used.input_tokens, used.cached_input_tokens)))
 
 
-def playable(records: Iterable[Record], way: Way) -> list[Record]:
+def playable(records: Iterable[ProviderRecord], way: Way) -> list[ProviderRecord]:
     """The conversations in words that the form has."""
     counted = [replace(one, turns={at: _counted(turn) for at, turn in one.turns.items()}) for one in records]
     return counted if way.streamed else [*map(spelt, counted)]
 
 
-async def check(records: Sequence[Record], way: Way) -> tuple[int, int]:
+async def check(records: Sequence[ProviderRecord], way: Way) -> tuple[int, int]:
     """Play each conversation both ways; return how many runs and requests there were."""
     runs = requests = 0
     awaited: list[Response] = []
@@ -226,7 +226,7 @@ async def test_every_reproduced_conversation_ends_over_http_as_in_the_process(
 ) -> None:
     if not CORPUS.is_dir():
         absent("no corpus of conversations beside the repository (../shared/data/trajectories)")
-    records = reproduced([one for one in scan(CORPUS) if isinstance(one, Record)])
+    records = reproduced([one for one in scan(CORPUS) if isinstance(one, ProviderRecord)])
     assert len(records) == 204
     quarter = 2 + WAYS.index(way)
     records = playable(records[campaign(quarter, 0) :: campaign(4, 1)], way)

@@ -18,7 +18,7 @@ import pytest
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Message, Request, Response, ToolOffer
 from orchestrator.llm.port import LLM
-from orchestrator.llm.retry import Failure, classify
+from orchestrator.llm.retry import FailureKind, classify
 from orchestrator.providers import fault
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.openai import OpenAI
@@ -144,7 +144,7 @@ def test_the_two_gets_are_told_apart_by_their_status() -> None:
     bad, good = (exchange["response"] for exchange in FILES["28-server-error-500-then-ok"]["exchanges"])
     error = fault.of_answer(bad["status"], bad["headers"], bad["body"])
     assert Failed.of(error) == ROWS["28-server-error-500-then-ok", 0]
-    assert classify(error) == Failure("server_error", retryable=True)
+    assert classify(error) == FailureKind("server_error", retryable=True)
     assert not fault.holds_error(good["body"])
 
 

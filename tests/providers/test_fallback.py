@@ -14,7 +14,7 @@ from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.llm.retry import RetryPolicy, classify
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.fallback import Fallback
-from orchestrator.providers.limiter import Limited, RateLimit
+from orchestrator.providers.limiter import RateLimit, RateLimitedModel
 from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.telemetry.metrics import Metrics
@@ -176,7 +176,7 @@ async def test_closing_it_closes_every_model_that_can_be_closed_limited_or_not()
             self.closed = True
 
     first, second = Open([]), Open([])
-    await Fallback([first, named("b"), Limited(second, RateLimit())]).aclose()
+    await Fallback([first, named("b"), RateLimitedModel(second, RateLimit())]).aclose()
     assert (first.closed, second.closed) == (True, True)
 
 
@@ -235,7 +235,7 @@ async def test_the_budget_of_retries_counts_them() -> None:
 
 async def test_a_full_rate_limiter_sends_a_request_on() -> None:
     clock = FakeClock()
-    first = Limited(named("a", "one"), RateLimit(requests_per_minute=1, max_wait=5), clock=clock)
+    first = RateLimitedModel(named("a", "one"), RateLimit(requests_per_minute=1, max_wait=5), clock=clock)
     llm = Fallback([first, named("b", "two")], clock=clock)
     assert await answers(llm, 2) == ["a", "b"]
 

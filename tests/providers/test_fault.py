@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from orchestrator.errors import ERROR_KINDS, LLMError
-from orchestrator.llm.retry import Failure, classify
+from orchestrator.llm.retry import FailureKind, classify
 from orchestrator.providers import fault
 
 DATE = "Sun, 22 Nov 2026 08:00:00 GMT"
@@ -82,7 +82,7 @@ def test_an_answer_with_an_error_is_known_by_its_codes_and_status(
 ) -> None:
     error = fault.of_answer(status, {}, body)
     assert (error.kind, error.status) == (kind, seen)
-    assert classify(error) == Failure(kind, retryable)
+    assert classify(error) == FailureKind(kind, retryable)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_what_the_network_does_is_known_by_types(error: Exception, kind: str, re
     found = fault.of_exception(error, partial="so far")
     assert found is not None
     assert (found.status, found.retry_after, found.partial) == (None, None, "so far")
-    assert classify(found) == Failure(kind, retryable)
+    assert classify(found) == FailureKind(kind, retryable)
 
 
 def test_an_exception_with_an_answer_is_judged_by_the_answer() -> None:

@@ -22,7 +22,15 @@ from orchestrator.llm.port import LLM
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.recorded_run import REPRODUCED
-from orchestrator.providers.replay import Record, ReplayLLM, ReplayTools, expectation, load, scan, split_runs
+from orchestrator.providers.replay import (
+    ProviderRecord,
+    ReplayLLM,
+    ReplayTools,
+    expectation,
+    load,
+    scan,
+    split_runs,
+)
 from orchestrator.runtime.llm_loop.result import Result
 from tests.providers.loopback import Asked, Loopback, Reply, json_reply, stream_reply
 
@@ -144,7 +152,7 @@ class Kept:
         return self.given[-1]
 
 
-async def played(record: Record, llm: LLM) -> list[Result]:
+async def played(record: ProviderRecord, llm: LLM) -> list[Result]:
     """Run the whole conversation, each run from what the one before left."""
     agent = Orchestrator(llm, tools=ReplayTools(record), limits=OFF, observers=())
     results: list[Result] = []
@@ -175,7 +183,7 @@ def end(results: Sequence[Result]) -> list[Mapping[str, Any]]:
     ]
 
 
-async def check(records: Sequence[Record], wire: Wire) -> tuple[int, int]:
+async def check(records: Sequence[ProviderRecord], wire: Wire) -> tuple[int, int]:
     """Play each conversation both ways; return how many runs and requests there were."""
     runs = requests = 0
     awaited: list[Response] = []
@@ -200,7 +208,7 @@ async def check(records: Sequence[Record], wire: Wire) -> tuple[int, int]:
     return runs, requests
 
 
-def reproduced(records: Sequence[Record]) -> list[Record]:
+def reproduced(records: Sequence[ProviderRecord]) -> list[ProviderRecord]:
     return [record for record in records if expectation(record) == REPRODUCED]
 
 
@@ -213,7 +221,7 @@ async def test_every_reproduced_conversation_ends_over_http_as_in_the_process(
 ) -> None:
     if not CORPUS.is_dir():
         absent("no corpus of conversations beside the repository (../shared/data/trajectories)")
-    records = reproduced([one for one in scan(CORPUS) if isinstance(one, Record)])
+    records = reproduced([one for one in scan(CORPUS) if isinstance(one, ProviderRecord)])
     assert len(records) == 204
     quarter = WIRES.index(wire)
     records = records[campaign(quarter, 0) :: campaign(4, 1)]

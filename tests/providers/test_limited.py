@@ -15,7 +15,7 @@ from orchestrator.kernel.record import LLMCall
 from orchestrator.llm.message import Message, Request, Response, Route, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.providers.limiter import Limited, RateLimit, RateLimiter
+from orchestrator.providers.limiter import RateLimit, RateLimitedModel, RateLimiter
 from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.telemetry.attribute import llm_attributes
@@ -42,7 +42,7 @@ def started(waiting: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 async def test_a_delay_that_the_provider_asks_for_holds_everybody_back() -> None:
     clock = FakeClock()
     full = LLMError("slow down", kind="rate_limited", status=429, retry_after=7.0)
-    llm = Limited(ScriptedLLM([full, "one", "two"]), RateLimit(concurrency=5), clock=clock)
+    llm = RateLimitedModel(ScriptedLLM([full, "one", "two"]), RateLimit(concurrency=5), clock=clock)
     with pytest.raises(LLMError, match="slow down"):
         await llm.complete(ASK)
     both = [started(llm.complete(ASK)) for _ in range(2)]
@@ -57,7 +57,7 @@ async def test_a_delay_that_the_provider_asks_for_holds_everybody_back() -> None
     [("rate_limited", 0), ("auth", 0), ("server_error", 4101), ("timeout", 4101), ("connection", 4101)],
 )
 async def test_tokens_of_a_request_that_was_turned_away_are_free_again(kind: str, counted: int) -> None:
-    llm = Limited(ScriptedLLM([LLMError("no", kind=kind)]), RateLimit(tokens_per_minute=10_000))
+    llm = RateLimitedModel(ScriptedLLM([LLMError("no", kind=kind)]), RateLimit(tokens_per_minute=10_000))
     with pytest.raises(LLMError):
         await llm.complete(Request((Message("user", "ten chars!"),)))
     assert llm.limiter._tokens == counted  # (10 + 1) // 2 of the text, and 4,096 that it might have answered
@@ -66,7 +66,7 @@ async def test_tokens_of_a_request_that_was_turned_away_are_free_again(kind: str
 
 async def test_what_an_answer_reports_counts_and_an_answer_that_reports_nothing_as_estimated() -> None:
     script = [Response("a", usage=Usage(30, 12)), Response("b")]
-    llm = Limited(ScriptedLLM(script), RateLimit(tokens_per_minute=10_000))
+    llm = RateLimitedModel(ScriptedLLM(script), RateLimit(tokens_per_minute=10_000))
     await llm.complete(Request((Message("user", "ab"),), params={"max_tokens": 100}))
     assert llm.limiter._tokens == 42
     await llm.complete(Request((Message("user", "ab"),), params={"max_tokens": 100}))
@@ -75,7 +75,7 @@ async def test_what_an_answer_reports_counts_and_an_answer_that_reports_nothing_
 
 async def test_a_request_that_is_cancelled_under_way_frees_its_slot() -> None:
     clock = FakeClock()
-    llm = Limited(FunctionLLM(lambda _: "late", latency=60, clock=clock), RateLimit(concurrency=1))
+    llm = RateLimitedModel(FunctionLLM(lambda _: "late", latency=60, clock=clock), RateLimit(concurrency=1))
     task = started(llm.complete(ASK))
     await settled()
     assert llm.limiter.active == 1
@@ -87,7 +87,7 @@ async def test_a_request_that_is_cancelled_under_way_frees_its_slot() -> None:
 async def test_the_wait_stands_in_the_route_of_the_request() -> None:
     clock = FakeClock()
     limiter = RateLimiter(RateLimit(requests_per_minute=1), clock=clock)
-    inner = Limited(ScriptedLLM(["one", "two"]), limiter)
+    inner = RateLimitedModel(ScriptedLLM(["one", "two"]), limiter)
     route = Route()
     await inner.complete(Request(ASK.messages, route=route))
     assert route.take() == (None, 0.0)
@@ -101,13 +101,13 @@ async def test_the_wait_stands_in_the_route_of_the_request() -> None:
 async def test_behind_two_limiters_a_request_waits_for_both_and_tells_of_both() -> None:
     clock = FakeClock()
     account = RateLimiter(RateLimit(requests_per_minute=1), clock=clock)
-    inner = Limited(ScriptedLLM(["done"]), RateLimit(requests_per_minute=1), clock=clock)
+    inner = RateLimitedModel(ScriptedLLM(["done"]), RateLimit(requests_per_minute=1), clock=clock)
     await account.enter()
     await clock.advance(20)
     await inner.limiter.enter()
     await clock.advance(10)
     route = Route()
-    task = started(Limited(inner, account).complete(Request(ASK.messages, route=route)))
+    task = started(RateLimitedModel(inner, account).complete(Request(ASK.messages, route=route)))
     await clock.advance(49)
     assert not task.done()
     await clock.advance(1)
@@ -118,8 +118,8 @@ async def test_behind_two_limiters_a_request_waits_for_both_and_tells_of_both() 
 async def test_two_models_of_an_account_share_a_limiter() -> None:
     limiter = RateLimiter(RateLimit(concurrency=1), clock=FakeClock())
     clock = FakeClock()
-    one = Limited(FunctionLLM(lambda _: "slow", latency=5, clock=clock), limiter)
-    two = Limited(ScriptedLLM(["quick"]), limiter)
+    one = RateLimitedModel(FunctionLLM(lambda _: "slow", latency=5, clock=clock), limiter)
+    two = RateLimitedModel(ScriptedLLM(["quick"]), limiter)
     first, second = started(one.complete(ASK)), started(two.complete(ASK))
     await settled()
     assert not second.done()
@@ -132,7 +132,7 @@ async def test_a_limited_model_is_in_all_else_the_model() -> None:
         context_window = 9_000
         provider = "acme"
 
-    llm = Limited(Sized(["hi"], model="m-1"), RateLimit(concurrency=1))
+    llm = RateLimitedModel(Sized(["hi"], model="m-1"), RateLimit(concurrency=1))
     assert (llm.model, llm.provider, llm.context_window) == ("m-1", "acme", 9_000)
     with refuse_real_models():
         assert (await agent(llm).run("go")).output == "hi"
@@ -148,7 +148,7 @@ async def test_a_real_model_behind_a_limiter_is_still_refused_in_tests() -> None
             raise AssertionError("that costs")
 
     with refuse_real_models(), pytest.raises(ConfigError, match="no test double"):
-        await agent(Limited(Paid(), RateLimit())).run("go")
+        await agent(RateLimitedModel(Paid(), RateLimit())).run("go")
 
 
 # ---- in a run ----
@@ -158,7 +158,7 @@ async def test_each_try_of_a_run_waits_for_its_turn_again_and_says_how_long() ->
     clock, facts, registry = FakeClock(), Facts(), CollectorRegistry()
     down = LLMError("down", kind="server_error")
     model = ScriptedLLM([down, call("nothing"), "done"], model="m-1")
-    llm = Limited(model, RateLimit(requests_per_minute=1), clock=clock)
+    llm = RateLimitedModel(model, RateLimit(requests_per_minute=1), clock=clock)
     runner = agent(
         llm,
         observers=[facts, Metrics(registry)],
@@ -210,7 +210,7 @@ async def test_agents_that_have_the_same_limited_model_share_its_limits() -> Non
         active -= 1
         return "done"
 
-    llm = Limited(FunctionLLM(answer), RateLimit(concurrency=2))
+    llm = RateLimitedModel(FunctionLLM(answer), RateLimit(concurrency=2))
     one, two = agent(llm), agent(llm)
     results = await asyncio.gather(*(runner.run("go") for runner in (one, two) * 10))
     assert {result.output for result in results} == {"done"}
@@ -219,7 +219,7 @@ async def test_agents_that_have_the_same_limited_model_share_its_limits() -> Non
 
 async def test_a_run_cancelled_while_its_request_waits_ends_and_frees_the_place() -> None:
     clock = FakeClock()
-    llm = Limited(ScriptedLLM(["never"]), RateLimit(concurrency=1), clock=clock)
+    llm = RateLimitedModel(ScriptedLLM(["never"]), RateLimit(concurrency=1), clock=clock)
     await llm.limiter.enter()
     runner = agent(llm, clock=clock)
     run = started(runner.run("go", run_id="r"))
@@ -233,6 +233,6 @@ async def test_a_run_cancelled_while_its_request_waits_ends_and_frees_the_place(
 
 def test_what_is_no_model_or_no_limit_is_refused_where_it_is_given() -> None:
     with pytest.raises(ConfigError, match=r"give RateLimit\(…\), or a RateLimiter to share"):
-        Limited(ScriptedLLM([]), 8)  # type: ignore[arg-type]
+        RateLimitedModel(ScriptedLLM([]), 8)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="str has not"):
-        Limited("gpt", RateLimit())  # type: ignore[arg-type]
+        RateLimitedModel("gpt", RateLimit())  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.llm.message import Message, Request
-from orchestrator.providers.limiter import MINUTE, Entry, RateLimit, RateLimiter
+from orchestrator.providers.limiter import MINUTE, AdmittedRequest, RateLimit, RateLimiter
 from orchestrator.testing.clock import FakeClock
 
 ASK = Request((Message("user", "hello"),))
@@ -28,7 +28,7 @@ def started(waiting: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.create_task(waiting)
 
 
-async def entered(limiter: RateLimiter, *tokens: int) -> list[Entry]:
+async def entered(limiter: RateLimiter, *tokens: int) -> list[AdmittedRequest]:
     return [await limiter.enter(one) for one in tokens]
 
 
@@ -141,7 +141,7 @@ def test_no_minute_ever_has_more_than_the_limits(
         clock = FakeClock()
         limit = RateLimit(requests_per_minute=requests, tokens_per_minute=tokens, max_wait=0)
         limiter = RateLimiter(limit, clock=clock)
-        went: list[tuple[float, Entry]] = []
+        went: list[tuple[float, AdmittedRequest]] = []
 
         async def one(need: int, used: int) -> None:
             entry = await limiter.enter(need)

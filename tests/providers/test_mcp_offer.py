@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.answer import ToolFailed, text_of
-from orchestrator.providers.mcp.offer import Offer, declared, effect_of
+from orchestrator.providers.mcp.offer import ServerTool, declared, effect_of
 
 
 def tool(name: str, about: str | None = None, schema: dict[str, Any] | None = None, **hints: bool) -> Tool:
@@ -23,7 +23,7 @@ def tool(name: str, about: str | None = None, schema: dict[str, Any] | None = No
     )
 
 
-def offered(*tools: Tool, **chosen: Any) -> tuple[Offer, ...]:
+def offered(*tools: Tool, **chosen: Any) -> tuple[ServerTool, ...]:
     wanted: dict[str, Any] = {"prefix": None, "include": None, "exclude": None, "effects": None}
     return declared("shop", tools, **(wanted | chosen))
 

@@ -25,7 +25,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Request
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.lines import LineDecoder
-from orchestrator.providers.mcp.transport import Lines
+from orchestrator.providers.mcp.transport import LineLogger
 from orchestrator.providers.scripted import Item, ScriptedLLM
 from orchestrator.tools.spec import ToolSpec
 from tests.engines.stage import until
@@ -383,7 +383,7 @@ def test_only_so_many_lines_are_logged_and_a_line_without_an_end_is_not_kept(
 ) -> None:
     caplog.set_level(logging.INFO, "orchestrator.mcp")
     said: list[str] = []
-    lines = Lines("shop", said)
+    lines = LineLogger("shop", said)
     for number in range(1_200):
         lines.data_received(f"{number}\n\n".encode())
     assert [record.getMessage() for record in caplog.records[-2:]] == [

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.providers.openai_chat import ChatForm
-from orchestrator.providers.openai_form import Options
+from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.tools.spec import ToolSpec
 
 USER = Message("user", "hello")
@@ -27,13 +27,13 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA",
 
 
 def body(
-    *messages: Message, streamed: bool = False, options: Options | None = None, **more: Any
+    *messages: Message, streamed: bool = False, options: OpenAIOptions | None = None, **more: Any
 ) -> dict[str, Any]:
     request = Request(messages or (USER,), **more)
-    return ChatForm(options or Options()).body("m", request, streamed=streamed)
+    return ChatForm(options or OpenAIOptions()).body("m", request, streamed=streamed)
 
 
-def sent(message: Message, options: Options | None = None) -> dict[str, Any]:
+def sent(message: Message, options: OpenAIOptions | None = None) -> dict[str, Any]:
     (found,) = body(message, options=options)["messages"]
     return dict(found)
 
@@ -82,7 +82,7 @@ def test_a_refusal_goes_back_and_an_empty_answer_is_an_empty_text() -> None:
 def test_reasoning_goes_back_only_under_the_name_that_was_given() -> None:
     thought = Message("assistant", "4", reasoning="2 and 2")
     assert "reasoning" not in json.dumps(sent(thought))
-    assert sent(thought, Options(reasoning_field="reasoning_content"))["reasoning_content"] == "2 and 2"
+    assert sent(thought, OpenAIOptions(reasoning_field="reasoning_content"))["reasoning_content"] == "2 and 2"
 
 
 def test_parts_that_only_another_api_reads_stay_here() -> None:
@@ -141,7 +141,7 @@ def test_parameters_go_as_they_are_and_never_replace_what_is_ours() -> None:
 def test_a_stream_asks_for_usage_unless_the_server_refuses_that() -> None:
     asked = body(streamed=True, params={"stream_options": {"x": 1}})
     assert (asked["stream"], asked["stream_options"]) == (True, {"x": 1, "include_usage": True})
-    assert "stream_options" not in body(streamed=True, options=Options(stream_usage=False))
+    assert "stream_options" not in body(streamed=True, options=OpenAIOptions(stream_usage=False))
 
 
 def test_a_schema_goes_in_the_native_form_strict_where_it_keeps_the_rules() -> None:
@@ -164,7 +164,10 @@ def test_a_schema_that_native_mode_does_not_take_goes_into_the_prompt() -> None:
             Message("system", "Be brief."), USER, output_schema={"type": "array", "items": {"type": "string"}}
         ),
         body(
-            Message("system", "Be brief."), USER, output_schema=SCHEMA, options=Options(structured="prompt")
+            Message("system", "Be brief."),
+            USER,
+            output_schema=SCHEMA,
+            options=OpenAIOptions(structured="prompt"),
         ),
     ):
         assert "response_format" not in found

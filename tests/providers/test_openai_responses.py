@@ -15,7 +15,7 @@ from orchestrator.llm.retry import classify
 from orchestrator.providers.event_stream import Event
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.openai_chat import ChatForm
-from orchestrator.providers.openai_form import Options
+from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_responses import ResponsesForm
 from orchestrator.tools.spec import ToolSpec
 from tests.providers.loopback import Loopback, json_reply
@@ -31,10 +31,10 @@ SCHEMA = {
 
 
 def body(
-    *messages: Message, streamed: bool = False, options: Options | None = None, **more: Any
+    *messages: Message, streamed: bool = False, options: OpenAIOptions | None = None, **more: Any
 ) -> dict[str, Any]:
     request = Request(messages or (USER,), **more)
-    return ResponsesForm(options or Options()).body("m", request, streamed=streamed)
+    return ResponsesForm(options or OpenAIOptions()).body("m", request, streamed=streamed)
 
 
 def items(*messages: Message) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ def test_tools_schema_and_choice_have_their_own_forms_here() -> None:
         "verbosity": "low",
         "format": form,
     }
-    prompted = body(output_schema=SCHEMA, options=Options(structured="prompt"))
+    prompted = body(output_schema=SCHEMA, options=OpenAIOptions(structured="prompt"))
     assert "text" not in prompted
     assert [item["role"] for item in prompted["input"]] == ["system", "user"]
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from orchestrator.errors import OrchestratorError
 from orchestrator.examples import bundled
 from orchestrator.llm.message import Message, ToolCall, Usage
-from orchestrator.providers.member import Malformed
+from orchestrator.providers.member import MalformedConversation
 from orchestrator.providers.recorded_run import REPRODUCED
 from orchestrator.providers.recording import record_from, tool_name, usage_from
 from orchestrator.providers.replay import (
-    Record,
+    ProviderRecord,
     ReplayError,
     compare,
     expectation,
@@ -40,8 +40,8 @@ def result(id_: str) -> Message:
     return Message("tool", "seen", tool_call_id=id_)
 
 
-def record(*messages: Message) -> Record:
-    return Record("made", messages)
+def record(*messages: Message) -> ProviderRecord:
+    return ProviderRecord("made", messages)
 
 
 # ---- files ----
@@ -129,7 +129,7 @@ MESSAGES = st.fixed_dictionaries(
 
 @given(MESSAGES, st.fixed_dictionaries({}, optional=dict.fromkeys(MEMBERS, VALUES)))
 def test_any_json_is_a_conversation_or_malformed(message: Any, members: Any) -> None:
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedConversation):
         found = record_from({**members, "messages": [message]})
         assert len(found.tools_at(0)) <= len(found.tools)
         assert isinstance(found.messages[0].text, str)
@@ -141,7 +141,7 @@ def test_scanning_goes_on_after_a_bad_line(tmp_path: Path) -> None:
     good = b'{"messages": [{"role": "user"}]}\n'
     file.write_bytes(good + b"{]\n" + b'"\xff"\n' + good)
     kinds = [type(found).__name__ for found in scan(file)]
-    assert kinds == ["Record", "ReplayError", "ReplayError", "Record"]
+    assert kinds == ["ProviderRecord", "ReplayError", "ReplayError", "ProviderRecord"]
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "none.json", "empty"])

@@ -14,7 +14,7 @@ from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers.recorded_run import OPEN_END, REPRODUCED
 from orchestrator.providers.recording import record_from
 from orchestrator.providers.replay import (
-    Record,
+    ProviderRecord,
     RecordingEnds,
     ReplayDiverged,
     ReplayLLM,
@@ -68,11 +68,11 @@ def result(id_: str, content: str = "seen", *, failed: bool = False) -> Message:
     return Message("tool", content, tool_call_id=id_, is_error=failed)
 
 
-def made(*messages: Message) -> Record:
-    return Record("made", messages)
+def made(*messages: Message) -> ProviderRecord:
+    return ProviderRecord("made", messages)
 
 
-def flagged(flag: str) -> list[Record]:
+def flagged(flag: str) -> list[ProviderRecord]:
     return [SELECTION[name] for name, raw in RAW.items() if flag in raw["flags"]]
 
 
@@ -91,7 +91,7 @@ async def replayed(script: RunScript) -> list[Message]:
     return messages[script.answer :]
 
 
-async def reproduces(record: Record) -> list[Message]:
+async def reproduces(record: ProviderRecord) -> list[Message]:
     """Hold that every run of a conversation comes out as recorded; give all that was added."""
     added: list[Message] = []
     for script in split_runs(record):
@@ -213,7 +213,7 @@ def test_replays_are_doubles_and_are_called_as_the_recorded_model() -> None:
     assert (
         ReplayLLM.double,
         ReplayLLM(made(USER)).model,
-        ReplayLLM(Record("x", (USER,), model="m")).model,
+        ReplayLLM(ProviderRecord("x", (USER,), model="m")).model,
     ) == (
         True,
         "recorded",
@@ -312,7 +312,7 @@ async def test_the_offer_follows_the_turns() -> None:
 # ---- each oddity of the collection's README: real where it occurs, made where it does not ----
 
 
-def real(flag: str) -> Iterator[Record]:
+def real(flag: str) -> Iterator[ProviderRecord]:
     found = [record for record in flagged(flag) if not irregularities(record.messages)]
     assert found, f"the selection has no regular conversation with {flag}"
     yield from found

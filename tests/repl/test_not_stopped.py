@@ -76,7 +76,7 @@ async def test_the_code_of_the_worker_can_be_changed_by_what_runs_in_it(opened: 
     async with opened() as repl:
         await repl.run(
             PRELUDE
-            + "s = sys.modules['orchestrator.repl.inside.session'].Session\n"
+            + "s = sys.modules['orchestrator.repl.inside.session'].ReplNamespace\n"
             + "s.run = lambda self, code: {'stdout': 'all is well', 'dropped': 0, 'error': None, 'final': '42'}"
         )
         found = await repl.run("1 / 0")

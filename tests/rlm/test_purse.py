@@ -16,7 +16,7 @@ from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.providers import price_table
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator_callbacks.rlm.budget_account import Purse
+from orchestrator_callbacks.rlm.budget_account import RunBudget
 from orchestrator_guards import cost_unknown
 from tests.rlm.test_rlm import rlm
 from tests.tiers import examples
@@ -32,8 +32,8 @@ def test_requests_at_once_exceed_no_limit_where_their_most_cost_is_known_and_els
     limits: tuple[int, int], requests: list[tuple[int, bool, bool]], seed: int
 ) -> None:
     rng = random.Random(seed)
-    root = Purse(RlmLimits(max_cost=limits[0] / 1_000_000))
-    below = Purse(RlmLimits(max_cost=limits[1] / 1_000_000), lender=root)
+    root = RunBudget(RlmLimits(max_cost=limits[0] / 1_000_000))
+    below = RunBudget(RlmLimits(max_cost=limits[1] / 1_000_000), lender=root)
     unbounded = [0]
 
     async def one(most: int, inner: bool, bounded: bool) -> None:
@@ -57,8 +57,8 @@ def test_requests_at_once_exceed_no_limit_where_their_most_cost_is_known_and_els
 
 
 async def test_a_request_that_can_cost_more_than_is_left_above_is_refused_and_reserves_nothing() -> None:
-    root = Purse(RlmLimits(max_cost=0.000_1))
-    below = Purse(RlmLimits(), lender=root)
+    root = RunBudget(RlmLimits(max_cost=0.000_1))
+    below = RunBudget(RlmLimits(), lender=root)
     root.add(Usage(cost_micros=60))
     with pytest.raises(LimitReached, match=r"the next request can cost up to 0\.000041"):
         async with below.request(Usage(cost_micros=41)):
@@ -69,7 +69,7 @@ async def test_a_request_that_can_cost_more_than_is_left_above_is_refused_and_re
 
 
 async def test_a_request_that_is_cut_off_is_charged_as_an_estimate() -> None:
-    purse = Purse(RlmLimits())
+    purse = RunBudget(RlmLimits())
     with pytest.raises(asyncio.CancelledError):
         async with purse.request(Usage(1, 1), Usage(10, 20, cost_micros=5).as_estimate()):
             raise asyncio.CancelledError
@@ -77,15 +77,15 @@ async def test_a_request_that_is_cut_off_is_charged_as_an_estimate() -> None:
 
 
 async def test_after_an_answer_of_unknown_cost_nothing_is_asked_here_and_above() -> None:
-    root = Purse(RlmLimits(max_cost=1.0))
-    below = Purse(RlmLimits(), lender=root)
+    root = RunBudget(RlmLimits(max_cost=1.0))
+    below = RunBudget(RlmLimits(), lender=root)
     with pytest.raises(LimitReached):
         below.refuse(cost_unknown(1, model="m"))
     for purse in (root, below):
         refusal = purse.refusal()
         assert refusal is not None
         assert refusal.explain() == "cost_unknown: the price of model 'm' is unknown"
-    free = Purse(RlmLimits(max_cost=1.0, on_unknown_cost="ignore"))
+    free = RunBudget(RlmLimits(max_cost=1.0, on_unknown_cost="ignore"))
     free.refuse(cost_unknown(1, model="m"))
     assert free.refusal() is None
 

@@ -26,7 +26,7 @@ from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.tools.spec import tool
-from orchestrator_callbacks.llm_loop.budget_account import Account, lent
+from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lent
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import NO_WAIT
 
@@ -37,11 +37,13 @@ MOST_OUT = 50
 # ---- one account ----
 
 
-def account(limits: Limits | None = None, lender: Account | None = None, run_id: str = "r") -> Account:
+def account(
+    limits: Limits | None = None, lender: BudgetAccount | None = None, run_id: str = "r"
+) -> BudgetAccount:
     machine, points = compose.machine(LLM_LOOP, ())
     deps = compose.handles(ScriptedLLM([]), (), None, None, None, None, points=points)
     run: LoopRun = Run(machine, run_id, LoopContext([], limits or Limits(), 0), deps)
-    return Account(run, lender)
+    return BudgetAccount(run, lender)
 
 
 async def started(*asking: Any) -> list[asyncio.Task[None]]:

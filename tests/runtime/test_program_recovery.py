@@ -226,7 +226,7 @@ async def test_where_the_system_shows_no_processes_the_resume_says_so_and_asks(
 async def test_a_program_that_cannot_be_ended_is_a_question_with_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    immortal = surviving_program.Ended(frozenset("m"), (4711,))
+    immortal = surviving_program.ProgramEnd(frozenset("m"), (4711,))
     monkeypatch.setattr(surviving_program, "end", lambda _: immortal)
     journal = MemoryJournal()
     stages = await left(journal, program())

@@ -25,10 +25,10 @@ from orchestrator.kernel.record import (
     BudgetChecked,
     EventFailed,
     Fact,
+    FactsDropped,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
-    Missed,
     RolledBack,
     RunAdmitted,
     RunCompleted,
@@ -45,7 +45,7 @@ from orchestrator.kernel.record import (
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.providers.replay import Record, ReplayLLM
+from orchestrator.providers.replay import ProviderRecord, ReplayLLM
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.log import TransitionLog
@@ -190,7 +190,7 @@ async def test_text_that_has_no_utf_8_is_told_as_it_will_be_kept() -> None:
 
 
 async def test_a_recorded_conversation_streams_as_well() -> None:
-    said = Record("made", (Message("user", "go"), Message("assistant", "Two words")))
+    said = ProviderRecord("made", (Message("user", "go"), Message("assistant", "Two words")))
     assert words(await told(agent(ReplayLLM(said)))) == {(1, 1): "Two words"}
 
 
@@ -213,7 +213,7 @@ def name_of(fact: Streamed) -> str:  # noqa: C901, PLR0911 - a type checker sees
             return "journal"
         case TokenDelta(attempt=attempt, text=text):
             return f"{attempt}: {text}"
-        case Missed(count=count):
+        case FactsDropped(count=count):
             return f"{count} missing"
         case never:
             assert_never(never)
@@ -226,9 +226,9 @@ def test_every_fact_there_is_is_in_the_union_and_words_are_no_fact() -> None:
         if isinstance(one, type) and dataclasses.is_dataclass(one) and one.__module__ == record.__name__
     }
     assert set(get_args(Streamed)) == made
-    assert made - set(get_args(Fact)) == {TokenDelta, Missed}
+    assert made - set(get_args(Fact)) == {TokenDelta, FactsDropped}
     assert name_of(TokenDelta("g", "r", 1, 2, "so")) == "2: so"
-    assert name_of(Missed("g", "r", 3)) == "3 missing"
+    assert name_of(FactsDropped("g", "r", 3)) == "3 missing"
 
 
 # ---- who is asked for words ----

@@ -15,7 +15,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import (
     BudgetChecked,
-    Missed,
+    FactsDropped,
     RunCompleted,
     RunParked,
     RunStarted,
@@ -26,7 +26,7 @@ from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Orchestrator
-from orchestrator.runtime.service.stream import FINE, KEPT, Backlog, RunStream
+from orchestrator.runtime.service.stream import FINE, KEPT, RunStream, StreamBuffer
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import Facts, agent, until
 
@@ -110,7 +110,7 @@ async def test_a_run_that_nobody_reads_ends_as_it_would_and_keeps_so_many_facts_
         assert len(watching.all) > KEPT
         assert len(stream._backlog) == KEPT
         first, *rest = [fact async for fact in stream]
-    assert first == Missed("llm_loop", stream.run_id, len(watching.all) + 1 - KEPT)
+    assert first == FactsDropped("llm_loop", stream.run_id, len(watching.all) + 1 - KEPT)
     kept = [fact for fact in rest if not isinstance(fact, TokenDelta)]
     assert kept == watching.all[-len(kept) :]
     assert len(rest) == KEPT
@@ -118,7 +118,7 @@ async def test_a_run_that_nobody_reads_ends_as_it_would_and_keeps_so_many_facts_
 
 
 async def test_the_words_of_runs_that_speak_at_once_are_not_mixed_when_they_get_coarse() -> None:
-    backlog = Backlog("loop", "root")
+    backlog = StreamBuffer("loop", "root")
     for number in range(5_000):
         for run_id in "abc":
             backlog.put(TokenDelta("loop", run_id, 1, 1, f"{run_id}{number} "))
@@ -143,7 +143,7 @@ def told_last(run_id: str) -> list[Streamed]:
     ]
 
 
-async def drained(backlog: Backlog) -> list[Streamed]:
+async def drained(backlog: StreamBuffer) -> list[Streamed]:
     read: list[Streamed] = []
     while (fact := await backlog.next()) is not None:
         read.append(fact)
@@ -151,7 +151,7 @@ async def drained(backlog: Backlog) -> list[Streamed]:
 
 
 async def test_what_was_read_does_not_grow_any_more() -> None:
-    backlog = Backlog("loop", "a")
+    backlog = StreamBuffer("loop", "a")
     for _ in range(FINE + 10):
         backlog.put(TokenDelta("loop", "a", 1, 1, "x"))
     seen = [await backlog.next() for _ in range(FINE)]
@@ -163,14 +163,14 @@ async def test_what_was_read_does_not_grow_any_more() -> None:
 
 
 async def test_the_oldest_make_room_again_and_again_and_each_gap_says_how_many() -> None:
-    backlog = Backlog("loop", "root")
+    backlog = StreamBuffer("loop", "root")
     for number in range(KEPT + 7):
         backlog.put(BudgetChecked("loop", "root", "s", number, ()))
-    assert await backlog.next() == Missed("loop", "root", 7)
+    assert await backlog.next() == FactsDropped("loop", "root", 7)
     assert await backlog.next() == BudgetChecked("loop", "root", "s", 7, ())
     for number in range(3):
         backlog.put(BudgetChecked("loop", "root", "s", KEPT + 7 + number, ()))
-    assert await backlog.next() == Missed("loop", "root", 2)
+    assert await backlog.next() == FactsDropped("loop", "root", 2)
     assert await backlog.next() == BudgetChecked("loop", "root", "s", 10, ())
 
 

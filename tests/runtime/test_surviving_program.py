@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runtime.service import surviving_program
-from orchestrator.runtime.service.surviving_program import Ended, end, variable
+from orchestrator.runtime.service.surviving_program import ProgramEnd, end, variable
 from orchestrator.settings import Settings
 
 pytestmark = pytest.mark.skipif(
@@ -69,9 +69,9 @@ def lives(pid: int) -> bool:
 def test_processes_are_ended_by_their_mark_and_no_other_one(started: Started) -> None:
     ours, deaf, other = started(WAITS, mark="a"), started(DEAF, mark="b"), started(WAITS, mark="c")
     assert [said(one) for one in (ours, deaf, other)] == ["up"] * 3
-    assert end(["a", "b", "nobody"], 0.1) == Ended(frozenset(("a", "b")), ())
+    assert end(["a", "b", "nobody"], 0.1) == ProgramEnd(frozenset(("a", "b")), ())
     assert (ours.wait(), deaf.wait(), other.poll()) == (-signal.SIGTERM, -signal.SIGKILL, None)
-    assert end(["a", "b"], 0.1) == Ended(frozenset(), ())
+    assert end(["a", "b"], 0.1) == ProgramEnd(frozenset(), ())
 
 
 @pytest.mark.parametrize("how", ["plain", "session", "env", "session env", "session dies"])
@@ -83,7 +83,7 @@ def test_children_are_ended_too_that_left_the_session_or_dropped_the_variable(
     if "dies" in how:
         parent.wait()
     assert lives(child)
-    assert end(["a"], 0.1) == Ended(frozenset("a"), ())
+    assert end(["a"], 0.1) == ProgramEnd(frozenset("a"), ())
     assert not lives(child)
 
 
@@ -94,7 +94,7 @@ def test_a_program_inside_a_program_carries_both_marks(
     inner = started(WAITS, mark="inner")
     assert said(inner) == "up"
     assert variable("inner") == {surviving_program.MARK: "outer inner"}
-    assert end(["outer"], 0.1) == Ended(frozenset(("outer",)), ())
+    assert end(["outer"], 0.1) == ProgramEnd(frozenset(("outer",)), ())
     assert inner.wait() == -signal.SIGTERM
 
 
@@ -104,7 +104,7 @@ def test_a_process_is_no_survivor_of_itself(monkeypatch: pytest.MonkeyPatch) -> 
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "Ended(marks=frozenset(), left=())\n"
+    assert done.stdout == "ProgramEnd(marks=frozenset(), left=())\n"
 
 
 def test_a_mark_follows_from_its_parts_and_from_where_one_ends() -> None:

@@ -19,7 +19,7 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.record import Fact, Observer
 from orchestrator.kernel.run import Run
 from orchestrator.telemetry.catalogue import PREFIX
-from orchestrator.telemetry.live import Live
+from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
@@ -46,7 +46,7 @@ class Story:
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry)
         self.stream = io.BytesIO()
-        self.live = Live()
+        self.live = LiveRuns()
         self.facts: list[Fact] = []
         self.commits: list[int] = []
 

@@ -21,7 +21,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition import Pages, writable
 from orchestrator.telemetry.exposition import health as health_module
 from orchestrator.telemetry.exposition import page as page_module
-from orchestrator.telemetry.exposition.page import Request
+from orchestrator.telemetry.exposition.page import PageRequest
 from tests.telemetry.loop import CANARY
 from tests.telemetry.serving import SAMPLE, TOKEN, Got, counted, got, live_runs
 
@@ -36,7 +36,7 @@ ELSEWHERE = "192.0.2.7"
 
 def asked(pages: Pages, path: str, query: str = "", client: str = HERE, **headers: str) -> Got:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    status, sent, body = pages.answer(Request("GET", path, query, named, client))
+    status, sent, body = pages.answer(PageRequest("GET", path, query, named, client))
     return got(status, dict(sent), body)
 
 
@@ -117,7 +117,7 @@ def test_what_is_no_page_is_not_found_and_what_there_is_is_named() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "BREW"])
 def test_only_get_and_head_are_answered(method: str) -> None:
-    status, headers, _ = Pages(counted()).answer(Request(method, "/metrics"))
+    status, headers, _ = Pages(counted()).answer(PageRequest(method, "/metrics"))
     assert (status, dict(headers)["Allow"]) == (405, "GET, HEAD")
 
 
@@ -254,7 +254,7 @@ def test_an_empty_token_is_refused_since_it_would_be_none(token: str) -> None:
 def test_this_machine_is_known_by_address_and_name_and_not_through_a_proxy(
     client: str, headers: dict[str, str], status: int
 ) -> None:
-    assert Pages().answer(Request("GET", "/debug/runs", headers=headers, client=client)).status == status
+    assert Pages().answer(PageRequest("GET", "/debug/runs", headers=headers, client=client)).status == status
 
 
 # ---- health ----

@@ -32,7 +32,7 @@ from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.connection import connect
 from orchestrator.telemetry.engine import Load
 from orchestrator.telemetry.labels import MOST_DEFINITIONS
-from orchestrator.telemetry.live import Live, LiveRun
+from orchestrator.telemetry.live import LiveRun, LiveRuns
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.sink import BoundedWriter
@@ -134,7 +134,7 @@ async def test_a_run_of_a_driver_is_active_in_its_hook_and_began_when_it_was_cre
 
 
 def test_runs_that_never_end_do_not_pile_up() -> None:
-    live = Live(most=10)
+    live = LiveRuns(most=10)
     for number in range(100):
         live.observe(started(str(number)))
         live.observe(RunParked("loop", f"p{number}", "ask", "waiting", 1.0))
@@ -143,7 +143,7 @@ def test_runs_that_never_end_do_not_pile_up() -> None:
 
 
 def test_live_runs_can_be_read_from_another_thread_while_they_change() -> None:
-    live, failed, stop = Live(), list[BaseException](), threading.Event()
+    live, failed, stop = LiveRuns(), list[BaseException](), threading.Event()
 
     def read() -> None:
         try:

@@ -46,7 +46,15 @@ from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.ending import LIMITS
 from orchestrator.telemetry.catalogue import BUDGET_OF as BUDGET_OF_GUARD
-from orchestrator.telemetry.catalogue import BUDGETS, CATALOGUE, NO_BUDGETS, PREFIX, ROWS, Kind, Made
+from orchestrator.telemetry.catalogue import (
+    BUDGETS,
+    CATALOGUE,
+    NO_BUDGETS,
+    PREFIX,
+    ROWS,
+    MetricKind,
+    MetricSource,
+)
 from orchestrator.telemetry.engine import Load
 from orchestrator.telemetry.labels import CAPS, likely_failures, loop_head
 from orchestrator.telemetry.log import TransitionLog
@@ -144,9 +152,9 @@ def ended(**changes: Any) -> RunCompleted:
 def test_every_row_obeys_the_naming_rules() -> None:
     assert len(ROWS) == len(CATALOGUE)
     for row in CATALOGUE:
-        assert row.name.endswith("_total") == (row.kind is Kind.COUNTER), row.name
-        assert row.name.endswith("_info") == (row.kind is Kind.INFO), row.name
-        assert bool(row.buckets) == (row.kind is Kind.HISTOGRAM), row.name
+        assert row.name.endswith("_total") == (row.kind is MetricKind.COUNTER), row.name
+        assert row.name.endswith("_info") == (row.kind is MetricKind.INFO), row.name
+        assert bool(row.buckets) == (row.kind is MetricKind.HISTOGRAM), row.name
         assert list(row.buckets) == sorted(set(row.buckets)), row.name
         assert row.help.endswith("."), row.name
         assert row.values.keys() <= set(row.labels), row.name
@@ -174,7 +182,7 @@ def test_every_metric_is_exposed_under_its_name_type_and_help() -> None:
     families = {family.name: family for family in board.registry.collect()}
     for row in CATALOGUE:
         name = PREFIX + row.name.removesuffix("_total").removesuffix("_info")
-        if row.made in {Made.STORED, Made.PUSHED}:
+        if row.made in {MetricSource.STORED, MetricSource.PUSHED}:
             assert name not in families
             continue
         family = families[name]

@@ -44,7 +44,7 @@ from orchestrator.telemetry import semconv
 from orchestrator.telemetry.exposition.render import rendered
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.otel import Spans
-from orchestrator.telemetry.traceparent import Recent
+from orchestrator.telemetry.traceparent import RecentRuns
 from orchestrator.tools.spec import tool
 from tests.telemetry.loop import CANARY, Context, Deps, Event, Rig
 
@@ -403,7 +403,7 @@ def test_runs_that_never_tell_their_end_are_ended_oldest_first() -> None:
 
 
 def test_the_links_that_are_remembered_are_bounded_too() -> None:
-    recent = Recent(2)
+    recent = RecentRuns(2)
     for name in "abca":
         recent[name] = name
     assert dict(recent) == {"c": "c", "a": "a"}

@@ -11,12 +11,12 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.telemetry.exposition import answers
-from orchestrator.telemetry.exposition.health import Health
+from orchestrator.telemetry.exposition.health import HealthCheck
 
 
 async def test_a_journal_that_is_open_is_ready_and_a_closed_one_is_not(tmp_path: Path) -> None:
     async with SqliteJournal(tmp_path / "journal.db") as journal:
-        health = Health(ready={"journal": answers(journal)})
+        health = HealthCheck(ready={"journal": answers(journal)})
         assert await asyncio.to_thread(health.ready) == (True, {"ready": True, "checks": {"journal": True}})
     assert await asyncio.to_thread(health.ready) == (False, {"ready": False, "checks": {"journal": False}})
 
@@ -32,13 +32,13 @@ async def test_a_store_that_hangs_is_not_ready_and_is_not_asked_for_ever() -> No
                 dropped.set()
             raise AssertionError(since)
 
-    health = Health(ready={"journal": answers(Hanging(), patience=0.05)})
+    health = HealthCheck(ready={"journal": answers(Hanging(), patience=0.05)})
     assert not (await asyncio.to_thread(health.ready))[0]
     await asyncio.wait_for(dropped.wait(), 10)
 
 
 async def test_a_store_whose_loop_is_blocked_is_not_ready() -> None:
-    health = Health(ready={"journal": answers(MemoryJournal(), patience=0.05)})
+    health = HealthCheck(ready={"journal": answers(MemoryJournal(), patience=0.05)})
     said: list[bool] = []
     asking = threading.Thread(target=lambda: said.append(health.ready()[0]))
     asking.start()
@@ -49,7 +49,7 @@ async def test_a_store_whose_loop_is_blocked_is_not_ready() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_store_whose_loop_is_gone_is_not_ready() -> None:
-    async def made() -> Health:
-        return Health(ready={"journal": answers(MemoryJournal())})
+    async def made() -> HealthCheck:
+        return HealthCheck(ready={"journal": answers(MemoryJournal())})
 
     assert not asyncio.run(made()).ready()[0]

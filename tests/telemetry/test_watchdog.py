@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import RunParked, RunStarted
 from orchestrator.telemetry.catalogue import PREFIX
-from orchestrator.telemetry.live import Live
+from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog, dump, on_signal, put
@@ -161,7 +161,7 @@ def test_importing_starts_nothing() -> None:
 
 
 def test_a_dump_names_live_runs_their_state_and_age() -> None:
-    live = Live()
+    live = LiveRuns()
     now = time.time()
     live.observe(RunStarted("loop", "r1", now - 100, state="think", dwell=5.0, elapsed=20.0))
     live.observe(RunStarted("loop", "r2", now, state="think"))
@@ -177,7 +177,7 @@ def test_a_dump_names_live_runs_their_state_and_age() -> None:
 SIGNALLED = """
 import asyncio, os, signal, sys
 from orchestrator.kernel.record import RunStarted
-from orchestrator.telemetry.live import Live
+from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.watchdog import on_signal
 
 async def deep():
@@ -185,7 +185,7 @@ async def deep():
     await asyncio.Event().wait()
 
 async def main():
-    live = Live()
+    live = LiveRuns()
     live.observe(RunStarted("loop", "r1", 0.0, state="think"))
     with on_signal(live):
         task = asyncio.create_task(deep(), name="run r1")

@@ -11,11 +11,11 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.testing.coverage import (
+    CoverageShare,
+    CoverageTally,
     GraphCoverage,
     GuardItem,
-    Share,
     StateItem,
-    Tally,
     TransitionItem,
     report,
 )
@@ -110,15 +110,15 @@ def test_a_resumed_run_does_not_cover_the_initial_state() -> None:
 @pytest.mark.parametrize(
     ("share", "percent", "shown"),
     [
-        (Share(0, 0), 100.0, "0/0 100 %"),
-        (Share(0, 4), 0.0, "0/4 0 %"),
-        (Share(3, 4), 75.0, "3/4 75 %"),
-        (Share(999, 1000), 99.9, "999/1000 99 %"),
-        (Share(4, 4), 100.0, "4/4 100 %"),
+        (CoverageShare(0, 0), 100.0, "0/0 100 %"),
+        (CoverageShare(0, 4), 0.0, "0/4 0 %"),
+        (CoverageShare(3, 4), 75.0, "3/4 75 %"),
+        (CoverageShare(999, 1000), 99.9, "999/1000 99 %"),
+        (CoverageShare(4, 4), 100.0, "4/4 100 %"),
     ],
 )
 def test_a_share_is_shown_rounded_down_so_that_100_means_all(
-    share: Share, percent: float, shown: str
+    share: CoverageShare, percent: float, shown: str
 ) -> None:
     assert share.percent == pytest.approx(percent)
     assert str(share) == shown
@@ -143,7 +143,7 @@ def test_coverage_of_different_tables_is_not_added_and_nothing_is_half_done() ->
 
 async def test_coverage_survives_the_way_to_another_process() -> None:
     coverage = await covered(TO_IDLE, Visitor(known=True))
-    arrived = Tally.from_data(json.loads(json.dumps(coverage.to_data())))
+    arrived = CoverageTally.from_data(json.loads(json.dumps(coverage.to_data())))
     assert arrived.counts == coverage.counts
     assert list(map(str, arrived.missing())) == list(map(str, coverage.missing()))
     arrived.merge(coverage)

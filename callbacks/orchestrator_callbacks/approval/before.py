@@ -7,7 +7,7 @@ from orchestrator.machines.approval.plan import Plan
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_callbacks.approval.error_mapping import fault_of
-from orchestrator_guards import Blocked
+from orchestrator_guards import BlockedGate
 
 EXPIRED = "the plan has expired"
 SET_BACK = 60.0
@@ -112,15 +112,15 @@ async def before_rollback_failed(run: ApprovalRun) -> None:
     run.ctx.plan_status = PlanStatus.FAILED.value
 
 
-def expired(run: ApprovalRun) -> Blocked | None:
+def expired(run: ApprovalRun) -> BlockedGate | None:
     """Say that the plan has waited for too long, or that nobody can know, or None."""
     ctx, now = run.ctx, run.deps.clock.time()
     if not ctx.expires_at:
         return None
     if now < _made_at(ctx) - SET_BACK:
         reason = "the clock was set back since the plan was made: nobody knows how long it has waited"
-        return Blocked("plan", reason, ("submit",), code="ST-004")
-    return Blocked("plan", EXPIRED, ("submit",), code="ST-004") if now >= ctx.expires_at else None
+        return BlockedGate("plan", reason, ("submit",), code="ST-004")
+    return BlockedGate("plan", EXPIRED, ("submit",), code="ST-004") if now >= ctx.expires_at else None
 
 
 def _made_at(ctx: ApprovalContext) -> float:
@@ -128,7 +128,7 @@ def _made_at(ctx: ApprovalContext) -> float:
     return float(ctx.versions[-1].get("at", 0.0)) if ctx.versions else 0.0
 
 
-def _refuse(run: ApprovalRun, blocked: Blocked | None) -> None:
+def _refuse(run: ApprovalRun, blocked: BlockedGate | None) -> None:
     if blocked is not None:
         error = GateRefused(blocked)
         run.deps.refusal = error

@@ -12,11 +12,11 @@ from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.intent import Extraction
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.model import ApprovalContext
-from orchestrator.machines.approval.plan import Plan, Step
-from orchestrator_guards import Blocked
+from orchestrator.machines.approval.plan import Plan, PlanStep
+from orchestrator_guards import BlockedGate
 
 
-class Undone(Protocol):
+class RollbackReport(Protocol):
     """What a rollback did."""
 
     @property
@@ -30,7 +30,7 @@ class Undone(Protocol):
         ...
 
 
-class StepReport(Protocol):
+class StepOutcomeReport(Protocol):
     """What came of a step that is complete."""
 
     @property
@@ -39,7 +39,7 @@ class StepReport(Protocol):
         ...
 
 
-class Hands(Protocol):
+class PlanActions(Protocol):
     """The planner and the project, as the hooks use them. All that a planner says has been looked over here."""
 
     async def extract(self, run: ApprovalRun) -> Extraction:
@@ -50,27 +50,27 @@ class Hands(Protocol):
         """Ask the planner for a plan that breaks no rule. Raises Faulted after the table's retries."""
         ...
 
-    async def ready(self, run: ApprovalRun, *, provider: bool) -> Blocked | None:
+    async def ready(self, run: ApprovalRun, *, provider: bool) -> BlockedGate | None:
         """Say what keeps a plan from being carried out: drift, a command in doubt, the log; `provider`: the planner."""
         ...
 
-    def affordable(self) -> Blocked | None:
+    def affordable(self) -> BlockedGate | None:
         """Say what keeps the planner from being asked for another plan: a budget that is used up."""
         ...
 
-    async def left(self, run: ApprovalRun) -> tuple[Step, ...]:
+    async def left(self, run: ApprovalRun) -> tuple[PlanStep, ...]:
         """Return the steps that are still to be done, in their order."""
         ...
 
-    async def turn(self, step: Step) -> None:
+    async def turn(self, step: PlanStep) -> None:
         """Return once a step may be begun: no more is done in a minute than is allowed."""
         ...
 
-    async def perform(self, run: ApprovalRun, step: Step) -> StepReport:
+    async def perform(self, run: ApprovalRun, step: PlanStep) -> StepOutcomeReport:
         """Carry out one step, wholly or not at all. Raises Faulted."""
         ...
 
-    async def undo(self, run: ApprovalRun) -> Undone:
+    async def undo(self, run: ApprovalRun) -> RollbackReport:
         """Take back what the plan has changed, and what plans of this request had that failed before it."""
         ...
 
@@ -79,14 +79,14 @@ class Hands(Protocol):
 class ApprovalDeps:
     """Handles of one project."""
 
-    hands: Hands
+    hands: PlanActions
     clock: Clock
     limits: ApprovalLimits
-    on_step: Callable[[Step, int, int, str, float, str, str], Awaitable[None] | None] | None = None
+    on_step: Callable[[PlanStep, int, int, str, float, str, str], Awaitable[None] | None] | None = None
     """Told of each step as it begins and ends: step, number, of how many, `begins` or `ends`, seconds, status
     (`running`, then `done` or `failed`), the end of what a command said.
     """
-    operation: asyncio.Task[StepReport] | None = None
+    operation: asyncio.Task[StepOutcomeReport] | None = None
     """The step in flight: Cancelling, entered at once, waits for it before it takes anything back."""
     refusal: Exception | None = None
     """Why the last event from outside was refused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from orchestrator.errors import Corrupt, JournalError, LLMError, OrchestratorError
-from orchestrator.machines.approval.fault import RULES, Fault, Faulted
+from orchestrator.machines.approval.fault import RULES, ApprovalError, Fault
 from orchestrator.machines.approval.model import Event
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -29,15 +29,15 @@ async def known(work: Awaitable[Event]) -> Event:
     """
     try:
         return await work
-    except (Faulted, JournalError):
+    except (ApprovalError, JournalError):
         raise
     except Exception as error:
-        raise Faulted(fault_of(error)) from error
+        raise ApprovalError(fault_of(error)) from error
 
 
 def fault_of(error: Exception | None) -> Fault:
     """Return an error as the table knows it."""
-    if isinstance(error, Faulted):
+    if isinstance(error, ApprovalError):
         return error.fault
     if isinstance(error, LLMError):
         return Fault(_OF_PROVIDERS.get(error.kind, "AI-002"), str(error))

@@ -6,9 +6,9 @@ import asyncio
 import inspect
 from typing import Any
 
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.model import Event, PlanStatus
-from orchestrator.machines.approval.plan import Plan, Step
+from orchestrator.machines.approval.plan import Plan, PlanStep
 from orchestrator_callbacks.approval import control_request as wish
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
@@ -34,7 +34,7 @@ async def carried_out(run: ApprovalRun) -> Event:
     return Event.CANCEL if wish.taken(run, "cancel") else Event.STEPS_COMPLETED
 
 
-async def _turn(run: ApprovalRun, step: Step) -> None:
+async def _turn(run: ApprovalRun, step: PlanStep) -> None:
     """Wait until a step may be begun, or somebody does not want it any more."""
     turn = asyncio.create_task(run.deps.hands.turn(step))
     heard = asyncio.create_task(run.mailbox.until(lambda: wish.is_there(run, "pause", "cancel")))
@@ -48,7 +48,7 @@ async def _turn(run: ApprovalRun, step: Step) -> None:
         turn.result()
 
 
-async def _step(run: ApprovalRun, step: Step, number: int, total: int) -> bool:
+async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bool:
     """Carry out one step. False where somebody cancelled meanwhile: then it is still in flight."""
     deps = run.deps
     began = deps.clock.monotonic()
@@ -72,7 +72,7 @@ async def _step(run: ApprovalRun, step: Step, number: int, total: int) -> bool:
     seconds = deps.clock.monotonic() - began
     try:
         output = operation.result().output
-    except Faulted as fault:
+    except ApprovalError as fault:
         run.note("step", {"step": label, "status": "failed", "at": deps.clock.time()})
         await run.settle()
         await _tell(run, step, number, total, "ends", seconds, "failed", fault.output)
@@ -83,7 +83,7 @@ async def _step(run: ApprovalRun, step: Step, number: int, total: int) -> bool:
 
 async def _tell(  # noqa: PLR0917 - the parts of one fact
     run: ApprovalRun,
-    step: Step,
+    step: PlanStep,
     number: int,
     total: int,
     phase: str,
@@ -123,7 +123,7 @@ async def taken_back(run: ApprovalRun) -> Event:
     if ctx.conflicts:
         names = ", ".join(repr(one["path"]) for one in ctx.conflicts)
         message = f"not everything could be undone: {names} changed from outside and was kept"
-        raise Faulted([Fault("ST-007", message)])
+        raise ApprovalError([Fault("ST-007", message)])
     ctx.plan_status = PlanStatus.CANCELLED.value
     return Event.ROLLBACK_FINISHED
 

@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.errors import LimitReached
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM
-from orchestrator.machines.code_mode.answer import Final, Reply, read
+from orchestrator.machines.code_mode.answer import FinalAnswer, Reply, read
 from orchestrator.machines.code_mode.model import (
     CodeBlocksFound,
     CodeExecuted,
@@ -29,7 +29,7 @@ from orchestrator.machines.rlm.model import LLMResponseReceived, MaxIterationsRe
 from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.blocking_source import BlockingSource
-from orchestrator_callbacks.rlm.conversation import Talk, at_last_turn, text_of
+from orchestrator_callbacks.rlm.conversation import Conversation, at_last_turn, text_of
 
 _NOTHING = (
     "There was neither a ```repl block nor an answer in your message. Write code in a ```repl block, or give the "
@@ -59,7 +59,7 @@ class CodeModeSource:
     ) -> None:
         self._repl = repl
         self._instructions = prompt.CODE if instructions is None else instructions
-        self._talk = Talk(llm, "code", stopping=stopping, compressor=compressor, params=params)
+        self._talk = Conversation(llm, "code", stopping=stopping, compressor=compressor, params=params)
 
     async def __call__(self, state: CodeModeState, ctx: CodeModeContext) -> CodeModeEvent | None:
         """Return the event that leaves a state; None in DONE."""
@@ -143,7 +143,7 @@ class CodeModeSource:
         given = next((result.final for result in reversed(done) if result.final is not None), None)
         return given if given is not None else await self._value(reply.final)
 
-    async def _value(self, final: Final | None) -> str | None:
+    async def _value(self, final: FinalAnswer | None) -> str | None:
         if final is None or final.kind == "text":
             return None if final is None else final.value
         return await self._repl.variable(final.value)

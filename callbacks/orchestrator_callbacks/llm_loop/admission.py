@@ -14,7 +14,7 @@ from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import canonical_call
-from orchestrator_callbacks.llm_loop.approval_rule import Judgement, digest_of, judge_call
+from orchestrator_callbacks.llm_loop.approval_rule import ApprovalDecision, digest_of, judge_call
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import (
     DIGEST_VERSION,
@@ -87,7 +87,7 @@ def put_question(
     run: LoopRun,
     position: int,
     why: str,
-    judgement: Judgement = Judgement(asks=True),  # noqa: B008 - a tuple
+    judgement: ApprovalDecision = ApprovalDecision(asks=True),  # noqa: B008 - a tuple
     expires_at: float | None = None,
 ) -> None:
     """Ask a person about a call. Until it is answered the call has a provisional result.
@@ -143,7 +143,7 @@ def renew_question(run: LoopRun, position: int, question: Question) -> None:
     if (question.version, question.arguments, question.digest) == (DIGEST_VERSION, form.arguments, digest):
         return
     set_form(ctx, position, form)
-    judgement = Judgement(asks=True)
+    judgement = ApprovalDecision(asks=True)
     if question.why == "approval":
         judgement = judge_call(run.deps.tools.find(form.name), form)
     put_question(run, position, question.why, judgement, question.expires_at)

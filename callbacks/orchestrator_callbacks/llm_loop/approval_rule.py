@@ -19,7 +19,7 @@ from orchestrator_guards import Verdict, approval_digest
 _LONGEST = 300
 
 
-class Judgement(NamedTuple):
+class ApprovalDecision(NamedTuple):
     """What an approval rule says about a call."""
 
     asks: bool
@@ -29,19 +29,19 @@ class Judgement(NamedTuple):
     """Why the person is asked although the rule did not say so."""
 
 
-def judge_call(spec: ToolSpec | None, call: ToolCall) -> Judgement:
+def judge_call(spec: ToolSpec | None, call: ToolCall) -> ApprovalDecision:
     """Return whether a person has to approve a call in canonical form. If the rule fails, a person has to."""
     if spec is None or isinstance(spec.approval, bool):
-        return Judgement(spec is not None and spec.approval is True)
+        return ApprovalDecision(spec is not None and spec.approval is True)
     try:
         found: object = spec.approval(json.loads(call.arguments))
     except Exception as error:  # noqa: BLE001 - whatever a host's rule raises: the safe answer is to ask
-        return Judgement(asks=True, notice=_because(f"failed ({told_of(error)})"))
+        return ApprovalDecision(asks=True, notice=_because(f"failed ({told_of(error)})"))
     if isinstance(found, bool):
-        return Judgement(found)
+        return ApprovalDecision(found)
     if isinstance(found, Verdict) and _is_sound(found):
-        return Judgement(not found.ok, found)
-    return Judgement(
+        return ApprovalDecision(not found.ok, found)
+    return ApprovalDecision(
         asks=True, notice=_because(f"returned {type(found).__name__}, not a bool or a valid Verdict")
     )
 

@@ -83,15 +83,15 @@ def _cost_limit(limits: Limits) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Account:
+class BudgetAccount:
     """What one run may spend of what the runs above it lend, and what those below it have in flight."""
 
     run: Run[LoopContext, Any]
-    lender: Account | None = None
+    lender: BudgetAccount | None = None
     """Of the run above it."""
     dormant: dict[str, Usage] = field(default_factory=dict)
     """Run below -> what was counted for it after a crash, until it is taken up again itself."""
-    above: tuple[Account, ...] = field(init=False)
+    above: tuple[BudgetAccount, ...] = field(init=False)
     """The accounts of all runs above it, the nearest first."""
     flying: list[Usage] = field(init=False, default_factory=list)
     """Reserved for requests in flight below this run."""
@@ -190,14 +190,14 @@ class Account:
 class _Wish:
     """A request that is to go out. The answer is None for yes, or the refusal."""
 
-    account: Account
+    account: BudgetAccount
     need: Usage
     answer: asyncio.Future[Verdict | None]
 
 
 def _serve(waiting: deque[_Wish]) -> None:
     """Let requests out or refuse them. None passes one that came before it and waits for the same run's budget."""
-    busy: set[Account] = set()
+    busy: set[BudgetAccount] = set()
     for wish in tuple(waiting):
         if wish.answer.cancelled():
             waiting.remove(wish)

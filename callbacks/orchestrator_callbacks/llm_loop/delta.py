@@ -9,7 +9,7 @@ from orchestrator.llm.message import Request, Response, encodable
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model
 
 
-class Deltas:
+class DeltaStream:
     """Asks the model of a run for one answer, in as many attempts as it takes, and passes on what it says meanwhile.
 
     Each attempt has a listener of its own: what an adapter still hands over when its attempt is over is dropped, for

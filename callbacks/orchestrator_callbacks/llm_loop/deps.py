@@ -18,7 +18,7 @@ from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
-from orchestrator_callbacks.llm_loop.budget_account import Account
+from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. What it returns replaces what it was given; None leaves it."""
@@ -61,7 +61,7 @@ def split(bound: Hooks) -> tuple[Hooks, Mapping[str, tuple[Point, ...]]]:
     return Hooks(hooks, bound.hosted & hooks.keys(), bound.modules), points
 
 
-class Overseer(Protocol):
+class ServiceHost(Protocol):
     """Who runs the runs of any graph, and keeps to what was ordered about models and tools."""
 
     async def may_ask(self, run: Run[Any, Any], model: str, /) -> None:
@@ -73,7 +73,7 @@ class Overseer(Protocol):
         ...
 
 
-class Tools(Protocol):
+class ToolProvider(Protocol):
     """The tools of an agent; `ToolSet` is one, `ReplayTools` another."""
 
     @property
@@ -114,7 +114,7 @@ class LoopDeps:
     """Handles of an agent, shared by its runs but for those with an account."""
 
     llm: LLM
-    tools: Tools
+    tools: ToolProvider
     retry: RetryPolicy
     clock: Clock
     model: str
@@ -128,7 +128,7 @@ class LoopDeps:
     params: Mapping[str, Any] = field(default_factory=dict)
     host: Any = None
     """The host's own handles: `ToolContext.deps`."""
-    account: Account | None = None
+    account: BudgetAccount | None = None
     """Of one run, which then has these handles to itself: it runs below another, or others run below it."""
 
 
@@ -141,15 +141,15 @@ def ask_model(run: LoopRun, request: Request) -> Awaitable[Response]:
 
 
 def open_account(
-    run: LoopRun, lender: Account | None = None, dormant: dict[str, Usage] | None = None
-) -> Account:
+    run: LoopRun, lender: BudgetAccount | None = None, dormant: dict[str, Usage] | None = None
+) -> BudgetAccount:
     """Give a run an account, in handles of its own; what sleeps in one that it has stays, unless `dormant` is given.
 
     The only place where the handles of a run are replaced.
     """
     if dormant is None:
         dormant = run.deps.account.dormant if run.deps.account else {}
-    account = Account(run, lender, dormant)
+    account = BudgetAccount(run, lender, dormant)
     run.deps = replace(run.deps, account=account)
     return account
 

@@ -20,13 +20,13 @@ from orchestrator.llm.message import (
     Transcript,
     Usage,
 )
-from orchestrator.llm.retry import RetryPolicy, Tried
+from orchestrator.llm.retry import RetryAttempt, RetryPolicy
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator_callbacks.llm_loop import guidance as advice
 from orchestrator_callbacks.llm_loop import request_usage as bill
 from orchestrator_callbacks.llm_loop import turn_accounting as review
-from orchestrator_callbacks.llm_loop.budget_account import Account
-from orchestrator_callbacks.llm_loop.delta import Deltas
+from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
+from orchestrator_callbacks.llm_loop.delta import DeltaStream
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model, through
 from orchestrator_callbacks.llm_loop.request_usage import lost, priced, uncountable
 from orchestrator_guards import retries
@@ -90,7 +90,7 @@ def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
     return _tried(run, request) if account is None else _within(account, run, request)
 
 
-async def _within(account: Account, run: LoopRun, request: Request) -> Response:
+async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Response:
     """Ask the model for what the runs above have left. An answer that is not waited for counts as if it had come."""
     charge, used = lost(run), NO_USAGE
     need = replace(charge, cost_micros=bill.most(run, request))
@@ -115,10 +115,10 @@ async def _within(account: Account, run: LoopRun, request: Request) -> Response:
 async def _tried(run: LoopRun, request: Request) -> Response:
     ctx, deps = run.ctx, run.deps
     route = request.route or Route()
-    tries: list[Tried] = []
-    deltas = None if run.control.follower is None else Deltas(run, run.control.follower)
+    tries: list[RetryAttempt] = []
+    deltas = None if run.control.follower is None else DeltaStream(run, run.control.follower)
 
-    def tried(one: Tried) -> None:
+    def tried(one: RetryAttempt) -> None:
         tries.append(one)
         if one.outcome != "ok":
             _report_failure(run, one, deltas, route)
@@ -203,7 +203,7 @@ def _policy(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
     return replace(policy, attempts=min(policy.attempts, left + 1))
 
 
-def _report_failure(run: LoopRun, one: Tried, deltas: Deltas | None, route: Route) -> None:
+def _report_failure(run: LoopRun, one: RetryAttempt, deltas: DeltaStream | None, route: Route) -> None:
     _report_call(run, one.kind or "other", one.seconds, deltas, route)
     if one.outcome == "retry":
         run.ctx.spent.retries += 1
@@ -215,7 +215,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     run: LoopRun,
     outcome: str,
     seconds: float,
-    deltas: Deltas | None,
+    deltas: DeltaStream | None,
     route: Route,
     response: Response | None = None,
 ) -> None:

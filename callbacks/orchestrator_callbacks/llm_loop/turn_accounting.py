@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
 from orchestrator.machines.llm_loop.model import Completion, LoopContext, Progress, Success, TurnDecision
 from orchestrator.tools.result import ToolResult
-from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
+from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
 from orchestrator_guards import (
     CallSeen,
     Escalation,
@@ -55,7 +55,7 @@ def note_time(run: LoopRun) -> None:
         run.ctx.spent.seconds = run.entered_at - run.started_at
 
 
-def _seen(tools: Tools, result: ToolResult) -> CallSeen:
+def _seen(tools: ToolProvider, result: ToolResult) -> CallSeen:
     spec = tools.find(result.call.name)
     failed = result.is_error or failed_result(
         result.content, declared_plain_text=bool(spec and spec.plain_text)

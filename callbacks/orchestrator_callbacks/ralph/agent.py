@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from orchestrator.kernel.record import Attempt
 from orchestrator.kernel.thread import called
-from orchestrator.llm.retry import UNLIMITED, RetryPolicy, Tried
+from orchestrator.llm.retry import UNLIMITED, RetryAttempt, RetryPolicy
 from orchestrator.machines.ralph import contract
 from orchestrator.machines.ralph.contract import AgentInput, AgentOutput, Role
 from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
@@ -33,7 +33,7 @@ class _Question(NamedTuple):
     """Prepares each call, in a thread."""
 
 
-class Stay:
+class StateCalls:
     """The calls of one stay in a state. What was answered before a crash is not asked again."""
 
     def __init__(self, run: RalphRun) -> None:
@@ -90,7 +90,7 @@ class Stay:
         def may_repeat(error: Exception) -> bool:
             return isinstance(error, AgentOutputInvalid) and self._may_repeat(role, len(faults))
 
-        def tried(one: Tried) -> None:
+        def tried(one: RetryAttempt) -> None:
             if isinstance(one.error, AgentOutputInvalid):
                 faults.append(one.error.why)
                 self._tell(one.number, "retry" if one.outcome == "retry" else "exhausted", "schema_invalid")
@@ -128,7 +128,7 @@ class Stay:
                 error.add_note(f"the {role.value} raised it")
                 raise
 
-        def tried(one: Tried) -> None:
+        def tried(one: RetryAttempt) -> None:
             if one.outcome in {"retry", "exhausted"}:
                 self._tell(one.number, one.outcome, one.kind, one.delay)
 

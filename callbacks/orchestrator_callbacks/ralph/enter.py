@@ -20,7 +20,7 @@ from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.model import Event, RalphContext, Task, next_task, standing
 from orchestrator.machines.ralph.ports import Session
 from orchestrator_callbacks.ralph import planning, signals
-from orchestrator_callbacks.ralph.agent import Stay
+from orchestrator_callbacks.ralph.agent import StateCalls
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 
@@ -67,7 +67,7 @@ async def enter_reviewing(run: RalphRun) -> Event:
         report_path=str(report),
         context={"notes": ctx.notes, "attempt_number": attempt},
     )
-    output = await Stay(run).ask(ReviewerOutput, Role.REVIEWER, request, usable=_reviewable)
+    output = await StateCalls(run).ask(ReviewerOutput, Role.REVIEWER, request, usable=_reviewable)
     lost = await asyncio.to_thread(session.report, task, attempt) is None
     return step.reviewed(ctx, None if lost else output)
 
@@ -85,7 +85,7 @@ async def enter_complete(run: RalphRun) -> Event:
         request = CheckerInput(
             session_path=ctx.session_path, user_request=ctx.request, context={"notes": ctx.notes}
         )
-        output = await Stay(run).ask(CheckerOutput, Role.CHECKER, request)
+        output = await StateCalls(run).ask(CheckerOutput, Role.CHECKER, request)
         await signals.poll(run)
     else:
         output = CheckerOutput(passed=True, summary="every task is settled")
@@ -162,7 +162,7 @@ async def _execute(run: RalphRun) -> Event:
             return f"it says completed, and there is no report {report}"
         return None
 
-    output = await Stay(run).ask(
+    output = await StateCalls(run).ask(
         ExecutorOutput,
         Role.EXECUTOR,
         request,

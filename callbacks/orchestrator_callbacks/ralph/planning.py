@@ -23,7 +23,7 @@ from orchestrator.machines.ralph.model import Event, standing
 from orchestrator.machines.ralph.ports import Question
 from orchestrator.machines.ralph.tasklist import EXAMPLE
 from orchestrator_callbacks.ralph import signals
-from orchestrator_callbacks.ralph.agent import Stay
+from orchestrator_callbacks.ralph.agent import StateCalls
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import planning_retries
 
@@ -36,7 +36,7 @@ async def plan(run: RalphRun) -> Event:
     """Have the plan made, and return what follows. Raises Refused where the planner asks on and may not (R8)."""
     ctx, session = run.ctx, run.deps.session
     await asyncio.to_thread(session.refresh)
-    stay = Stay(run)
+    stay = StateCalls(run)
     if not stay.known:  # else it was opened before a crash, and may be closed by now
         await asyncio.to_thread(session.open_planning, ctx.mode.value)
     if ctx.asking:
@@ -54,7 +54,7 @@ async def plan(run: RalphRun) -> Event:
         insisted += 1
 
 
-async def _planned(run: RalphRun, stay: Stay, *, insist: bool) -> PlannerOutput:
+async def _planned(run: RalphRun, stay: StateCalls, *, insist: bool) -> PlannerOutput:
     """Ask the planner, who is told everything that is not in the files."""
     ctx, session = run.ctx, run.deps.session
     told = len(ctx.requirements)
@@ -92,7 +92,7 @@ async def _planned(run: RalphRun, stay: Stay, *, insist: bool) -> PlannerOutput:
 # ---- questions ----
 
 
-async def _ask_around(run: RalphRun, stay: Stay) -> None:
+async def _ask_around(run: RalphRun, stay: StateCalls) -> None:
     """Let the questioner ask or look for answers, then people answer what is open."""
     ctx, session = run.ctx, run.deps.session
     if Role.QUESTIONER in run.deps.agents:

@@ -46,17 +46,17 @@ class _Flight:
 
 
 @dataclass(slots=True)
-class Bill:
+class RequestUsage:
     """What one request used; whoever makes it puts it in."""
 
     usage: Usage = NO_USAGE
 
 
-class Purse:
+class RunBudget:
     """One run's budget; `lender` is the purse of the run above it."""
 
     def __init__(
-        self, limits: RlmLimits, *, lender: Purse | None = None, usage: Usage = NO_USAGE, calls: int = 0
+        self, limits: RlmLimits, *, lender: RunBudget | None = None, usage: Usage = NO_USAGE, calls: int = 0
     ) -> None:
         self._limits = limits
         self._lender = lender
@@ -107,7 +107,7 @@ class Purse:
             purse.calls += 1
 
     @contextlib.asynccontextmanager
-    async def request(self, need: Usage, charge: Usage | None = None) -> AsyncIterator[Bill]:
+    async def request(self, need: Usage, charge: Usage | None = None) -> AsyncIterator[RequestUsage]:
         """Wait until a request fits that uses about `need`, and count what its bill says afterwards.
 
         The cost of `need` is the most that it can cost; without one it goes out alone. One that is cut off counts as
@@ -116,7 +116,7 @@ class Purse:
         """
         flight = _Flight(need, need.as_estimate() if charge is None else charge)
         await self._reserve(flight)
-        bill = Bill()
+        bill = RequestUsage()
         try:
             *_, outermost = self._all()
             if outermost.announce is not None:
@@ -133,8 +133,8 @@ class Purse:
 
     # ---- inside ----
 
-    def _all(self) -> Iterator[Purse]:
-        purse: Purse | None = self
+    def _all(self) -> Iterator[RunBudget]:
+        purse: RunBudget | None = self
         while purse is not None:
             yield purse
             purse = purse._lender

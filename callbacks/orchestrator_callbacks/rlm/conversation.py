@@ -24,7 +24,7 @@ async def settled(value: T | Awaitable[T]) -> T:
     return await value if inspect.isawaitable(value) else value
 
 
-class Talk:
+class Conversation:
     """One model, what is shown to it, and who may stop it."""
 
     def __init__(

@@ -13,18 +13,18 @@ from orchestrator.kernel.typed_table import TypedMachine
 from orchestrator.llm.port import LLM, Clock, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.rlm.model import ModeContext
-from orchestrator_callbacks.llm_loop.deps import Overseer
-from orchestrator_callbacks.rlm.budget_account import Purse
+from orchestrator_callbacks.llm_loop.deps import ServiceHost
+from orchestrator_callbacks.rlm.budget_account import RunBudget
 
 Source: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 """(state, context) -> the next event."""
 
 
 @dataclass(slots=True)
-class Hosted:
+class HostReference:
     """Who is asked by all runs of an Rlm and those below them, now."""
 
-    host: Overseer | None = None
+    host: ServiceHost | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class ModeDeps:
     """The configured model name, as labels and logs show it."""
     retry: RetryPolicy
     clock: Clock
-    purse: Purse
+    purse: RunBudget
     price: Price | None = None
     unpriced: set[tuple[str, float]] = field(default_factory=set)
     params: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = None
     """Asked for the event that leaves each state."""
-    hosted: Hosted = field(default_factory=Hosted)
+    hosted: HostReference = field(default_factory=HostReference)
     turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Of several questions at once one asks the host; a run is parked once."""
 

@@ -10,11 +10,11 @@ from typing import Any
 from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
 from orchestrator.kernel.record import Attempt, LLMCall
 from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound
-from orchestrator.llm.retry import Tried
+from orchestrator.llm.retry import RetryAttempt
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, lost_output, note_unpriced, with_cost
 from orchestrator_callbacks.llm_loop.request_usage import estimated as as_estimate
 from orchestrator_callbacks.llm_loop.turn import malformed
-from orchestrator_callbacks.rlm.budget_account import Bill, estimated
+from orchestrator_callbacks.rlm.budget_account import RequestUsage, estimated
 from orchestrator_callbacks.rlm.deps import ModeRun, allowed
 from orchestrator_guards import cost_unknown
 
@@ -41,7 +41,7 @@ def own_pricing(run: ModeRun) -> Pricing:
     return Pricing(run.deps.price, run.deps.llm, run.deps.model)
 
 
-def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncContextManager[Bill]:
+def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncContextManager[RequestUsage]:
     """Reserve what a request can cost in the run's purse until its bill is known.
 
     An answer that is lost is charged as an estimate: see `bill.lost_output`. Raises LimitReached, also where a limit
@@ -58,9 +58,9 @@ def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncConte
 async def asked(run: ModeRun, pricing: Pricing, request: Request) -> Response:
     """Ask a model and tell observers of each try. The usage of the answer has its cost. Raises the last error."""
     deps, route = run.deps, Route()
-    tries: list[Tried] = []
+    tries: list[RetryAttempt] = []
 
-    def tried(one: Tried) -> None:
+    def tried(one: RetryAttempt) -> None:
         tries.append(one)
         if one.outcome != "ok":
             _failed(run, one, route)
@@ -107,7 +107,7 @@ def _note_largest(run: ModeRun, usage: Usage) -> None:
     ctx.largest_cost = max(ctx.largest_cost, usage.cost_micros or 0)
 
 
-def _failed(run: ModeRun, one: Tried, route: Route) -> None:
+def _failed(run: ModeRun, one: RetryAttempt, route: Route) -> None:
     _tell(run, one.kind or "other", one.seconds, route)
     outcome = "retry" if one.outcome == "retry" else "exhausted"
     run.emit(Attempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))

@@ -26,7 +26,7 @@ from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import Before, ToolSet
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.blocking_source import BlockingSource
-from orchestrator_callbacks.rlm.conversation import Talk, at_last_turn, text_of
+from orchestrator_callbacks.rlm.conversation import Conversation, at_last_turn, text_of
 
 
 def _context(call: ToolCall, position: int) -> ToolContext:
@@ -59,7 +59,9 @@ class ToolsModeSource:
         self._before = before
         self._hear = told
         offers = self._tools.offers
-        self._talk = Talk(llm, "tools", stopping=stopping, compressor=compressor, params=params, tools=offers)
+        self._talk = Conversation(
+            llm, "tools", stopping=stopping, compressor=compressor, params=params, tools=offers
+        )
 
     async def __call__(self, state: ToolsModeState, ctx: ToolsModeContext) -> ToolsModeEvent | None:
         """Return the event that leaves a state; None in DONE."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.cli.actor import who
 from orchestrator.cli.approval import status as standing
-from orchestrator.cli.approval.project import Asked, Command, carry_out
+from orchestrator.cli.approval.project import ApprovalOptions, Command, carry_out
 from orchestrator.cli.load import heard
 from orchestrator.cli.output import complain
 from orchestrator.errors import ConfigError
@@ -20,7 +20,7 @@ LONGEST_PACE = 60.0
 """Seconds between steps."""
 
 
-def submit(asked: Asked, text: str | None, *, confirm: bool) -> int:
+def submit(asked: ApprovalOptions, text: str | None, *, confirm: bool) -> int:
     """Hand in what is wanted, or confirm what was understood; ends when a plan waits for a person."""
     if confirm and text:
         raise ConfigError(
@@ -33,7 +33,7 @@ def submit(asked: Asked, text: str | None, *, confirm: bool) -> int:
     )
 
 
-def approve(asked: Asked, *, steps: str | None, digest: str | None, execute: bool) -> int:
+def approve(asked: ApprovalOptions, *, steps: str | None, digest: str | None, execute: bool) -> int:
     """Approve the plan as it was shown, or some of its steps; carried out at once only with `execute`."""
     chosen = None if steps is None else _names(steps)
     check_pace(asked.pace)
@@ -47,7 +47,7 @@ def approve(asked: Asked, *, steps: str | None, digest: str | None, execute: boo
     )
 
 
-def execute(asked: Asked) -> int:
+def execute(asked: ApprovalOptions) -> int:
     """Carry out the approved plan, step by step; the first signal pauses it."""
     check_pace(asked.pace)
     return carry_out(
@@ -55,7 +55,7 @@ def execute(asked: Asked) -> int:
     )
 
 
-def resume(asked: Asked, *, again: bool) -> int:
+def resume(asked: ApprovalOptions, *, again: bool) -> int:
     """Go on with a paused plan, where nothing has changed meanwhile; the first signal pauses it."""
     check_pace(asked.pace)
     return carry_out(
@@ -69,43 +69,43 @@ def resume(asked: Asked, *, again: bool) -> int:
     )
 
 
-def changes(asked: Asked, text: str) -> int:
+def changes(asked: ApprovalOptions, text: str) -> int:
     """Ask for another version of the plan."""
     said = _text(text)
     return carry_out(asked, Command(work=lambda one: one.changes(said), planner="needed"))
 
 
-def retry(asked: Asked) -> int:
+def retry(asked: ApprovalOptions) -> int:
     """Make a new plan for the request that failed."""
     return carry_out(asked, Command(work=lambda one: one.retry(), planner="needed"))
 
 
-def reject(asked: Asked, why: str | None) -> int:
+def reject(asked: ApprovalOptions, why: str | None) -> int:
     """Discard the plan."""
     return carry_out(asked, Command(work=lambda one: one.reject(why or "")))
 
 
-def acknowledge(asked: Asked, *, discard: bool) -> int:
+def acknowledge(asked: ApprovalOptions, *, discard: bool) -> int:
     """Leave everything as it is, the error having been shown."""
     return carry_out(asked, Command(work=lambda one: one.acknowledge(discard=discard)))
 
 
-def rollback(asked: Asked) -> int:
+def rollback(asked: ApprovalOptions) -> int:
     """Put every file back as it was before a plan that failed."""
     return carry_out(asked, Command(work=lambda one: one.rollback()))
 
 
-def pause(asked: Asked) -> int:
+def pause(asked: ApprovalOptions) -> int:
     """Ask the process that carries the plan out to pause between steps."""
     return _ask(asked, "pause", None, lambda one: one.pause(), "after the step that is being made")
 
 
-def cancel(asked: Asked, why: str | None) -> int:
+def cancel(asked: ApprovalOptions, why: str | None) -> int:
     """Stop and put every file back: here, or in the process that carries the plan out."""
     return _ask(asked, "cancel", why, lambda one: one.cancel(why or ""), "and puts every file back")
 
 
-def status(asked: Asked) -> int:
+def status(asked: ApprovalOptions) -> int:
     """Say how the project stands; what a crash left behind is put in order first."""
     return carry_out(asked, Command(work=lambda one: one.status(), elsewhere=Approval.look, looks=True))
 
@@ -117,7 +117,11 @@ def check_pace(pace: float) -> None:
 
 
 def _ask(
-    asked: Asked, what: str, why: str | None, here: Callable[[Approval], Awaitable[Status]], then: str
+    asked: ApprovalOptions,
+    what: str,
+    why: str | None,
+    here: Callable[[Approval], Awaitable[Status]],
+    then: str,
 ) -> int:
     async def elsewhere(root: Path) -> Status:
         await Approval.ask(root, what, by=who(asked.by), why=why or "")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from orchestrator.cli.output import Paint, joined, painted, visible
+from orchestrator.cli.output import TextColor, joined, painted, visible
 from orchestrator.cli.runs.phrase import many
 from orchestrator.runtime.approval.preview import FileDiff
 from orchestrator.telemetry.escape import escapes
 
-_MARKS = {"+": Paint.ADDED, "-": Paint.REMOVED, "@": Paint.PLACE, "\\": Paint.FAINT}
+_MARKS = {"+": TextColor.ADDED, "-": TextColor.REMOVED, "@": TextColor.PLACE, "\\": TextColor.FAINT}
 """First character of a line of a hunk -> what it means."""
 
 
@@ -60,7 +60,7 @@ def hidden(text: str) -> int:
 def _heading(one: FileDiff, titles: dict[str, str], *, colour: bool) -> str:
     title = titles.get(one.step_id, "")
     said = f"step {visible(one.step_id)}  {one.kind}" + (f"  {visible(title)}" if title else "")
-    return painted(said, Paint.HEAD, colour=colour)
+    return painted(said, TextColor.HEAD, colour=colour)
 
 
 def _file(one: FileDiff, *, colour: bool) -> Iterator[str]:
@@ -72,13 +72,13 @@ def _file(one: FileDiff, *, colour: bool) -> Iterator[str]:
             inside = inside or line.startswith("@@")
             yield _line(line, inside=inside, colour=colour)
     if one.note:
-        yield painted(visible(one.note), Paint.WARNING, colour=colour)
+        yield painted(visible(one.note), TextColor.WARNING, colour=colour)
     if count := hidden(one.text):
         said = f"{many(count, 'character')} that a terminal hides or obeys, shown as \\x… or \\u…"
-        yield painted(said, Paint.WARNING, colour=colour)
+        yield painted(said, TextColor.WARNING, colour=colour)
 
 
 def _line(line: str, *, inside: bool, colour: bool) -> str:
     body = line.removesuffix("\r")  # a file with CRLF is no trick
-    paint = _MARKS.get(body[:1]) if inside else Paint.HEAD
+    paint = _MARKS.get(body[:1]) if inside else TextColor.HEAD
     return visible(body, paint, colour=colour)

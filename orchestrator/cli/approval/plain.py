@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.machines.approval.plan import Plan
-from orchestrator.runtime.approval.status import Question, Recovered, Status
+from orchestrator.runtime.approval.status import Question, RecoveryNote, Status
 
 
-def status(found: Status, recovered: Recovered | None) -> dict[str, Any]:
+def status(found: Status, recovered: RecoveryNote | None) -> dict[str, Any]:
     """Return all that is known; `recovered` is what this very start had to do, `recovery` the last there was."""
     return {
         "state": found.state.value,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.cli.launch import Instead, Launch, limited, rebuilt
+from orchestrator.cli.launch import Launch, Replacement, limited, rebuilt
 from orchestrator.cli.model import model_of
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
@@ -22,7 +22,7 @@ _NONE = "nobody makes a plan: give --plan FILE or --model SPEC, or set ORCHESTRA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class PlannerChoice:
     """Who makes the plan, as the command line says it."""
 
     plan: Path | None = None
@@ -38,7 +38,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PlannerSpec:
     """A planner, and what is kept of how it was made: no key, no password of an address."""
 
     planner: Planner | None
@@ -47,15 +47,15 @@ class Made:
 
 @asynccontextmanager
 async def planner_of(
-    named: Named, root: Path, kept: Mapping[str, Any], caps: PlanCaps, need: Need
-) -> AsyncIterator[Made]:
+    named: PlannerChoice, root: Path, kept: Mapping[str, Any], caps: PlanCaps, need: Need
+) -> AsyncIterator[PlannerSpec]:
     """Yield who makes the plan: whom the command line names, else whom the project was begun with, else settings.
 
     Raises ConfigError, where somebody is needed also for nobody; OSError or ImportError of a model. Where nobody is of
     use, none is made: whoever only looks, or cancels, needs no key.
     """
     if need == "none":
-        yield Made(None, kept)
+        yield PlannerSpec(None, kept)
         return
     if named.plan is not None and named.model is not None:
         raise ConfigError("--plan and --model both make the plan: give one of them")
@@ -71,24 +71,24 @@ async def planner_of(
             yield made
 
 
-def _from_file(file: Path) -> Made:
+def _from_file(file: Path) -> PlannerSpec:
     from orchestrator.runtime.approval.plan_file import PlanFile
 
-    return Made(PlanFile(file), {"plan": str(file)})
+    return PlannerSpec(PlanFile(file), {"plan": str(file)})
 
 
 @asynccontextmanager
 async def _from_model(
-    named: Named, root: Path, kept: Mapping[str, Any], caps: PlanCaps, *, needed: bool
-) -> AsyncIterator[Made]:
+    named: PlannerChoice, root: Path, kept: Mapping[str, Any], caps: PlanCaps, *, needed: bool
+) -> AsyncIterator[PlannerSpec]:
     settings = project_settings()
     if not named.said and kept.get("model"):
-        launch, parts = rebuilt(Launch.of({"launch": kept}), root.name, Instead(base_url=named.base_url))
+        launch, parts = rebuilt(Launch.of({"launch": kept}), root.name, Replacement(base_url=named.base_url))
         model = parts.model
     elif named.model is None and settings.model is None:
         if needed:
             raise ConfigError(_NONE)
-        yield Made(None, dict(kept))
+        yield PlannerSpec(None, dict(kept))
         return
     else:
         launch = Launch.here(
@@ -103,7 +103,7 @@ async def _from_model(
         from orchestrator.runtime.approval.planner import ModelPlanner
 
         made = ModelPlanner(limited(model.llm, settings), root, caps=caps, params=launch.params)
-        yield Made(made, launch.plain())
+        yield PlannerSpec(made, launch.plain())
     finally:
         if (close := getattr(model.llm, "aclose", None)) is not None:
             await close()

@@ -15,7 +15,7 @@ from rich.text import Text
 from orchestrator.cli.output import escape_streams, is_terminal, say, visible
 from orchestrator.cli.runs.phrase import many, span
 from orchestrator.cli.screen import console
-from orchestrator.machines.approval.plan import Step
+from orchestrator.machines.approval.plan import PlanStep
 from orchestrator.runtime.approval.status import StepFact
 
 _LONGEST = 60
@@ -110,6 +110,6 @@ def output_lines(fact: StepFact) -> list[str]:
     return [*left_out, *(f"    | {visible(one)[:_WIDEST]}" for one in lines[-_MOST:])]
 
 
-def what(step: Step) -> str:
+def what(step: PlanStep) -> str:
     """Return in a few words what a step does."""
     return visible(f"{step.kind} {shlex.join(step.argv) if step.argv else ', '.join(step.paths)}")

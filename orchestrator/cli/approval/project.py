@@ -12,7 +12,7 @@ from orchestrator.cli.actor import who
 from orchestrator.cli.approval import plain, refusal
 from orchestrator.cli.approval import status as standing
 from orchestrator.cli.approval.limit import limits_of
-from orchestrator.cli.approval.planner import Made, Named, Need, planner_of
+from orchestrator.cli.approval.planner import Need, PlannerChoice, PlannerSpec, planner_of
 from orchestrator.cli.approval.progress import Steps
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import run_async
@@ -22,25 +22,25 @@ from orchestrator.cli.stop import on_signal
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, Held, StoreDown
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.model import State
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.project_journal import folder_of
 from orchestrator.runtime.approval.status import Status
-from orchestrator_guards import Blocked
+from orchestrator_guards import BlockedGate
 
 Work = Callable[[Approval], Awaitable[Status]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ApprovalOptions:
     """What the commands of the group take."""
 
     project: Path | None = None
     json: bool = False
     by: str | None = None
-    named: Named = field(default_factory=Named)
+    named: PlannerChoice = field(default_factory=PlannerChoice)
     limits: Mapping[str, Any] = field(default_factory=dict)
     """Those that are given here, by name; they are put over those that the request was begun with."""
     pace: float = 0.0
@@ -92,7 +92,7 @@ def _refuse_untrusted(found: Status, root: Path) -> None:
     refuse_untrusted_run(found.launch, what, journal, does=does)
 
 
-def carry_out(asked: Asked, command: Command) -> int:
+def carry_out(asked: ApprovalOptions, command: Command) -> int:
     """Do one thing with a project and return the exit code. A refusal is told, with what to do next."""
     return run_async(_Carried(asked, command).out())
 
@@ -100,7 +100,7 @@ def carry_out(asked: Asked, command: Command) -> int:
 class _Carried:
     """One command; a signal, or the loss of whoever reads what is shown, stops it between steps."""
 
-    def __init__(self, asked: Asked, command: Command) -> None:
+    def __init__(self, asked: ApprovalOptions, command: Command) -> None:
         self._asked = asked
         self._command = command
         self._steps = Steps(self._lose, pace=asked.pace, quiet=asked.json)
@@ -125,7 +125,7 @@ class _Carried:
                 return await self._opened(root, made, limits)
         except GateRefused as refused:
             return refusal.told(refused, asked.given, json=asked.json)
-        except Faulted as faulted:
+        except ApprovalError as faulted:
             return refusal.faulted(faulted, json=asked.json)
 
     async def _plan_waits(self, root: Path, found: Status) -> bool:
@@ -146,9 +146,11 @@ class _Carried:
         """Say so, and make no folder in what may be the wrong place."""
         if self._command.looks:
             return self._tell(found, None)
-        raise GateRefused(Blocked("state", "nothing was submitted here yet", found.actions, code="ST-001"))
+        raise GateRefused(
+            BlockedGate("state", "nothing was submitted here yet", found.actions, code="ST-001")
+        )
 
-    async def _opened(self, root: Path, made: Made, limits: Mapping[str, Any]) -> int:
+    async def _opened(self, root: Path, made: PlannerSpec, limits: Mapping[str, Any]) -> int:
         asked = self._asked
         approval = Approval(
             root,

@@ -9,7 +9,7 @@ from orchestrator.cli.approval.status import one_line, said_or_typed, typed, wor
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, complain_more, say_json
 from orchestrator.errors import Held
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.refusal import GateRefused
 
 
@@ -28,7 +28,7 @@ def told(refused: GateRefused, project: str | None, *, json: bool) -> Exit:
     return _say(f"({named}): {one_line(refused.reason)}{again}", "next", steps, data, json=json)
 
 
-def faulted(error: Faulted, *, json: bool) -> Exit:
+def faulted(error: ApprovalError, *, json: bool) -> Exit:
     """Say what was wrong with what was given, each fault with its code; return the exit code."""
     first, *others = error.faults
     also = [f"{one.code} {one.message}" for one in others]

@@ -9,10 +9,10 @@ from typing import Any
 
 from orchestrator.cli.approval.progress import what
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import Paint, painted, visible
+from orchestrator.cli.output import TextColor, painted, visible
 from orchestrator.cli.runs.phrase import many, moment, roughly, words
 from orchestrator.machines.approval.model import State
-from orchestrator.runtime.approval.status import Drift, Question, Recovered, Status
+from orchestrator.runtime.approval.status import Drift, Question, RecoveryNote, Status
 
 VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "submit": (("TEXT",), "say what is to be done"),
@@ -71,7 +71,7 @@ def carried(status: Status) -> int:
 
 def lines(status: Status, project: str | None, *, colour: bool = False) -> Iterator[str]:
     """Return how a project stands; `project` is as the command line names it."""
-    yield painted(f"state: {status.state}", Paint.HEAD, colour=colour)
+    yield painted(f"state: {status.state}", TextColor.HEAD, colour=colour)
     if status.held:
         yield f"at work: {visible(status.held)}"
     if status.crashed:
@@ -114,14 +114,14 @@ def question_lines(question: Question) -> Iterator[str]:
     yield f"question: {one_line(question.text)}{sure}"
 
 
-def recovery_lines(recovered: Recovered, project: str | None, *, colour: bool = False) -> Iterator[str]:
+def recovery_lines(recovered: RecoveryNote, project: str | None, *, colour: bool = False) -> Iterator[str]:
     """Return what was found at a start after a crash, what became of it, and what a person can do."""
     how = "" if recovered.found == State.AWAITING_APPROVAL else " was interrupted"
     moved = "" if recovered.now == recovered.found else f", now {recovered.now}"
     said = f"recovered: {recovered.found}{how}{moved}"
     if recovered.found == _CORRUPT:
         said = f"damaged: what is in .orchestrator/ cannot be trusted{moved}"
-    yield painted(visible(said), Paint.HEAD, colour=colour)
+    yield painted(visible(said), TextColor.HEAD, colour=colour)
     if recovered.why:
         yield f"  {one_line(recovered.why)}"
     if recovered.kept:
@@ -139,7 +139,7 @@ def error_lines(error: Mapping[str, Any], *, colour: bool = False) -> Iterator[s
     """Return an error object as lines: what, why, and which way out there is."""
     place = "".join(f"{name} {one_line(error[key])}: " for name, key in _PLACES if error.get(key))
     head = f"error: {one_line(error.get('code'))} {place}{one_line(error.get('message', ''))}"
-    yield painted(head, Paint.WARNING, colour=colour)
+    yield painted(head, TextColor.WARNING, colour=colour)
     if error.get("technical_detail"):
         yield f"  detail: {one_line(error['technical_detail'])}"
     kind = f"{one_line(error.get('category'))}, {one_line(error.get('severity'))}"
@@ -150,7 +150,7 @@ def conflict_lines(conflicts: Iterable[Drift | Mapping[str, Any]], *, colour: bo
     """Return a line for each file that is not as it should be; none of them was touched."""
     for one in conflicts:
         path, why = (one.path, one.why) if isinstance(one, Drift) else (one.get("path", ""), _why(one))
-        yield painted(f"conflict: {visible(str(path))}: {one_line(why)}", Paint.WARNING, colour=colour)
+        yield painted(f"conflict: {visible(str(path))}: {one_line(why)}", TextColor.WARNING, colour=colour)
 
 
 def _why(conflict: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.cli.approval import difference
 from orchestrator.cli.approval import status as standing
 from orchestrator.cli.approval.limit import limits_of
-from orchestrator.cli.approval.project import Asked, Command, carry_out
+from orchestrator.cli.approval.project import ApprovalOptions, Command, carry_out
 from orchestrator.cli.output import coloured, say, visible
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.plan import Plan
@@ -19,7 +19,7 @@ from orchestrator.runtime.approval.preview import FileDiff, preview
 from orchestrator.runtime.approval.status import Status
 
 
-def show(asked: Asked, version: int | None) -> int:
+def show(asked: ApprovalOptions, version: int | None) -> int:
     """Show the plan: goal, steps, files, commands, digest. It is not a look at what it changes: that is `diff`."""
 
     async def work(one: Approval) -> Status:
@@ -34,7 +34,7 @@ def show(asked: Asked, version: int | None) -> int:
     return carry_out(asked, Command(work=work, elsewhere=Approval.look, told=told))
 
 
-def diff(asked: Asked, version: int | None) -> int:
+def diff(asked: ApprovalOptions, version: int | None) -> int:
     """Show what the plan would change, line by line: in colour on a terminal."""
     seen = _Seen(asked.root)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
@@ -19,7 +19,7 @@ from orchestrator.runtime.service.recovery import path_of
 def report_run(run: str | None, *, json: bool, journal: Address | None) -> int:
     """Print the report of a run, without one of the newest. Raises ConfigError where there is none."""
 
-    async def work(store: Store) -> tuple[str, RunMetrics]:
+    async def work(store: OpenStore) -> tuple[str, RunMetrics]:
         head = await _newest(store) if run is None else await store.run(run)
         return head.run_id, await metrics_of(store, head)
 
@@ -31,7 +31,7 @@ def report_run(run: str | None, *, json: bool, journal: Address | None) -> int:
     return Exit.COMPLETED
 
 
-async def metrics_of(store: Store, head: RunHead) -> RunMetrics:
+async def metrics_of(store: OpenStore, head: RunHead) -> RunMetrics:
     """Return the figures of a stored run. Raises ConfigError for one of another graph."""
     if head.graph == checkpoint.GRAPH:
         machine = await checkpoint.CheckpointManager(store.journal, head.run_id).load(observers=())
@@ -49,7 +49,7 @@ async def metrics_of(store: Store, head: RunHead) -> RunMetrics:
     return RunMetrics.of(path, most)
 
 
-async def _newest(store: Store) -> RunHead:
+async def _newest(store: OpenStore) -> RunHead:
     heads, _ = await store.heads()
     ours = [head for head in heads if head.graph in (PIPELINE.name, checkpoint.GRAPH)]
     if not ours:

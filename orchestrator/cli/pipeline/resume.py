@@ -11,8 +11,8 @@ from orchestrator.cli import resumption as resumed
 from orchestrator.cli.actor import who
 from orchestrator.cli.launch import at_home
 from orchestrator.cli.load import params_from
-from orchestrator.cli.pipeline.run import View, conducted
-from orchestrator.cli.pipeline.spec import Spec
+from orchestrator.cli.pipeline.run import PipelineViewOptions, conducted
+from orchestrator.cli.pipeline.spec import PipelineSpec
 from orchestrator.cli.resumption import found
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
@@ -23,19 +23,19 @@ from orchestrator.settings import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted(resumed.Wanted):
+class PipelineResumeOptions(resumed.ResumeOptions):
     """The command line of `pipeline resume`."""
 
     spec: Path | None = None
 
 
-def resume_run(wanted: Wanted) -> int:
+def resume_run(wanted: PipelineResumeOptions) -> int:
     """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
     head, created, limits, waits = at_journal(
         wanted.journal, lambda store: found(store, wanted.run, PIPELINE.name)
     )
     changes = params_from(wanted.limits)
-    view = View(run_id=head.run_id, place=journal_file(wanted.journal), **wanted.shown())
+    view = PipelineViewOptions(run_id=head.run_id, place=journal_file(wanted.journal), **wanted.shown())
     if head.owner is not None:
         return wanted.left_to_owner(head, changed=wanted.spec is not None)
     if waits and wanted.again and not (wanted.limits or wanted.spec):
@@ -53,16 +53,16 @@ def resume_run(wanted: Wanted) -> int:
         return conducted(view, spec, launch, most, lambda pipeline: pipeline.resume(head.run_id, **options))
 
 
-def _spec(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> Spec:
+def _spec(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> PipelineSpec:
     """Return the spec that a run was started with, or another one: the stages of that, with the run's own wishes."""
     if instead is not None:
-        return Spec.read(instead)
+        return PipelineSpec.read(instead)
     kept = launch.get("pipeline")
     if not isinstance(kept, Mapping):
         raise ConfigError(
             f"run {run_id} was not started by the command line, so nobody knows its stages: give --spec SPEC.toml"
         )
-    return Spec.of(_without_empty(kept), f"run {run_id}")
+    return PipelineSpec.of(_without_empty(kept), f"run {run_id}")
 
 
 def _without_empty(kept: Mapping[str, Any]) -> dict[str, Any]:

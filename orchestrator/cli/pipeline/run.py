@@ -14,9 +14,9 @@ from orchestrator.cli.load import params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, say, say_json, shown
 from orchestrator.cli.pipeline.command import evaluation_json, validation_json
-from orchestrator.cli.pipeline.spec import Spec
+from orchestrator.cli.pipeline.spec import PipelineSpec
 from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
-from orchestrator.cli.run_view import Carried
+from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -36,7 +36,7 @@ from orchestrator.runtime.pipeline.result import PipelineResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PipelineRunOptions:
     """The command line of `pipeline run`."""
 
     spec: Path | None
@@ -51,7 +51,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class PipelineViewOptions:
     """How a run is shown, and where it is kept."""
 
     run_id: str
@@ -64,15 +64,15 @@ class View:
     output: Path | None = None
 
 
-def run_spec(asked: Asked) -> int:
+def run_spec(asked: PipelineRunOptions) -> int:
     """Run a spec, show it or print it as JSON, and return the exit code of its outcome."""
     if (asked.spec is None) == (not asked.example):
         raise ConfigError("give a spec file, or --example for the one that comes with the library")
     check_output(asked.output)
-    spec = Spec.read(SPEC if asked.spec is None else asked.spec, asked.requirements)
+    spec = PipelineSpec.read(SPEC if asked.spec is None else asked.spec, asked.requirements)
     limits = spec.pipeline_limits(params_from(asked.limits))
     run_id = new_id(asked.run_id)
-    view = View(
+    view = PipelineViewOptions(
         run_id=run_id,
         place=journal_file(asked.journal),
         journal=asked.journal,
@@ -97,12 +97,18 @@ def check_output(file: Path | None) -> None:
 Going = Callable[[Pipeline], Awaitable[PipelineResult]]
 
 
-def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: PipelineLimits, go: Going) -> int:
+def conducted(
+    view: PipelineViewOptions,
+    spec: PipelineSpec,
+    launch: Mapping[str, Any],
+    limits: PipelineLimits,
+    go: Going,
+) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
     ports = spec.ports()
     journal = journal_at(view.place)
     screen = None if view.json else functools.partial(Screen, PIPELINE)
-    watched: Carried[Pipeline, PipelineResult] = Carried(PIPELINE, view.run_id, view.place, screen)
+    watched: RunView[Pipeline, PipelineResult] = RunView(PIPELINE, view.run_id, view.place, screen)
     with logging_to(view.log, project_settings().log_level) as logs:
         pipeline = Pipeline(
             **ports,
@@ -121,7 +127,7 @@ def conducted(view: View, spec: Spec, launch: Mapping[str, Any], limits: Pipelin
 # ---- the end ----
 
 
-def told(result: PipelineResult, view: View, metrics: RunMetrics) -> int:
+def told(result: PipelineResult, view: PipelineViewOptions, metrics: RunMetrics) -> int:
     """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
     if view.output is not None and result.output is not None:
         view.output.write_text(_text(result.output), encoding="utf-8")
@@ -134,7 +140,7 @@ def told(result: PipelineResult, view: View, metrics: RunMetrics) -> int:
     return EXIT_CODES[result.outcome]
 
 
-def _print_end(result: PipelineResult, view: View, metrics: RunMetrics) -> None:
+def _print_end(result: PipelineResult, view: PipelineViewOptions, metrics: RunMetrics) -> None:
     if result.output is not None and view.output is None:
         say(f"\n{shown(_text(result.output), 100_000)}")
     say(f"\n{shown(metrics.report())}")

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.load import imported, schema_from
-from orchestrator.cli.model import Form, model_of
+from orchestrator.cli.model import ModelForm, model_of
 from orchestrator.cli.pipeline.command import CommandStage
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.configuration import configuration, project_settings
@@ -49,7 +49,7 @@ STAGES: Mapping[str, State] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageSpec:
     """Who does the work of a stage: exactly one of python, command and prompt."""
 
     python: str | None = None
@@ -67,10 +67,10 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class PipelineSpec:
     """A spec file, read. Nothing of it was imported or started yet."""
 
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, StageSpec]
     spec: Any = None
     limits: Mapping[str, Any] = field(default_factory=dict)
     rubric: Mapping[str, Any] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Spec:
     """Of the spec file, absolute."""
 
     @classmethod
-    def read(cls, file: Path, requirements: Path | None = None) -> Spec:
+    def read(cls, file: Path, requirements: Path | None = None) -> PipelineSpec:
         """Read a spec that the user trusts; `requirements` is a file in place of those it names.
 
         Raises ConfigError or OSError.
@@ -99,9 +99,9 @@ class Spec:
         return cls.of({**members, "folder": str(folder)}, str(file))
 
     @classmethod
-    def of(cls, members: Mapping[str, Any], where: str) -> Spec:
+    def of(cls, members: Mapping[str, Any], where: str) -> PipelineSpec:
         """Make a spec of plain data. Raises ConfigError."""
-        found: Spec = build(cls, _checked(members, where), where)
+        found: PipelineSpec = build(cls, _checked(members, where), where)
         _plain(found.spec, where)
         if missing := [name for name in STAGES if name not in found.stages]:
             raise ConfigError(f"{where} has no [stages.{missing[0]}]")
@@ -140,7 +140,7 @@ class Spec:
             made["budget"] = _budget(imported(self.budget, "budget"), self.budget)
         return made
 
-    def _port(self, name: str, stage: Stage) -> Any:
+    def _port(self, name: str, stage: StageSpec) -> Any:
         if stage.prompt is not None:
             return self._prompt(stage, stage.prompt)
         if stage.command:
@@ -159,11 +159,11 @@ class Spec:
             raise ConfigError(f"stages.{name}: {stage.python!r} is a {kind}, which nobody can call")
         return found if stage.effect is None else _declared(found, stage.effect)
 
-    def _prompt(self, stage: Stage, prompt: str) -> Any:
+    def _prompt(self, stage: StageSpec, prompt: str) -> Any:
         from orchestrator.runtime.pipeline.prompt_stage import PromptStage
 
         settings = project_settings()
-        form = Form(stage.base_url or settings.base_url, settings.structured)
+        form = ModelForm(stage.base_url or settings.base_url, settings.structured)
         model = model_of(stage.model or settings.model, form)
         schema = None if stage.output_schema is None else schema_from(Path(self.folder) / stage.output_schema)
         return PromptStage(
@@ -239,11 +239,11 @@ def _checked(members: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         raise ConfigError(
             f"{where} has no [stages.planner], [stages.validator], [stages.implementer], [stages.judge]"
         )
-    made: dict[str, Stage] = {}
+    made: dict[str, StageSpec] = {}
     for name, stage in stages.items():
         if not isinstance(stage, Mapping):
             raise ConfigError(f"{where}: stages.{name} is a table: [stages.{name}]")
-        made[name] = build(Stage, stage, f"stages.{name}")
+        made[name] = build(StageSpec, stage, f"stages.{name}")
     return {**members, "stages": made}
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.load import imported
-from orchestrator.cli.model import Form, model_of
+from orchestrator.cli.model import ModelForm, model_of
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.configuration import configuration, project_settings
 from orchestrator.errors import ConfigError
@@ -43,7 +43,7 @@ _WAYS = ("python", "command", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class RoleAgent:
     """Who does the work of a role: exactly one of python, command and model."""
 
     python: str | None = None
@@ -56,22 +56,22 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agents:
+class AgentsFile:
     """A file of agents, read. Nothing of it was imported or started yet."""
 
-    agents: Mapping[str, Agent]
+    agents: Mapping[str, RoleAgent]
     limits: Mapping[str, Any] = field(default_factory=dict)
     open_questions: str = "proceed"
     folder: str = ""
     """Of the file, absolute."""
 
     @classmethod
-    def read(cls, file: Path) -> Agents:
+    def read(cls, file: Path) -> AgentsFile:
         """Read a file of agents that the user trusts. Raises ConfigError or OSError."""
         return cls.of({**configuration(file), "folder": str(file.absolute().parent)}, str(file))
 
     @classmethod
-    def of(cls, members: Mapping[str, Any], where: str) -> Agents:
+    def of(cls, members: Mapping[str, Any], where: str) -> AgentsFile:
         """Make them of plain data. Raises ConfigError."""
         given = members.get("agents")
         if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
@@ -81,7 +81,7 @@ class Agents:
         if missing := [role for role in Role if role not in OPTIONAL and role.value not in given]:
             raise ConfigError(f"{where} has no [agents.{missing[0]}]")
         agents = {name: _agent(one, f"{where}: agents.{name}") for name, one in given.items()}
-        found: Agents = build(cls, {**members, "agents": agents}, where)
+        found: AgentsFile = build(cls, {**members, "agents": agents}, where)
         found.ralph_limits()
         if found.open_questions not in {"proceed", "fail"}:
             raise ConfigError(f"{where}: open_questions is {found.open_questions!r}; known: proceed, fail")
@@ -95,7 +95,7 @@ class Agents:
         """Import and put together the agents, by role. Raises ConfigError, ImportError or OSError."""
         return {name: self._port(name, agent) for name, agent in self.agents.items()}
 
-    def _port(self, name: str, agent: Agent) -> Any:
+    def _port(self, name: str, agent: RoleAgent) -> Any:
         if agent.command:
             places = {"{python}": sys.executable, "{folder}": self.folder}
             return CommandAgent([_filled(word, places) for word in agent.command], timeout=agent.timeout)
@@ -109,8 +109,8 @@ class Agents:
         return found
 
 
-def _agent(given: Mapping[str, Any], where: str) -> Agent:
-    agent: Agent = build(Agent, given, where)
+def _agent(given: Mapping[str, Any], where: str) -> RoleAgent:
+    agent: RoleAgent = build(RoleAgent, given, where)
     ways = [way for way in _WAYS if getattr(agent, way)]
     if len(ways) != 1:
         raise ConfigError(f"{where} takes one of {', '.join(_WAYS)}, not {len(ways)}")
@@ -119,11 +119,11 @@ def _agent(given: Mapping[str, Any], where: str) -> Agent:
     return agent
 
 
-def _prompted(agent: Agent, model: str) -> Any:
+def _prompted(agent: RoleAgent, model: str) -> Any:
     from orchestrator.runtime.ralph.prompt_agent import PromptAgent
 
     settings = project_settings()
-    form = Form(agent.base_url or settings.base_url, settings.structured)
+    form = ModelForm(agent.base_url or settings.base_url, settings.structured)
     return PromptAgent(
         model_of(model, form).llm,
         tools=[imported(one, "tool") for one in agent.tools],

@@ -10,9 +10,9 @@ from pathlib import Path
 from orchestrator.cli.actor import who
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.ralph.find import Found, opened, run_named
+from orchestrator.cli.ralph.find import SessionRun, opened, run_named
 from orchestrator.cli.ralph.human_input import ALL, read_answers
-from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.machines.ralph.ports import Question
@@ -20,7 +20,7 @@ from orchestrator.runtime.service.answer import post_replies, replies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class AnswerOptions:
     """The command line of `ralph answer`."""
 
     run: str | None
@@ -32,12 +32,12 @@ class Given:
     journal: Address | None = None
 
 
-def answer_questions(given: Given) -> int:
+def answer_questions(given: AnswerOptions) -> int:
     """Answer questions, or list those that wait. Raises ConfigError for a question that there is not."""
     if given.question is not None and (given.text is None) == (given.file is None):
         raise ConfigError("give the answer as TEXT, or a --file of answers instead of a question")
 
-    async def work(store: Store) -> tuple[Found, tuple[Question, ...], Mapping[str, str]]:
+    async def work(store: OpenStore) -> tuple[SessionRun, tuple[Question, ...], Mapping[str, str]]:
         found = await run_named(store, given.run)
         by = who(given.by) or "somebody"
         kept = await replies(store.journal, found.stored)
@@ -67,7 +67,9 @@ def answer_questions(given: Given) -> int:
     return Exit.COMPLETED
 
 
-def _answers(given: Given, questions: tuple[Question, ...], mine: Mapping[str, str]) -> Mapping[str, str]:
+def _answers(
+    given: AnswerOptions, questions: tuple[Question, ...], mine: Mapping[str, str]
+) -> Mapping[str, str]:
     """Return the answers to questions that wait, and those that repeat `mine`. Raises ConfigError for others."""
     open_ones = [one.id for one in questions if one.answer is None]
     said: Mapping[str, str] = {}
@@ -87,7 +89,7 @@ def _answers(given: Given, questions: tuple[Question, ...], mine: Mapping[str, s
     return repeated | {name: text for name in open_ones if (text := said.get(name, every))}
 
 
-async def _give(store: Store, found: Found, answers: Mapping[str, str], by: str) -> None:
+async def _give(store: OpenStore, found: SessionRun, answers: Mapping[str, str], by: str) -> None:
     """Let the run hear of it that waits for it; where it has ended, its session's file is all there is."""
     run_id = found.head.run_id
     if found.head.status == "ended":

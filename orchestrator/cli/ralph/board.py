@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.output import shown
-from orchestrator.cli.screen import Tally
+from orchestrator.cli.screen import RunTally
 from orchestrator.errors import RunError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import Fact, RunParked, RunStarted, Transition
@@ -34,7 +34,7 @@ _BAR = 40
 _TITLE = 60
 
 
-class Look:
+class TaskBoardReader:
     """Reads the tasks of a session whenever its run takes a step; told the session's folder by the run's begin."""
 
     def __init__(self, root: Path, session: Path | None) -> None:
@@ -63,7 +63,7 @@ class Look:
 class TaskBoard:
     """The moving picture: tasks, bar, and the state that the run is in."""
 
-    def __init__(self, look: Look, _: Graph, tally: Tally) -> None:
+    def __init__(self, look: TaskBoardReader, _: Graph, tally: RunTally) -> None:
         self._look = look
         self._tally = tally
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.output import shown
-from orchestrator.cli.runs.store import Store
+from orchestrator.cli.runs.store import OpenStore
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted, RunHead
@@ -18,7 +18,7 @@ from orchestrator.runtime.ralph.session.directory import SessionDirectory
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SessionRun:
     """A run with its session."""
 
     head: RunHead
@@ -35,7 +35,7 @@ class Found:
         return self.stored.created.get("launch") or {}
 
 
-async def run_named(store: Store, name: str | None) -> Found:
+async def run_named(store: OpenStore, name: str | None) -> SessionRun:
     """Return a run by its id, by its session's directory, or without either the newest. Raises ConfigError."""
     heads, _ = await store.heads()
     ours = [head for head in heads if head.graph == RALPH.name]
@@ -60,7 +60,7 @@ def _folder(name: str) -> Path | None:
     return Path(name).absolute() if Path(name).is_dir() else None
 
 
-async def _of_session(store: Store, session: Path, ours: list[RunHead]) -> Found:
+async def _of_session(store: OpenStore, session: Path, ours: list[RunHead]) -> SessionRun:
     """Return the newest run of a session."""
     for head in reversed(ours):
         if head.run_id.startswith(session.name):
@@ -70,13 +70,13 @@ async def _of_session(store: Store, session: Path, ours: list[RunHead]) -> Found
     raise ConfigError(f"no run of session {shown(str(session))} in {store.journal.address}")
 
 
-async def send(store: Store, run_id: str, kind: str, body: Mapping[str, Any], by: str) -> None:
+async def send(store: OpenStore, run_id: str, kind: str, body: Mapping[str, Any], by: str) -> None:
     """Leave a message for a run, which it reads at its next boundary, in whichever process."""
     await store.journal.post(run_id, Posted(secrets.token_hex(8), kind, body, by))
 
 
-async def _read(store: Store, head: RunHead) -> Found:
-    return Found(head, StoredRun.of(head.run_id, await store.journal.load(head.run_id)))
+async def _read(store: OpenStore, head: RunHead) -> SessionRun:
+    return SessionRun(head, StoredRun.of(head.run_id, await store.journal.load(head.run_id)))
 
 
 def opened(session: Path) -> SessionDirectory:

@@ -66,7 +66,7 @@ def _texts(found: Any, file: Path) -> Mapping[str, str]:
     return found
 
 
-class Desk:
+class AnswerSource:
     """Answers from a file and from the terminal. `answers` None: there is no file."""
 
     def __init__(self, answers: Mapping[str, str] | None) -> None:

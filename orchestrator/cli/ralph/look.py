@@ -9,19 +9,19 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.board import counted, rows, task_json
 from orchestrator.cli.ralph.find import opened, run_named
 from orchestrator.cli.runs.phrase import heading, table
-from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.address import Address
 from orchestrator.machines.ralph.contract import OrchestratorOutput
 from orchestrator.machines.ralph.model import Task
 from orchestrator.runtime.ralph import codec as ralph_record
-from orchestrator.runtime.ralph.session.task_import import Taken
+from orchestrator.runtime.ralph.session.task_import import ImportedTasks
 
 
 def show_status(run: str | None, *, json: bool, journal: Address | None) -> int:
     """Print how a run stands, without one the newest. Raises ConfigError where there is none."""
 
-    async def work(store: Store) -> tuple[str, Path, OrchestratorOutput]:
+    async def work(store: OpenStore) -> tuple[str, Path, OrchestratorOutput]:
         found = await run_named(store, run)
         ctx = ralph_record.codec(None).decoded(found.stored.context)
         return found.head.run_id, found.session, ralph_record.status(found.stored, ctx)
@@ -59,7 +59,7 @@ def _tasks(what: str | None, journal: Address | None) -> tuple[Task, ...]:
         return opened(Path(what)).tasks()
     if what is not None and Path(what).is_file():
         try:
-            return Taken([Path(what)]).tasks()
+            return ImportedTasks([Path(what)]).tasks()
         except RunError as error:
             raise ConfigError(shown(str(error), 4_000)) from error
     return opened(at_journal(journal, lambda store: run_named(store, what), only_reads=True).session).tasks()

@@ -8,7 +8,7 @@ from orchestrator.cli.actor import who
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json
 from orchestrator.cli.ralph.find import run_named, send
-from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 
@@ -20,7 +20,7 @@ _HEARD = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class MessageOptions:
     """The command line of `ralph tell`."""
 
     run: str
@@ -31,12 +31,12 @@ class Said:
     journal: Address | None = None
 
 
-def tell_run(said: Said) -> int:
+def tell_run(said: MessageOptions) -> int:
     """Leave a message for a run. Raises ConfigError for one that has ended."""
     if not said.text.strip():
         raise ConfigError("there is nothing to tell: give a text")
 
-    async def work(store: Store) -> str:
+    async def work(store: OpenStore) -> str:
         found = await run_named(store, said.run)
         run_id = found.head.run_id
         if found.head.status == "ended":

@@ -10,10 +10,10 @@ from typing import Any
 from orchestrator.cli.actor import who
 from orchestrator.cli.launch import at_home
 from orchestrator.cli.load import params_from
-from orchestrator.cli.ralph.agents import Agents
+from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.find import run_named
-from orchestrator.cli.ralph.human_input import Desk, read_answers
-from orchestrator.cli.ralph.run import Staff, View, conducted
+from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
+from orchestrator.cli.ralph.run import RalphViewOptions, RunAgents, conducted
 from orchestrator.cli.runs.position import held_elsewhere
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
@@ -24,7 +24,7 @@ from orchestrator.settings import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RalphResumeOptions:
     """The command line of `ralph resume`."""
 
     run: str
@@ -38,7 +38,7 @@ class Wanted:
     journal: Address | None = None
 
 
-def resume_run(wanted: Wanted) -> int:
+def resume_run(wanted: RalphResumeOptions) -> int:
     """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
     found = at_journal(wanted.journal, lambda store: run_named(store, wanted.run))
     run_id, launch = found.head.run_id, found.launch
@@ -49,7 +49,7 @@ def resume_run(wanted: Wanted) -> int:
     answers = read_answers(wanted.answers) if wanted.answers else None
     changes = params_from(wanted.limits)
     limits = build(RalphLimits, {**(found.stored.context.get("limits") or {}), **changes}, "limits")
-    view = View(
+    view = RalphViewOptions(
         place=journal_file(wanted.journal),
         root=Path(launch.get("root") or ".ralph-sessions"),
         journal=wanted.journal.absolute() if isinstance(wanted.journal, Path) else wanted.journal,
@@ -67,14 +67,14 @@ def resume_run(wanted: Wanted) -> int:
         "again": wanted.again,
     }
     with at_home(launch.get("cwd")):
-        staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=launch)
+        staff = RunAgents(agents=agents, desk=AnswerSource(answers), limits=limits, launch=launch)
         return conducted(view, staff, lambda ralph: ralph.resume(run_id, **options))
 
 
-def _agents(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> Agents:
+def _agents(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> AgentsFile:
     """Return the agents that a run was started with, or other ones."""
     if instead is not None:
-        return Agents.read(instead)
+        return AgentsFile.read(instead)
     kept = launch.get("ralph")
     if not isinstance(kept, Mapping):
         raise ConfigError(
@@ -84,4 +84,4 @@ def _agents(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> Age
         name: {member: value for member, value in agent.items() if value is not None}
         for name, agent in kept.get("agents", {}).items()
     }
-    return Agents.of({**kept, "agents": given}, f"run {run_id}")
+    return AgentsFile.of({**kept, "agents": given}, f"run {run_id}")

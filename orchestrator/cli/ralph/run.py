@@ -13,11 +13,11 @@ from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.load import params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
-from orchestrator.cli.ralph.agents import Agents
-from orchestrator.cli.ralph.board import Look, TaskBoard, counted, rows, task_json
-from orchestrator.cli.ralph.human_input import Desk, read_answers
+from orchestrator.cli.ralph.agents import AgentsFile
+from orchestrator.cli.ralph.board import TaskBoard, TaskBoardReader, counted, rows, task_json
+from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
 from orchestrator.cli.run import error_json, logging_to, transition_json
-from orchestrator.cli.run_view import Carried
+from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -35,7 +35,7 @@ from orchestrator.runtime.llm_loop.result import ended_as
 from orchestrator.runtime.ralph.ralph import RalphOrchestrator
 from orchestrator.runtime.ralph.result import RalphResult
 from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
-from orchestrator.runtime.ralph.session.task_import import Taken
+from orchestrator.runtime.ralph.session.task_import import ImportedTasks
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ DEFAULT = Path("ralph.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RalphRunOptions:
     """The command line of `ralph run`."""
 
     request: str | None
@@ -62,7 +62,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class RalphViewOptions:
     """How a run is shown, and where it is kept."""
 
     place: Address
@@ -83,20 +83,20 @@ class View:
         return words("ralph", *parts, *(() if self.journal is None else ("--journal", str(self.journal))))
 
 
-def run_request(asked: Asked) -> int:
+def run_request(asked: RalphRunOptions) -> int:
     """Run a request, show it or print it as JSON, and return the exit code of its outcome."""
     request = (asked.request or "").strip() or (REQUEST if asked.example else "")
     if not request and asked.session is None and not asked.taken:
         raise ConfigError("say what is wanted, or give --session, --import or --example")
     if asked.session is not None and asked.taken:
         raise ConfigError("--import begins a session and --session goes on with one; give one of them")
-    agents = Agents.read(_file(asked))
+    agents = AgentsFile.read(_file(asked))
     answers = read_answers(asked.answers) if asked.answers else ANSWERS if asked.example else None
     limits = agents.ralph_limits(params_from(asked.limits))
     if asked.session is not None:
         _sound(lambda: SessionDirectory.open(asked.session or ""))
-    taken = _sound(lambda: Taken(asked.taken)) if asked.taken else None
-    view = View(
+    taken = _sound(lambda: ImportedTasks(asked.taken)) if asked.taken else None
+    view = RalphViewOptions(
         place=journal_file(asked.journal),
         root=asked.root,
         journal=asked.journal,
@@ -107,7 +107,7 @@ def run_request(asked: Asked) -> int:
     )
     launch = {"ralph": asdict(agents), "root": str(asked.root.absolute()), "cwd": str(Path.cwd())}
     launch["agents"] = list(view.agents)
-    staff = Staff(agents=agents, desk=Desk(answers), limits=limits, launch=signed(launch))
+    staff = RunAgents(agents=agents, desk=AnswerSource(answers), limits=limits, launch=signed(launch))
 
     def begin(ralph: RalphOrchestrator) -> Awaitable[RalphResult]:
         if taken is None:
@@ -119,7 +119,7 @@ def run_request(asked: Asked) -> int:
     return conducted(view, staff, begin)
 
 
-def _file(asked: Asked) -> Path:
+def _file(asked: RalphRunOptions) -> Path:
     if asked.example and asked.agents is None:
         return AGENTS
     file = asked.agents or DEFAULT
@@ -128,7 +128,7 @@ def _file(asked: Asked) -> Path:
     return file
 
 
-def _named(asked: Asked) -> tuple[str, ...]:
+def _named(asked: RalphRunOptions) -> tuple[str, ...]:
     """Return the words that name the agents, so that they are found from anywhere."""
     if asked.agents is not None:
         return ("--agents", str(asked.agents.absolute()))
@@ -160,22 +160,22 @@ Going = Callable[[RalphOrchestrator], Awaitable[RalphResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staff:
+class RunAgents:
     """Who works on a run, within which limits, and what is kept so that it can go on."""
 
-    agents: Agents
-    desk: Desk
+    agents: AgentsFile
+    desk: AnswerSource
     limits: RalphLimits
     launch: Mapping[str, Any]
 
 
-def conducted(view: View, staff: Staff, go: Going) -> int:
+def conducted(view: RalphViewOptions, staff: RunAgents, go: Going) -> int:
     """Let one run go on in front of whoever looks, and return the exit code of its outcome."""
     ports = staff.agents.ports()
     journal = journal_at(view.place)
-    look = Look(view.root, view.session)
+    look = TaskBoardReader(view.root, view.session)
     screen = None if view.json else functools.partial(Screen, RALPH, board=functools.partial(TaskBoard, look))
-    watched: Carried[RalphOrchestrator, RalphResult] = Carried(RALPH, view.run_id, view.place, screen)
+    watched: RunView[RalphOrchestrator, RalphResult] = RunView(RALPH, view.run_id, view.place, screen)
     staff.desk.screen = watched.screen
     if view.session is not None:
         _one_at_a_time(view.session)
@@ -199,7 +199,7 @@ def conducted(view: View, staff: Staff, go: Going) -> int:
     return told(result, view)
 
 
-async def _going(view: View, go: Going, ralph: RalphOrchestrator) -> RalphResult:
+async def _going(view: RalphViewOptions, go: Going, ralph: RalphOrchestrator) -> RalphResult:
     try:
         return await go(ralph)
     except RunExists as error:
@@ -209,7 +209,7 @@ async def _going(view: View, go: Going, ralph: RalphOrchestrator) -> RalphResult
         ) from error
 
 
-def _left(view: View, run_id: str, look: Look) -> int:
+def _left(view: RalphViewOptions, run_id: str, look: TaskBoardReader) -> int:
     """Say what a run waits for that was left where it is, and how it goes on."""
     files = look.session
     questions = [one for one in files.questions() if one.answer is None] if files is not None else []
@@ -228,7 +228,7 @@ def _left(view: View, run_id: str, look: Look) -> int:
 # ---- the end ----
 
 
-def told(result: RalphResult, view: View) -> int:
+def told(result: RalphResult, view: RalphViewOptions) -> int:
     """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
     if view.json:
         say_json(as_json(result))
@@ -254,7 +254,7 @@ def _sums(result: RalphResult) -> str:
     )
 
 
-def sentence(result: RalphResult, view: View) -> str:
+def sentence(result: RalphResult, view: RalphViewOptions) -> str:
     """Say in one sentence how a run ended that did not complete, and what to do."""
     parts = [*result.blockers, str(result.error or "")]
     if result.verdict is not None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.cli.launch import Launch, Parts, price_of
+from orchestrator.cli.launch import Launch, LoadedParts, price_of
 from orchestrator.cli.load import params_from
 from orchestrator.cli.model import model_of
 from orchestrator.cli.rlm.isolation import level_of
@@ -28,7 +28,7 @@ from orchestrator.settings import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class RlmSpec:
     """What an Rlm is made of, as plain data; its limits are part of the run itself."""
 
     launch: Launch
@@ -45,7 +45,7 @@ class Made:
             raise ConfigError("--repl-limit seconds: the wall time of a block is --limit code_seconds=...")
 
     @classmethod
-    def of(cls, created: Mapping[str, Any], model: str | None = None) -> Made:
+    def of(cls, created: Mapping[str, Any], model: str | None = None) -> RlmSpec:
         """Return what a run's first record says, with another model where one is given. Raises ConfigError."""
         launch = Launch.of(created)
         if model is not None:  # it is not at the old one's address
@@ -77,7 +77,7 @@ class Made:
     def rlm(self, limits: RlmLimits, journal: Journal, observers: Iterable[Observer]) -> Rlm:
         """Put it together. Raises ConfigError, ReplayError or OSError."""
         settings, launch = project_settings(), self.launch
-        parts = Parts.of(launch)
+        parts = LoadedParts.of(launch)
         return Rlm(
             parts.model.llm,
             mode=self.mode,

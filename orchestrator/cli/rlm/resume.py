@@ -9,8 +9,8 @@ from typing import Any
 from orchestrator.cli import resumption as resumed
 from orchestrator.cli.actor import who
 from orchestrator.cli.resumption import found
-from orchestrator.cli.rlm.agent_spec import Made
-from orchestrator.cli.rlm.run import View, conducted
+from orchestrator.cli.rlm.agent_spec import RlmSpec
+from orchestrator.cli.rlm.run import RlmViewOptions, conducted
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
@@ -21,16 +21,16 @@ GRAPHS = (CODE_MODE.name, TOOLS_MODE.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted(resumed.Wanted):
+class RlmResumeOptions(resumed.ResumeOptions):
     """The command line of `rlm resume`."""
 
     model: str | None = None
 
 
-def resume_run(wanted: Wanted) -> int:
+def resume_run(wanted: RlmResumeOptions) -> int:
     """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
     head, created, stored, _ = at_journal(wanted.journal, lambda store: found(store, wanted.run, *GRAPHS))
-    view = View(run_id=head.run_id, **wanted.shown())
+    view = RlmViewOptions(run_id=head.run_id, **wanted.shown())
     if head.owner is not None:
         return wanted.left_to_owner(head, changed=bool(wanted.model))
     refuse_untrusted_run(created.get("launch"), f"run {head.run_id}", journal_file(wanted.journal))
@@ -45,8 +45,8 @@ def resume_run(wanted: Wanted) -> int:
         return conducted(view, made, limits, lambda rlm: rlm.resume(head.run_id, **options))
 
 
-def _made(run_id: str, created: Mapping[str, Any], model: str | None) -> Made:
+def _made(run_id: str, created: Mapping[str, Any], model: str | None) -> RlmSpec:
     try:
-        return Made.of(created, model)
+        return RlmSpec.of(created, model)
     except ConfigError as error:
         raise ConfigError(f"run {run_id} cannot be resumed like that: {error}") from error

@@ -14,9 +14,9 @@ from orchestrator.cli.load import params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
-from orchestrator.cli.rlm.agent_spec import Made, context_from
+from orchestrator.cli.rlm.agent_spec import RlmSpec, context_from
 from orchestrator.cli.run import error_json, logging_to, new_id, remark, transition_json
-from orchestrator.cli.run_view import Carried
+from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -32,7 +32,7 @@ from orchestrator.runtime.rlm.rlm import Rlm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RlmRunOptions:
     """The command line of `rlm run`."""
 
     file: Path
@@ -57,7 +57,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class RlmViewOptions:
     """How a run is shown, and where it is kept."""
 
     run_id: str
@@ -71,7 +71,7 @@ class View:
 Going = Callable[[Rlm], Awaitable[RlmResult]]
 
 
-def run_file(asked: Asked) -> int:
+def run_file(asked: RlmRunOptions) -> int:
     """Answer a prompt about a file, show the run or print it as JSON, and return the exit code of its outcome."""
     if not asked.prompt.strip():
         raise ConfigError("the prompt is empty: say with --prompt what is asked about the file")
@@ -85,7 +85,7 @@ def run_file(asked: Asked) -> int:
         instructions=asked.instructions,
         params=asked.params,
     )
-    made = Made(
+    made = RlmSpec(
         launch=launch,
         mode=asked.mode,
         sub_model=asked.sub_model,
@@ -95,18 +95,20 @@ def run_file(asked: Asked) -> int:
     limits = made.limits(asked.limits)
     context = context_from(asked.file, as_json=asked.as_json)
     run_id = new_id(asked.run_id)
-    view = View(run_id=run_id, journal=asked.journal, log=asked.log, json=asked.json, output=asked.output)
+    view = RlmViewOptions(
+        run_id=run_id, journal=asked.journal, log=asked.log, json=asked.json, output=asked.output
+    )
     options: dict[str, Any] = {"run_id": run_id, "conversation_id": asked.conversation}
     return conducted(view, made, limits, lambda rlm: rlm.completion(asked.prompt, context, **options))
 
 
-def conducted(view: View, made: Made, limits: RlmLimits, go: Going) -> int:
+def conducted(view: RlmViewOptions, made: RlmSpec, limits: RlmLimits, go: Going) -> int:
     """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
     place = journal_file(view.journal)
     journal = journal_at(place)
     graph = CODE_MODE if made.mode == "code" else TOOLS_MODE
     screen = None if view.json else functools.partial(Screen, graph)
-    watched: Carried[Rlm, RlmResult] = Carried(graph, view.run_id, place, screen)
+    watched: RunView[Rlm, RlmResult] = RunView(graph, view.run_id, place, screen)
     with logging_to(view.log, project_settings().log_level) as logs:
         rlm = made.rlm(limits, journal, [*watched.observers, *logs])
         result = run_async(watched.carry(rlm, journal, go))
@@ -118,7 +120,7 @@ def conducted(view: View, made: Made, limits: RlmLimits, go: Going) -> int:
 # ---- the end ----
 
 
-def told(result: RlmResult, view: View) -> int:
+def told(result: RlmResult, view: RlmViewOptions) -> int:
     """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
     if view.output is not None and result.output is not None:
         view.output.write_text(result.output, encoding="utf-8")

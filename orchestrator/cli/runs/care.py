@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment, roughly, seconds_in, size, words
-from orchestrator.cli.runs.store import Store, at_journal, journal_file
+from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.address import Address
 from orchestrator.journal.sqlite import SqliteJournal
@@ -26,7 +26,7 @@ def prune_runs(
         raise ConfigError(f"keep-last is {keep_last}; it must be 0 or more")
     before = None if older_than is None else time.time() - seconds_in(older_than)
 
-    async def work(store: Store) -> int:
+    async def work(store: OpenStore) -> int:
         if yes:
             removed = await store.journal.prune(older_than=before, keep_last=keep_last)
             _tell(f"removed {many(removed, 'run')}", removed, json=json)
@@ -51,7 +51,7 @@ def _tell(text: str, count: int, *, json: bool, dry: bool = False) -> None:
         say(text)
 
 
-async def _to_prune(store: Store, before: float | None, keep: int) -> tuple[int, float]:
+async def _to_prune(store: OpenStore, before: float | None, keep: int) -> tuple[int, float]:
     """Return how many runs a prune would remove, and when the oldest was last written to."""
     heads, _ = await store.heads()
     ended = sorted((head for head in heads if head.status == "ended"), key=lambda head: -head.updated_at)
@@ -66,7 +66,7 @@ async def _to_prune(store: Store, before: float | None, keep: int) -> tuple[int,
 def erase_run(name: str, *, yes: bool, json: bool, journal: Address | None) -> int:
     """Remove one run, whatever its state, that nobody holds."""
 
-    async def work(store: Store) -> int:
+    async def work(store: OpenStore) -> int:
         head = await store.run(name)
         if not yes:
             age = roughly(time.time() - head.created_at)
@@ -97,7 +97,7 @@ def back_up(target: Path, *, json: bool, journal: Address | None) -> int:
     return Exit.COMPLETED
 
 
-async def _written(store: Store, target: Path) -> None:
+async def _written(store: OpenStore, target: Path) -> None:
     if isinstance(store.journal, SqliteJournal):
         await store.journal.backup(target)
 

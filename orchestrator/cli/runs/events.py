@@ -14,7 +14,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, span
 from orchestrator.cli.runs.run_service import going_on
-from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
@@ -28,7 +28,7 @@ _LONGEST = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventsOptions:
     """The command line of `runs events`."""
 
     run: str
@@ -39,12 +39,12 @@ class Wanted:
     journal: Address | None
 
 
-def print_events(wanted: Wanted) -> int:
+def print_events(wanted: EventsOptions) -> int:
     """Print the records of a run, and with `follow` each further one until the run ends."""
     if wanted.since < 0:
         raise ConfigError(f"since is {wanted.since}; it must be the number of a record, 0 or more")
 
-    async def work(store: Store) -> int:
+    async def work(store: OpenStore) -> int:
         head = await store.run(wanted.run)
         seen = await _print_since(store, head.run_id, wanted.since, wanted)
         return await _follow(store, head.run_id, seen, wanted) if wanted.follow else Exit.COMPLETED
@@ -52,7 +52,7 @@ def print_events(wanted: Wanted) -> int:
     return at_journal(wanted.journal, work, only_reads=True)
 
 
-async def _print_since(store: Store, run_id: str, since: int, wanted: Wanted) -> int:
+async def _print_since(store: OpenStore, run_id: str, since: int, wanted: EventsOptions) -> int:
     """Print the records from a number on; return the number of the next one."""
     for record in await store.journal.load(run_id, since):
         if wanted.json:
@@ -64,7 +64,7 @@ async def _print_since(store: Store, run_id: str, since: int, wanted: Wanted) ->
     return since
 
 
-async def _follow(store: Store, run_id: str, since: int, wanted: Wanted) -> int:
+async def _follow(store: OpenStore, run_id: str, since: int, wanted: EventsOptions) -> int:
     """Print what comes until the run ends, somebody presses Ctrl-C, or the reader of our output goes away."""
     stopped = asyncio.Event()
     idle = ""

@@ -12,9 +12,9 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.events import as_json
 from orchestrator.cli.runs.phrase import many, words
-from orchestrator.cli.runs.store import Store, at_journal, head_json
+from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.cli.runs.story import Story
-from orchestrator.cli.runs.transcript import Spoken
+from orchestrator.cli.runs.transcript import TranscriptEntry
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Record, RunHead
@@ -27,7 +27,7 @@ FORMAT = "orchestrator-run/1"
 def export_run(name: str, *, content: bool, output: Path | None, json: bool, journal: Address | None) -> int:
     """Print a run as one line of JSON, or write it to a file that must not exist (mode 0600)."""
 
-    async def work(store: Store) -> tuple[str, dict[str, Any]]:
+    async def work(store: OpenStore) -> tuple[str, dict[str, Any]]:
         head = await store.run(name)
         records = await store.journal.load(head.run_id)
         return head.run_id, conversation(head, Story.of(head.run_id, records)) if content else metadata(
@@ -87,7 +87,7 @@ def conversation(head: RunHead, story: Story) -> dict[str, Any]:
     }
 
 
-def _turn(index: int, spoken: Spoken) -> dict[str, Any]:
+def _turn(index: int, spoken: TranscriptEntry) -> dict[str, Any]:
     """Return what was recorded of one reply besides its message."""
     answer: Mapping[str, Any] = spoken.answer or {}
     usage = Usage.of(answer.get("usage") or {})

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.cli.launch import Instead, Launch, rebuilt
+from orchestrator.cli.launch import Launch, Replacement, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import shown
-from orchestrator.cli.run import View, conducted, new_id
+from orchestrator.cli.run import ViewOptions, conducted, new_id
 from orchestrator.cli.runs.phrase import many
-from orchestrator.cli.runs.store import Store, at_journal, journal_file
+from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
@@ -23,11 +23,11 @@ from orchestrator.runtime.llm_loop.codec import history_of, loop_codec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ForkOptions:
     """The command line of `runs fork`."""
 
     run: str
-    instead: Instead
+    instead: Replacement
     turn: int | None = None
     prompt: str | None = None
     limits: tuple[str, ...] = ()
@@ -47,11 +47,11 @@ class Origin:
     messages: Sequence[Message]
 
 
-def fork_run(wanted: Wanted) -> int:
+def fork_run(wanted: ForkOptions) -> int:
     """Start a new run from a run of the journal, which stays as it is; return the exit code of its outcome."""
     run_id = new_id(wanted.run_id)
 
-    async def work(store: Store) -> Origin:
+    async def work(store: OpenStore) -> Origin:
         head = await store.run(wanted.run)
         if head.graph != LLM_LOOP.name:
             raise ConfigError(
@@ -74,7 +74,7 @@ def fork_run(wanted: Wanted) -> int:
     )
     launch, parts = rebuilt(launch, origin.stored.run_id, wanted.instead)
     limits = limits_from(wanted.limits, origin.stored.context.get("limits") or {})
-    view = View(run_id, wanted.journal, wanted.log, wanted.json)
+    view = ViewOptions(run_id, wanted.journal, wanted.log, wanted.json)
     return conducted(view, launch, parts, limits, lambda agent: agent.run(messages, run_id=run_id))
 
 

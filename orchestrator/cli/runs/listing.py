@@ -10,7 +10,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json
 from orchestrator.cli.runs.phrase import many, roughly, table
 from orchestrator.cli.runs.position import head_reason
-from orchestrator.cli.runs.store import Store, at_journal, head_json
+from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.cli.runs.story import Story
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError
@@ -20,7 +20,7 @@ from orchestrator.kernel.journal import RunHead
 STATUSES = ("open", "parked", "ended")
 
 
-class Wanted(NamedTuple):
+class ListOptions(NamedTuple):
     """The command line of `runs list`."""
 
     status: str | None
@@ -32,33 +32,33 @@ class Wanted(NamedTuple):
     journal: Address | None
 
 
-class Row(NamedTuple):
+class ListedRun(NamedTuple):
     """One run; without a story where its records cannot be trusted."""
 
     head: RunHead
     story: Story | None
 
 
-def list_runs(wanted: Wanted) -> int:
+def list_runs(wanted: ListOptions) -> int:
     """Print the runs that fit. Raises ConfigError, after those that can be read, for those that cannot."""
     if wanted.status not in (None, *STATUSES):
         raise ConfigError(f"unknown status {wanted.status!r}; known: {', '.join(STATUSES)}")
     if wanted.limit < 0:
         raise ConfigError(f"limit is {wanted.limit}; it must be 0 (all) or more")
 
-    async def work(store: Store) -> tuple[list[Row], int, str]:
+    async def work(store: OpenStore) -> tuple[list[ListedRun], int, str]:
         heads, problem = await store.heads()
         fits = [
             head
             for head in reversed(heads)
             if wanted.status in (None, head.status) and _of_graph(wanted, head)
         ]
-        rows: list[Row] = []
+        rows: list[ListedRun] = []
         for head in islice(fits, wanted.limit or None):
             try:
-                rows.append(Row(head, await store.story(head)))
+                rows.append(ListedRun(head, await store.story(head)))
             except JournalError as error:
-                rows.append(Row(head, None))
+                rows.append(ListedRun(head, None))
                 problem = problem or str(error)
         _print(store, wanted, rows, len(fits), len(heads))
         return rows, len(fits), problem
@@ -69,11 +69,11 @@ def list_runs(wanted: Wanted) -> int:
     return Exit.COMPLETED
 
 
-def _of_graph(wanted: Wanted, head: RunHead) -> bool:
+def _of_graph(wanted: ListOptions, head: RunHead) -> bool:
     return head.graph == wanted.graph if wanted.graph else wanted.all or head.graph != ENGINE
 
 
-def _print(store: Store, wanted: Wanted, rows: list[Row], fits: int, known: int) -> None:
+def _print(store: OpenStore, wanted: ListOptions, rows: list[ListedRun], fits: int, known: int) -> None:
     if wanted.json:
         for row in rows:
             say_json(_plain(row))
@@ -91,11 +91,11 @@ def _print(store: Store, wanted: Wanted, rows: list[Row], fits: int, known: int)
         say(f"\nwaiting for you: {store.command('show', asked.head.run_id)}")
 
 
-def _waits(row: Row) -> bool:
+def _waits(row: ListedRun) -> bool:
     return row.head.status != "ended" and row.story is not None and bool(row.story.questions)
 
 
-def _cells(row: Row, now: float) -> tuple[str, ...]:
+def _cells(row: ListedRun, now: float) -> tuple[str, ...]:
     head, story = row
     return (
         head.run_id,
@@ -110,14 +110,14 @@ def _cells(row: Row, now: float) -> tuple[str, ...]:
     )
 
 
-def _why(row: Row) -> str:
+def _why(row: ListedRun) -> str:
     outcome = row.story.ended.get("outcome") if row.story is not None and row.story.ended else None
     if outcome is None:
         return head_reason(row.head)
     return str(outcome) if row.head.reason in ("", "none") else f"{outcome} ({row.head.reason})"
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: ListedRun) -> dict[str, Any]:
     story = row.story
     if story is None:
         return {**head_json(row.head), "outcome": None, "state": None, "turn": None, "readable": False}

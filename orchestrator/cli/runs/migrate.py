@@ -12,7 +12,7 @@ from orchestrator.cli.load import imported
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many, table
 from orchestrator.cli.runs.rollback import stand_again
-from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.address import Address
@@ -28,7 +28,7 @@ _SHORTEST = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class MigrateOptions:
     """The command line of `runs migrate`."""
 
     runs: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Wanted:
     journal: Address | None = None
 
 
-class Flight(NamedTuple):
+class OpenRunVersion(NamedTuple):
     """A run that has not ended, and the version it is in now; an empty one where it cannot be read."""
 
     head: RunHead
@@ -52,7 +52,7 @@ class Flight(NamedTuple):
         return graph is not None and graph.fingerprint == self.fingerprint
 
 
-def migrate_runs(wanted: Wanted) -> int:
+def migrate_runs(wanted: MigrateOptions) -> int:
     """List the versions that runs are in, or migrate runs; exit code 1 when one could not be."""
     if wanted.dry == (wanted.using is not None):
         raise ConfigError("say either --dry-run, which lists, or --using MODULE:FUNCTION, which migrates")
@@ -62,7 +62,7 @@ def migrate_runs(wanted: Wanted) -> int:
         return at_journal(wanted.journal, lambda store: _list(store, json=wanted.json))
     change = _checked(imported(wanted.using, "migration"), wanted.using)
 
-    async def work(store: Store) -> int:
+    async def work(store: OpenStore) -> int:
         chosen = await _chosen(store, wanted)
         failed = 0
         for one in chosen:
@@ -77,23 +77,23 @@ def migrate_runs(wanted: Wanted) -> int:
 # ---- which ----
 
 
-async def _flights(store: Store) -> list[Flight]:
+async def _flights(store: OpenStore) -> list[OpenRunVersion]:
     heads, _ = await store.heads()
     return [await _flight(store, head) for head in heads if head.status != "ended"]
 
 
-async def _flight(store: Store, head: RunHead) -> Flight:
+async def _flight(store: OpenStore, head: RunHead) -> OpenRunVersion:
     """Tell the version a run is in: the one it was made with, or was migrated to since."""
-    if Flight(head, head.fingerprint).current:
-        return Flight(head, head.fingerprint)
+    if OpenRunVersion(head, head.fingerprint).current:
+        return OpenRunVersion(head, head.fingerprint)
     try:
         stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
     except RunError:
-        return Flight(head, "")
-    return Flight(head, stored.fingerprint)
+        return OpenRunVersion(head, "")
+    return OpenRunVersion(head, stored.fingerprint)
 
 
-async def _chosen(store: Store, wanted: Wanted) -> list[Flight]:
+async def _chosen(store: OpenStore, wanted: MigrateOptions) -> list[OpenRunVersion]:
     """Return the runs to migrate. Raises ConfigError for a run named that is none of them."""
     if not wanted.runs:
         flights = await _flights(store)
@@ -105,7 +105,7 @@ async def _chosen(store: Store, wanted: Wanted) -> list[Flight]:
     return named
 
 
-def _unfit(one: Flight, made: str | None) -> str:
+def _unfit(one: OpenRunVersion, made: str | None) -> str:
     """Say why a run cannot be migrated here, or nothing."""
     if one.head.status == "ended":
         return "is over"
@@ -136,7 +136,9 @@ def _checked(function: object, spec: str) -> Callable[[StoredRun], StoredRun]:
     return change
 
 
-async def _migrated(store: Store, one: Flight, change: Callable[[StoredRun], StoredRun]) -> str | None:
+async def _migrated(
+    store: OpenStore, one: OpenRunVersion, change: Callable[[StoredRun], StoredRun]
+) -> str | None:
     """Migrate one run; return why it is as it was, or None."""
     ways = [Migration(one.fingerprint, change)]
     recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "runs migrate", ways)
@@ -157,7 +159,7 @@ async def _migrated(store: Store, one: Flight, change: Callable[[StoredRun], Sto
 # ---- telling ----
 
 
-async def _list(store: Store, *, json: bool) -> int:
+async def _list(store: OpenStore, *, json: bool) -> int:
     flights = await _flights(store)
     counted = Counter((one.head.graph, one.fingerprint, one.current) for one in flights)
     held = Counter((one.head.graph, one.fingerprint) for one in flights if one.head.owner is not None)
@@ -207,7 +209,7 @@ def _version(row: dict[str, Any]) -> str:
     return "another: migrated in code" if row["graph"] in SHIPPED else "of another program"
 
 
-def _tell(wanted: Wanted, one: Flight, why: str | None) -> None:
+def _tell(wanted: MigrateOptions, one: OpenRunVersion, why: str | None) -> None:
     if wanted.json:
         data = {"run_id": one.head.run_id, "from": one.fingerprint, "to": LLM_LOOP.fingerprint}
         say_json(data | {"migrated": why is None, "error": why})
@@ -216,7 +218,7 @@ def _tell(wanted: Wanted, one: Flight, why: str | None) -> None:
         say(shown(f"{one.head.run_id}  {one.fingerprint[:_DIGITS]}  {became}", 900))
 
 
-def _summary(wanted: Wanted, chosen: int, failed: int) -> int:
+def _summary(wanted: MigrateOptions, chosen: int, failed: int) -> int:
     if not chosen and not wanted.json:
         say("no run needs a migration")
     if not failed:

@@ -19,7 +19,7 @@ _WORTH_SAYING = 0.0005
 """Seconds below which a stay stands without its time."""
 
 
-class Stay(NamedTuple):
+class StateVisit(NamedTuple):
     """One stay in a state; `seconds` is None where nobody knows yet how long it is."""
 
     state: str
@@ -27,7 +27,7 @@ class Stay(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """States passed one after the other, `times` times; the seconds of each are those of all times."""
 
     states: tuple[str, ...]
@@ -43,11 +43,11 @@ class Step:
         }
 
 
-def folded(stays: Sequence[Stay]) -> list[Step]:
+def folded(stays: Sequence[StateVisit]) -> list[PathStep]:
     """Fold consecutive repetition, the one that covers most first; what does not repeat stands in between."""
     names = [stay.state for stay in stays]
-    steps: list[Step] = []
-    alone: list[Stay] = []
+    steps: list[PathStep] = []
+    alone: list[StateVisit] = []
     at = 0
     while at < len(stays):
         length, times = _cycle(names, at)
@@ -75,19 +75,19 @@ def _cycle(names: Sequence[str], at: int) -> tuple[int, int]:
     return best
 
 
-def _once(stays: Sequence[Stay]) -> list[Step]:
+def _once(stays: Sequence[StateVisit]) -> list[PathStep]:
     if not stays:
         return []
-    return [Step(tuple(stay.state for stay in stays), 1, tuple(stay.seconds for stay in stays))]
+    return [PathStep(tuple(stay.state for stay in stays), 1, tuple(stay.seconds for stay in stays))]
 
 
-def _repeated(stays: Sequence[Stay], length: int) -> Step:
+def _repeated(stays: Sequence[StateVisit], length: int) -> PathStep:
     known = [[stay.seconds for stay in stays[place::length]] for place in range(length)]
     sums = tuple(sum(one for one in each if one is not None) for each in known)
-    return Step(tuple(stay.state for stay in stays[:length]), len(stays) // length, sums)
+    return PathStep(tuple(stay.state for stay in stays[:length]), len(stays) // length, sums)
 
 
-def drawn(stays: Sequence[Stay]) -> list[str]:
+def drawn(stays: Sequence[StateVisit]) -> list[str]:
     """Return the path as lines of text."""
     lines = [line for step in folded(stays) for line in _lines(step)]
     if len(lines) <= MOST_LINES:
@@ -102,7 +102,7 @@ def _lasted(seconds: float | None) -> str:
     return f" {span(seconds)}" if seconds >= _WORTH_SAYING else ""
 
 
-def _lines(step: Step) -> Iterator[str]:
+def _lines(step: PathStep) -> Iterator[str]:
     """Draw one step; a long one goes on in the next line."""
     count = f"{step.times:,} × " if step.times > 1 else ""
     line = f"{_INDENT}{count}"

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from orchestrator.cli.output import Paint, coloured, painted, shown
+from orchestrator.cli.output import TextColor, coloured, painted, shown
 from orchestrator.errors import ConfigError
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -67,7 +67,7 @@ def many(count: int, what: str) -> str:
 
 def heading(text: str) -> str:
     """Return a heading, bold on a terminal."""
-    return painted(text, Paint.HEAD, colour=coloured())
+    return painted(text, TextColor.HEAD, colour=coloured())
 
 
 def words(*parts: str) -> str:

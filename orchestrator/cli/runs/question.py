@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.argument import CallView
 from orchestrator.cli.runs.phrase import many, moment, span
-from orchestrator.cli.runs.store import Store
+from orchestrator.cli.runs.store import OpenStore
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import Question
 
@@ -53,7 +53,9 @@ def hidden(question: Question) -> int:
     return CallView.screen(question.tool, question.arguments).hidden
 
 
-def answer_fault(store: Store, run_id: str, question: Question, kind: str, digest: str | None) -> str | None:
+def answer_fault(
+    store: OpenStore, run_id: str, question: Question, kind: str, digest: str | None
+) -> str | None:
     """Say why an answer of this kind with this digest does not count, because the call was not read whole."""
     count = hidden(question)
     if not count or kind in FREE or names_all_of(question, digest):
@@ -69,12 +71,14 @@ def names_all_of(question: Question, typed: str | None) -> bool:
     return bool(question.digest) and (typed or "").lower() == question.digest.lower()
 
 
-def complete(store: Store, run_id: str) -> str:
+def complete(store: OpenStore, run_id: str) -> str:
     """Return the command that shows what is asked whole."""
     return store.command("show", run_id, "--full")
 
 
-def answers(store: Store, run_id: str, question: Question, *, full: bool = False) -> list[tuple[str, str]]:
+def answers(
+    store: OpenStore, run_id: str, question: Question, *, full: bool = False
+) -> list[tuple[str, str]]:
     """Return (command as it can be typed, what it comes to) of each answer; `full` shows the whole call beside it."""
     digest = question.digest[:DIGITS]
     if hidden(question):
@@ -94,7 +98,7 @@ def _bound(name: str, question: Question, digest: str) -> tuple[str, ...]:
 
 
 def told(  # noqa: PLR0917 - all that is known of one question
-    store: Store,
+    store: OpenStore,
     run_id: str,
     question: Question,
     unread: Iterable[Posted],
@@ -125,7 +129,7 @@ def told(  # noqa: PLR0917 - all that is known of one question
         yield f"          {command}"
 
 
-def _call(store: Store, run_id: str, question: Question, *, full: bool) -> Iterator[str]:
+def _call(store: OpenStore, run_id: str, question: Question, *, full: bool) -> Iterator[str]:
     """Say which call it is about, with which arguments, and why it is asked about."""
     view = (CallView.complete if full else CallView.screen)(question.tool, question.arguments)
     yield f"  {question.key}  {view.tool}  {WHY.get(question.why, question.why)}"
@@ -144,7 +148,7 @@ def _call(store: Store, run_id: str, question: Question, *, full: bool) -> Itera
         yield f"      digest     {question.digest}"
 
 
-def as_json(store: Store, run_id: str, question: Question, now: float) -> dict[str, Any]:
+def as_json(store: OpenStore, run_id: str, question: Question, now: float) -> dict[str, Any]:
     """Return a question as plain data: the whole call, with the digest that an answer needs."""
     names = ("tool", "arguments", "digest", "why", "notice")
     return {

@@ -21,9 +21,9 @@ from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.position import holder, standing
 from orchestrator.cli.runs.question import answer_fault
 from orchestrator.cli.runs.run_service import carrier, lets_go_on, named, refuse_approval, resumption
-from orchestrator.cli.runs.store import Store, at_journal
+from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.runs.story import Story
-from orchestrator.engines.engine_directory import Seen
+from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
@@ -43,7 +43,7 @@ _AT_RESUME = {"pause": "it stands still as it is, and parks at once when somebod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RequestOptions:
     """The command line of a request."""
 
     kind: str
@@ -60,17 +60,17 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Standing:
+class RunPosition:
     """A run as it is at one moment."""
 
     head: RunHead
     story: Story
     unread: list[Posted]
-    engine: Seen | None
+    engine: EngineInfo | None
     """It takes the run up by itself, where nobody holds it."""
 
     @classmethod
-    async def of(cls, store: Store, run_id: str) -> Standing:
+    async def of(cls, store: OpenStore, run_id: str) -> RunPosition:
         """Read a run."""
         head = await store.journal.head(run_id)
         story = await store.story(head)
@@ -91,13 +91,13 @@ class Standing:
         return f"{story.state or 'its first state'}{since}{doing}"
 
 
-def post(wanted: Wanted) -> int:
+def post(wanted: RequestOptions) -> int:
     """Check a request and leave it for the run. Raises ConfigError when it cannot be carried out."""
     by = known_who(wanted.by, "decides")
 
-    async def work(store: Store) -> int:
+    async def work(store: OpenStore) -> int:
         run_id = (await store.run(wanted.run)).run_id
-        found = await Standing.of(store, run_id)
+        found = await RunPosition.of(store, run_id)
         if found.head.owner is None:  # who works on one hears a pause and a cancel
             refuse_approval(store, found.head)
         if wanted.kind in ANSWERS:
@@ -115,7 +115,9 @@ def post(wanted: Wanted) -> int:
 # ---- requests ----
 
 
-async def _posted(store: Store, wanted: Wanted, found: Standing, by: str) -> tuple[Posted, bool]:
+async def _posted(
+    store: OpenStore, wanted: RequestOptions, found: RunPosition, by: str
+) -> tuple[Posted, bool]:
     """Post a pause or a cancel, unless one waits unread; return it, and whether it did. Raises ConfigError."""
     run_id, kind = found.head.run_id, wanted.kind
     if found.ended:
@@ -131,13 +133,15 @@ async def _posted(store: Store, wanted: Wanted, found: Standing, by: str) -> tup
     return request, False
 
 
-def _counts(one: Posted, found: Standing) -> bool:
+def _counts(one: Posted, found: RunPosition) -> bool:
     """Return whether a request counts: about programs only one that came after the question does."""
     asks = one.kind == "resume" and bool(program_recovery.question(found.story))
     return not asks or program_recovery.is_answered(found.story, [one])
 
 
-async def _answered(store: Store, wanted: Wanted, found: Standing, by: str) -> tuple[Posted, bool]:
+async def _answered(
+    store: OpenStore, wanted: RequestOptions, found: RunPosition, by: str
+) -> tuple[Posted, bool]:
     """Post an answer; return the one that the journal keeps, and whether it was there before. Raises ConfigError."""
     if (fault := edit_fault(wanted.arguments)) is not None:
         raise ConfigError(fault)
@@ -156,12 +160,12 @@ async def _answered(store: Store, wanted: Wanted, found: Standing, by: str) -> t
         raise ConfigError(_refused(wanted, found, error)) from None
 
 
-def _ended(found: Standing) -> str:
+def _ended(found: RunPosition) -> str:
     over = standing(found.head, found.story)
     return f"run {found.head.run_id} is over ({over}, {moment(found.head.updated_at)}): nothing was posted"
 
 
-def _refused(wanted: Wanted, found: Standing, error: AnswerRefused) -> str:
+def _refused(wanted: RequestOptions, found: RunPosition, error: AnswerRefused) -> str:
     """Say why an answer does not count, and which would."""
     asked, run_id = found.story.questions, found.head.run_id
     known = ", ".join(f"{one.key} ({shown(one.tool, 80)})" for one in asked.values())
@@ -194,17 +198,19 @@ def _decided(answer: Mapping[str, Any]) -> str:
 # ---- afterwards ----
 
 
-async def _ending(store: Store, run_id: str) -> Standing:
+async def _ending(store: OpenStore, run_id: str) -> RunPosition:
     """Wait a little for a run to end; return where it is then."""
     until = time.monotonic() + WAIT
     while time.monotonic() < until:
         if (await store.journal.head(run_id)).status == "ended":
             break
         await asyncio.sleep(POLL)
-    return await Standing.of(store, run_id)
+    return await RunPosition.of(store, run_id)
 
 
-def _tell(store: Store, wanted: Wanted, found: Standing, request: Posted, *, repeated: bool) -> None:
+def _tell(
+    store: OpenStore, wanted: RequestOptions, found: RunPosition, request: Posted, *, repeated: bool
+) -> None:
     if wanted.json:
         say_json(_plain(found, request, repeated=repeated))
         return
@@ -228,7 +234,7 @@ def _tell(store: Store, wanted: Wanted, found: Standing, request: Posted, *, rep
         say(f"  {store.command('events', run_id, '--follow', '--since', str(found.story.last + 1))}")
 
 
-def _plain(found: Standing, request: Posted, *, repeated: bool) -> dict[str, Any]:
+def _plain(found: RunPosition, request: Posted, *, repeated: bool) -> dict[str, Any]:
     head, story = found.head, found.story
     return {
         "run_id": head.run_id,
@@ -243,7 +249,7 @@ def _plain(found: Standing, request: Posted, *, repeated: bool) -> dict[str, Any
     }
 
 
-def _carried_out(found: Standing, kind: str) -> str:
+def _carried_out(found: RunPosition, kind: str) -> str:
     if found.ended:
         return "done"
     if found.head.owner is not None:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from orchestrator.cli.actor import who
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import Instead, Launch, Parts, rebuilt
+from orchestrator.cli.launch import Launch, LoadedParts, Replacement, rebuilt
 from orchestrator.cli.load import limits_from
-from orchestrator.cli.model import Model
+from orchestrator.cli.model import ModelChoice
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.run import View, conducted, told
+from orchestrator.cli.run import ViewOptions, conducted, told
 from orchestrator.cli.runs.phrase import moment
 from orchestrator.cli.runs.position import held_elsewhere, standing
-from orchestrator.cli.runs.request import Wanted as Request
+from orchestrator.cli.runs.request import RequestOptions as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.run_service import refuse_other
-from orchestrator.cli.runs.store import Store, at_journal, journal_file
+from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.address import Address
@@ -35,11 +35,11 @@ from orchestrator.runtime.service.recovery import OpenRun, Recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RunsResumeOptions:
     """The command line of `runs resume`."""
 
     run: str | None
-    instead: Instead
+    instead: Replacement
     limits: tuple[str, ...] = ()
     by: str | None = None
     log: Path | None = None
@@ -48,7 +48,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredRunToResume:
     """A stored run that is to go on."""
 
     head: RunHead
@@ -57,13 +57,13 @@ class Found:
     """The command that shows it."""
 
 
-def resume_run(wanted: Wanted) -> int:
+def resume_run(wanted: RunsResumeOptions) -> int:
     """Go on with a run and return the exit code of its outcome. Raises ConfigError when that cannot be done here."""
     if wanted.run is None:
         return list_open(wanted.journal, json=wanted.json)
     name = wanted.run
 
-    async def work(store: Store) -> Found | Result:
+    async def work(store: OpenStore) -> StoredRunToResume | Result:
         head = await store.run(name)
         if head.status == "ended":
             return await _ended(store, head)
@@ -77,7 +77,7 @@ def resume_run(wanted: Wanted) -> int:
     return _go_on(wanted, found)
 
 
-def _go_on(wanted: Wanted, found: Found) -> int:
+def _go_on(wanted: RunsResumeOptions, found: StoredRunToResume) -> int:
     run_id = found.head.run_id
     refuse_untrusted_run(found.stored.created.get("launch"), f"run {run_id}", journal_file(wanted.journal))
     launch, parts = rebuilt(Launch.of(found.stored.created), run_id, wanted.instead)
@@ -90,11 +90,11 @@ def _go_on(wanted: Wanted, found: Found) -> int:
         except Suspended as error:
             raise ConfigError(f"run {run_id} is {error.reason}; `{found.show}`") from error
 
-    view = View(run_id, wanted.journal, wanted.log, wanted.json, remind=False)
+    view = ViewOptions(run_id, wanted.journal, wanted.log, wanted.json, remind=False)
     return conducted(view, launch, parts, limits, go)
 
 
-def _limits(wanted: Wanted, found: Found) -> Limits | None:
+def _limits(wanted: RunsResumeOptions, found: StoredRunToResume) -> Limits | None:
     """Return the limits of the run with those given put over them; None where none is given."""
     if not wanted.limits:
         return None
@@ -104,7 +104,7 @@ def _limits(wanted: Wanted, found: Found) -> Limits | None:
 # ---- what there is ----
 
 
-async def _open(store: Store, head: RunHead) -> Found:
+async def _open(store: OpenStore, head: RunHead) -> StoredRunToResume:
     """Return where a run stands. Raises ConfigError for one that no model could help."""
     refuse_other(store, head, LLM_LOOP.name)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
@@ -114,13 +114,13 @@ async def _open(store: Store, head: RunHead) -> Found:
             f"run {head.run_id} was made with another version of graph {head.graph!r} ({stored.fingerprint[:12]}, here "
             f"it is {LLM_LOOP.fingerprint[:12]}): resume it with the version that made it, or `{migrate}`"
         )
-    return Found(head, stored, store.command("show", head.run_id))
+    return StoredRunToResume(head, stored, store.command("show", head.run_id))
 
 
-def _held(wanted: Wanted, found: Found) -> int:
+def _held(wanted: RunsResumeOptions, found: StoredRunToResume) -> int:
     """Let a run that another process holds go on there, if somebody paused it. Raises ConfigError otherwise."""
     head = found.head
-    changed = wanted.instead != Instead() or wanted.limits
+    changed = wanted.instead != Replacement() or wanted.limits
     if head.status == "parked" and head.reason == "paused" and head.lease_expires_in is None and not changed:
         return post(
             Request(
@@ -145,14 +145,14 @@ class _Nobody:
         raise AssertionError(f"an ended run asked its model with {len(request.messages)} messages")
 
 
-async def _ended(store: Store, head: RunHead) -> Result:
+async def _ended(store: OpenStore, head: RunHead) -> Result:
     """Return the end of a run as it was. Raises ConfigError for a run that cannot be read here."""
     if (head.graph, head.fingerprint) != (LLM_LOOP.name, LLM_LOOP.fingerprint):
         over = standing(head, await store.story(head))
         raise ConfigError(
             f"run {head.run_id} is over ({over}, {moment(head.updated_at)}): `{store.command('show', head.run_id)}`"
         )
-    parts = Parts(Model(_Nobody()))
+    parts = LoadedParts(ModelChoice(_Nobody()))
     async with Launch().agent(parts, journal=store.journal, observers=()) as agent:
         return await agent.resume(head.run_id)
 
@@ -171,7 +171,7 @@ def _tell_again(result: Result, *, json: bool) -> int:
 def list_open(journal: Address | None, *, json: bool) -> int:
     """Print every run that has not ended and what `runs resume` would do with it; nothing is touched."""
 
-    async def work(store: Store) -> int:
+    async def work(store: OpenStore) -> int:
         recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "nobody")
         found = [(one, await _kept(recovery, one)) for one in await recovery.open_runs()]
         for one, launch in found:
@@ -194,14 +194,14 @@ async def _kept(recovery: Recovery, run: OpenRun) -> Launch:
         return Launch()
 
 
-async def _others(store: Store) -> dict[str, int]:
+async def _others(store: OpenStore) -> dict[str, int]:
     """Return how many open runs of other graphs there are."""
     heads, _ = await store.heads()
     names = [head.graph for head in heads if head.status != "ended" and head.graph != LLM_LOOP.name]
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-def _lines(store: Store, run: OpenRun, launch: Launch) -> Iterator[str]:
+def _lines(store: OpenStore, run: OpenRun, launch: Launch) -> Iterator[str]:
     reason = f" ({run.reason})" if run.reason else ""
     yield shown(f"{run.run_id}  {run.status}{reason} in {run.state}", 300)
     yield shown(f"    {run.will}", 600)

@@ -12,10 +12,10 @@ from orchestrator.cli.launch import Launch
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.run_service import refuse_approval
-from orchestrator.cli.runs.store import Store, at_journal, existing
+from orchestrator.cli.runs.store import OpenStore, at_journal, existing
 from orchestrator.cli.trust.refusal import is_trusted_run
 from orchestrator.errors import ConfigError
-from orchestrator.files.change import Change, Conflict, Undone, plan_undo
+from orchestrator.files.change import Change, Conflict, UndoReport, plan_undo
 from orchestrator.files.rollback import RollbackStack
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import (
@@ -38,7 +38,7 @@ _BACK = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RollbackOptions:
     """The command line of `runs rollback`."""
 
     run: str
@@ -49,10 +49,10 @@ class Wanted:
     journal: Address | None = None
 
 
-def roll_back(wanted: Wanted) -> int:
+def roll_back(wanted: RollbackOptions) -> int:
     """Undo the changes to files of a run, newest first; without `yes` only list them. Exit code 1 with conflicts."""
 
-    async def work(store: Store) -> int:
+    async def work(store: OpenStore) -> int:
         head = await store.run(wanted.run)
         refuse_approval(store, head)
         records = await store.journal.load(head.run_id)
@@ -69,7 +69,7 @@ def roll_back(wanted: Wanted) -> int:
     return at_journal(wanted.journal, work)
 
 
-async def _undo(journal: Journal, wanted: Wanted, head: RunHead, root: Path) -> Undone:
+async def _undo(journal: Journal, wanted: RollbackOptions, head: RunHead, root: Path) -> UndoReport:
     lease = await journal.claim(head.run_id, f"runs rollback {uuid4().hex[:8]}")
     try:
         records = await journal.load(head.run_id)  # nobody else writes from here on
@@ -92,7 +92,7 @@ async def stand_again(journal: Journal, lease: Lease, records: Sequence[Record])
         await waiting
 
 
-def _root(wanted: Wanted, head: RunHead, records: Sequence[Record]) -> Path:
+def _root(wanted: RollbackOptions, head: RunHead, records: Sequence[Record]) -> Path:
     """Return the folder that the paths are in. Raises ConfigError: a wrong one would count everything as undone."""
     started = Launch.of(records[0].body).cwd
     if wanted.root is None and not started:
@@ -113,7 +113,7 @@ def _root(wanted: Wanted, head: RunHead, records: Sequence[Record]) -> Path:
 # ---- telling ----
 
 
-def _tell_none(wanted: Wanted, head: RunHead) -> None:
+def _tell_none(wanted: RollbackOptions, head: RunHead) -> None:
     if wanted.json:
         say_json({"run_id": head.run_id, "undone": [], "conflicts": []})
     else:
@@ -121,7 +121,9 @@ def _tell_none(wanted: Wanted, head: RunHead) -> None:
         say(f"run {shown(head.run_id)} has no change to a file{of} that could be undone")
 
 
-def _tell_plan(store: Store, wanted: Wanted, head: RunHead, root: Path, changes: Sequence[Change]) -> None:
+def _tell_plan(
+    store: OpenStore, wanted: RollbackOptions, head: RunHead, root: Path, changes: Sequence[Change]
+) -> None:
     if wanted.json:
         say_json({"run_id": head.run_id, "root": str(root), "would_undo": [asdict(one) for one in changes]})
         return
@@ -140,7 +142,7 @@ def _line(change: Change) -> str:
     return shown(f"  {step}{_BACK[change.kind.value].format(path=change.path)}{doubt}", 600)
 
 
-def _tell_undone(wanted: Wanted, head: RunHead, undone: Undone) -> int:
+def _tell_undone(wanted: RollbackOptions, head: RunHead, undone: UndoReport) -> int:
     if wanted.json:
         plain = asdict(undone)
         say_json({"run_id": head.run_id, "undone": plain["changes"], "conflicts": plain["conflicts"]})
@@ -156,7 +158,7 @@ def _tell_undone(wanted: Wanted, head: RunHead, undone: Undone) -> int:
     return Exit.FAILED
 
 
-def _lines(undone: Undone) -> Iterator[str]:
+def _lines(undone: UndoReport) -> Iterator[str]:
     yield f"{many(len(undone.changes), 'change')} undone, {many(len(undone.conflicts), 'conflict')}"
     for change in undone.changes:
         yield f"  undone    {change.kind.value:<6}  {shown(change.path, 300)}"

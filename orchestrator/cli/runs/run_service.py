@@ -6,8 +6,8 @@ from pathlib import Path
 
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
-from orchestrator.cli.runs.store import Store
-from orchestrator.engines.engine_directory import Seen, engines
+from orchestrator.cli.runs.store import OpenStore
+from orchestrator.engines.engine_directory import EngineInfo, engines
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
@@ -26,7 +26,7 @@ GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph", CODE_MODE.name: "rlm",
 """Graph -> the group of commands that resumes its runs; those of the loop need a model, and are `runs resume`'s."""
 
 
-async def carrier(store: Store, head: RunHead, stored: StoredRun) -> Seen | None:
+async def carrier(store: OpenStore, head: RunHead, stored: StoredRun) -> EngineInfo | None:
     """Return an engine that takes the run up by itself once it can go on; None where nobody does."""
     if head.owner is not None or head.status == "ended" or stored.created.get("launch"):
         return None
@@ -38,7 +38,7 @@ def lets_go_on(kind: str, stored: StoredRun) -> bool:
     return kind in {"cancel", "resume"} or (kind in DECISIONS and not paused(stored))
 
 
-def resumption(store: Store, stored: StoredRun) -> str:
+def resumption(store: OpenStore, stored: StoredRun) -> str:
     """Return the command that goes on with a run, with what has to be filled in where another program began it."""
     if (group := GROUPS.get(str(stored.created.get("graph")))) is not None:
         again = ("--again",) if program_recovery.question(stored) else ()
@@ -49,14 +49,14 @@ def resumption(store: Store, stored: StoredRun) -> str:
     return store.command("resume", stored.run_id, *model)
 
 
-def of_project(store: Store) -> str:
+def of_project(store: OpenStore) -> str:
     """Return the command that says how the project of a run of approval stands, and what can be done with it."""
     place = store.journal.address
     project = ("--project", str(place.parent.parent)) if isinstance(place, Path) else ()
     return words("approval", "status", *project)
 
 
-def refuse_other(store: Store, head: RunHead, *graphs: str) -> None:
+def refuse_other(store: OpenStore, head: RunHead, *graphs: str) -> None:
     """Raise ConfigError for a run of another graph than these; it names what goes on with that one."""
     if head.graph in graphs:
         return
@@ -70,11 +70,11 @@ def refuse_other(store: Store, head: RunHead, *graphs: str) -> None:
     raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}: {known} goes on with it")
 
 
-def _resume(store: Store, head: RunHead, group: str) -> str:
+def _resume(store: OpenStore, head: RunHead, group: str) -> str:
     return f"`{store.command('resume', head.run_id, group=group)}`"
 
 
-def refuse_approval(store: Store, head: RunHead) -> None:
+def refuse_approval(store: OpenStore, head: RunHead) -> None:
     """Raise ConfigError for a run that only `orchestrator approval` may touch: it is kept in more than its records."""
     if head.graph == APPROVAL.name:
         raise ConfigError(
@@ -82,12 +82,12 @@ def refuse_approval(store: Store, head: RunHead) -> None:
         )
 
 
-def named(engine: Seen) -> str:
+def named(engine: EngineInfo) -> str:
     """Name an engine for a person."""
     return f"engine {shown(engine.name)} ({engine.run_id})"
 
 
-async def going_on(store: Store, head: RunHead) -> str:
+async def going_on(store: OpenStore, head: RunHead) -> str:
     """Say when a run that nobody holds goes on."""
     story = await store.story(head)
     engine = await carrier(store, head, story)

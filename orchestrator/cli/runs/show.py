@@ -14,9 +14,9 @@ from orchestrator.cli.runs import path, question, tree
 from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table
 from orchestrator.cli.runs.position import holder, standing
 from orchestrator.cli.runs.run_service import carrier, named, resumption
-from orchestrator.cli.runs.store import Store, at_journal, head_json
+from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.cli.runs.story import RUNNING, Body, Story
-from orchestrator.engines.engine_directory import Seen
+from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE
@@ -25,17 +25,17 @@ from orchestrator.telemetry.redaction import scrub
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RunDetails:
     """All that is known of one run at one moment."""
 
-    store: Store
+    store: OpenStore
     head: RunHead
     story: Story
     unread: list[Posted]
     """Requests in the inbox that the run has not taken yet."""
     below: tree.Branch
     now: float
-    engine: Seen | None
+    engine: EngineInfo | None
     """It takes the run up by itself, where nobody holds it."""
     full: bool
     """Show the calls that it asks about whole."""
@@ -44,7 +44,7 @@ class Shown:
 def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> int:
     """Print one run; with `full`, the calls that it asks about are not cut."""
 
-    async def work(store: Store) -> int:
+    async def work(store: OpenStore) -> int:
         head = await store.run(name)
         story = await store.story(head)
         unread = await story.unread(store.journal)
@@ -53,7 +53,7 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
         now = time.time()
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
-        found = Shown(store, head, story, unread, below, now, engine, full)
+        found = RunDetails(store, head, story, unread, below, now, engine, full)
         if json:
             say_json(_plain(found))
         else:
@@ -64,7 +64,7 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
     return at_journal(journal, work, only_reads=True)
 
 
-def _lines(found: Shown) -> Iterator[str]:
+def _lines(found: RunDetails) -> Iterator[str]:
     sections = (
         ("", _head(found)),
         ("waiting for an answer", _questions(found)),
@@ -84,7 +84,7 @@ def _lines(found: Shown) -> Iterator[str]:
         yield from some
 
 
-def _head(found: Shown) -> Iterator[str]:
+def _head(found: RunDetails) -> Iterator[str]:
     head, story = found.head, found.story
     yield heading(f"run {shown(head.run_id)}")
     facts = {
@@ -104,7 +104,7 @@ def _head(found: Shown) -> Iterator[str]:
             yield f"  {name:<12}  {shown(value, 600, keep='')}"
 
 
-def _where(found: Shown) -> str:
+def _where(found: RunDetails) -> str:
     story = found.story
     since = story.entered_at
     lasts = found.head.status == "open" and since is not None
@@ -118,7 +118,7 @@ def _error(story: Story) -> str:
     return f"{story.failure.get('type', '')}: {scrub(str(story.failure.get('message', '')))}"
 
 
-def _questions(found: Shown) -> Iterator[str]:
+def _questions(found: RunDetails) -> Iterator[str]:
     for one in found.story.questions.values():
         again = resumption(found.store, found.story)
         told = question.told
@@ -157,7 +157,7 @@ def _usage(story: Story) -> Iterator[str]:
         yield f"  models: {', '.join(f'{shown(name, 80)} ×{count:,}' for name, count in story.models.most_common())}"
 
 
-def _calls(found: Shown) -> list[str]:
+def _calls(found: RunDetails) -> list[str]:
     rows = [
         (
             one["tool"],
@@ -200,7 +200,7 @@ def calls_json(story: Story, *, held: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _people(found: Shown) -> Iterator[str]:
+def _people(found: RunDetails) -> Iterator[str]:
     for kind, body in found.story.decisions:
         at = body.get("at")
         yield f"  {moment(float(at)) if at else ' ' * 19}  {_decision(kind, body)}"
@@ -223,7 +223,7 @@ def _decision(kind: str, body: Body) -> str:
     return shown(f"{what}{key} by {body.get('by') or 'somebody'}{edited}{why}{refused}", 600, keep="")
 
 
-def _next(found: Shown) -> Iterator[str]:
+def _next(found: RunDetails) -> Iterator[str]:
     """Name the commands that a person is likely to need now."""
     head, story = found.head, found.story
     if head.status == "ended":
@@ -241,7 +241,7 @@ def _next(found: Shown) -> Iterator[str]:
         yield _taken_up(found) or f"  answer as above, then: {resumption(found.store, story)}"
 
 
-def _taken_up(found: Shown) -> str | None:
+def _taken_up(found: RunDetails) -> str | None:
     """Say who goes on with a run that nobody holds, as soon as it can; None where somebody has to."""
     if found.engine is None or paused(found.story):
         return None
@@ -249,7 +249,7 @@ def _taken_up(found: Shown) -> str | None:
     return f"  {'answer as above: ' if asks else ''}{named(found.engine)} takes it up by itself"
 
 
-def _plain(found: Shown) -> dict[str, Any]:
+def _plain(found: RunDetails) -> dict[str, Any]:
     story, store, run_id = found.story, found.store, found.head.run_id
     whole = sum(stats.total for stats in story.states().values()) or 1.0
     return {

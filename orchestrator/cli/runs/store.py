@@ -29,7 +29,7 @@ _NAMED = 3
 
 
 @dataclass(slots=True)
-class Store:
+class OpenStore:
     """An open journal."""
 
     journal: StoredJournal
@@ -97,7 +97,7 @@ def existing(given: Address | None) -> Address:
 
 
 def at_journal(
-    given: Address | None, work: Callable[[Store], Awaitable[T]], *, only_reads: bool = False
+    given: Address | None, work: Callable[[OpenStore], Awaitable[T]], *, only_reads: bool = False
 ) -> T:
     """Do something with a journal that exists. What goes wrong with it is a ConfigError: exit code 2.
 
@@ -107,7 +107,7 @@ def at_journal(
 
     async def opened() -> T:
         async with journal_at(path, only_reads=only_reads, create=False) as journal:
-            return await work(Store(journal, given))
+            return await work(OpenStore(journal, given))
 
     try:
         return asyncio.run(opened())

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from orchestrator.cli.runs.path import Stay
-from orchestrator.cli.runs.transcript import Spoken, spoken
-from orchestrator.journal.ledger import Entry
+from orchestrator.cli.runs.path import StateVisit
+from orchestrator.cli.runs.transcript import TranscriptEntry, spoken
+from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.journal import Record
@@ -26,7 +26,7 @@ RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallStory:
     """One tool call. `outcome` is RUNNING, `rolled_back`, or what its `done` record says."""
 
     key: str
@@ -37,7 +37,7 @@ class Call:
     seconds: float
 
     @classmethod
-    def of(cls, entry: Entry) -> Self:
+    def of(cls, entry: EffectEntry) -> Self:
         """Read what the ledger knows of a call."""
         done = entry.done or {}
         outcome = RUNNING if entry.open else str(done.get("outcome", "rolled_back"))
@@ -52,7 +52,7 @@ class Story(StoredRun):
     """Number of the last record."""
     entered_at: float | None = None
     """Wall time (epoch seconds) at which the run came into its state."""
-    stays: list[Stay] = field(default_factory=list)
+    stays: list[StateVisit] = field(default_factory=list)
     history: History = field(default_factory=lambda: History(limit=0))
     transitions: int = 0
     decisions: list[tuple[str, Body]] = field(default_factory=list)
@@ -92,24 +92,24 @@ class Story(StoredRun):
         return max(int(self.context.get("iteration") or 0), int(self.answer.get("iteration") or 0))
 
     @property
-    def calls(self) -> dict[str, Call]:
+    def calls(self) -> dict[str, CallStory]:
         """The tool calls, by key, but for those that only wait for somebody."""
         entries = self.ledger.entries.values()
-        return {entry.key: Call.of(entry) for entry in entries if entry.effect or entry.done is not None}
+        return {entry.key: CallStory.of(entry) for entry in entries if entry.effect or entry.done is not None}
 
     @property
-    def running(self) -> list[Call]:
+    def running(self) -> list[CallStory]:
         """Calls whose effect may be under way."""
         return [call for call in self.calls.values() if call.outcome == RUNNING]
 
     @property
-    def spoken(self) -> list[Spoken]:
+    def spoken(self) -> list[TranscriptEntry]:
         """The messages as they stand, those that memory put in among them."""
         done = {entry.key: entry.done for entry in self.ledger.entries.values() if entry.done is not None}
         return spoken(self.messages, self.answers, done)
 
     @property
-    def conversation(self) -> list[Spoken]:
+    def conversation(self) -> list[TranscriptEntry]:
         """The messages without those that memory put in: the model read them, they are no part of it."""
         first, last = self.context.get("recalled") or (0, 0)
         said = self.spoken
@@ -162,7 +162,7 @@ class Story(StoredRun):
             )
         )
         if not internal:
-            self.stays.append(Stay(source, dwell))
+            self.stays.append(StateVisit(source, dwell))
             self.entered_at, self._entered = body.get("at"), t
 
     def _tell_answer(self, body: Body) -> None:
@@ -178,7 +178,7 @@ class Story(StoredRun):
             return
         lasted = self.elapsed - self._entered
         known = self.ended is not None or self.parked is not None
-        self.stays.append(Stay(self.state, max(lasted, 0.0) if known else None))
+        self.stays.append(StateVisit(self.state, max(lasted, 0.0) if known else None))
         if known and lasted > 0:
             self.history.states.setdefault(self.state, StateStats(visits=1)).leave(lasted)
 

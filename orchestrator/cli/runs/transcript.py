@@ -10,7 +10,7 @@ Raw = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class TranscriptEntry:
     """One message in OpenAI form, and what was recorded of how it came about."""
 
     message: Raw
@@ -20,20 +20,22 @@ class Spoken:
     """The `done` record, of a tool's result."""
 
 
-def spoken(messages: Sequence[Raw], answers: Sequence[Raw | None], done: Mapping[str, Raw]) -> list[Spoken]:
+def spoken(
+    messages: Sequence[Raw], answers: Sequence[Raw | None], done: Mapping[str, Raw]
+) -> list[TranscriptEntry]:
     """Put messages as they are stored together with the answers they were and, by key, the results they stand for."""
-    found: list[Spoken] = []
+    found: list[TranscriptEntry] = []
     calls: Sequence[Raw] = ()
     for raw, answer in zip(messages, answers, strict=True):
         if "done" in raw and "role" not in raw:
             found.append(_result(str(raw["done"]), done, calls))
         else:
             calls = raw.get("tool_calls") or calls
-            found.append(Spoken(raw, answer))
+            found.append(TranscriptEntry(raw, answer))
     return found
 
 
-def _result(key: str, done: Mapping[str, Raw], calls: Sequence[Raw]) -> Spoken:
+def _result(key: str, done: Mapping[str, Raw], calls: Sequence[Raw]) -> TranscriptEntry:
     """Return the message that a finished call became."""
     body = done.get(key, {})
     call = body.get("call") or _call(key, calls)
@@ -41,7 +43,7 @@ def _result(key: str, done: Mapping[str, Raw], calls: Sequence[Raw]) -> Spoken:
     message |= {"tool_call_id": call.get("id", ""), "name": call.get("name", "")}
     if body.get("outcome") != "ok":
         message["is_error"] = True
-    return Spoken(message, done=body)
+    return TranscriptEntry(message, done=body)
 
 
 def _call(key: str, calls: Sequence[Raw]) -> Raw:

@@ -38,7 +38,7 @@ class TrustOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TrustEntry:
     """One thing that was trusted, or is."""
 
     state: str
@@ -86,7 +86,7 @@ def change_trust(options: TrustOptions) -> int:
     return Exit.COMPLETED
 
 
-def _recorded(options: TrustOptions) -> Iterator[Entry]:
+def _recorded(options: TrustOptions) -> Iterator[TrustEntry]:
     files = options.files or tuple(file for file in DEFAULTS if file.is_file() and not options.mcp)
     if not files and not options.mcp:
         known = " nor ".join(map(str, DEFAULTS))
@@ -95,14 +95,16 @@ def _recorded(options: TrustOptions) -> Iterator[Entry]:
         found = ProjectFile.read(file)
         consent = Consent.to(found)
         consent.record()
-        yield Entry(
+        yield TrustEntry(
             "trusted", consent.file, None, consent.folder, consent.digest, details=tuple(uses_of_file(found))
         )
     for where in options.mcp:
         pins = ToolPins.of(named(where)[1])
         digests = asyncio.run(_digests(where, options.mcp_env))
         pins.record(digests)
-        yield Entry("trusted", None, pins.server, pins.folder, details=tuple(_changes(pins.tools, digests)))
+        yield TrustEntry(
+            "trusted", None, pins.server, pins.folder, details=tuple(_changes(pins.tools, digests))
+        )
 
 
 async def _digests(where: str, variables: tuple[str, ...]) -> Mapping[str, str]:
@@ -120,21 +122,21 @@ def _changes(before: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterat
             yield f"{'removed' if name not in now else 'new' if name not in before else 'changed'}: {name}"
 
 
-def _revoked(options: TrustOptions) -> Iterator[Entry]:
+def _revoked(options: TrustOptions) -> Iterator[TrustEntry]:
     files = options.files or (() if options.mcp else DEFAULTS)
     for place in [str(location(file)) for file in files]:
         found = [one for one in consents() if one.file == place]
         for one in found:
             one.revoke()
-        yield Entry("revoked" if found else "not trusted", place)
+        yield TrustEntry("revoked" if found else "not trusted", place)
     for where in options.mcp:
         pins = ToolPins.of(named(where)[1])
-        yield Entry("revoked" if pins.revoke() else "not trusted", None, pins.server, pins.folder)
+        yield TrustEntry("revoked" if pins.revoke() else "not trusted", None, pins.server, pins.folder)
 
 
-def _listed() -> Iterator[Entry]:
+def _listed() -> Iterator[TrustEntry]:
     for one in consents():
-        yield Entry("trusted", one.file, None, one.folder, one.digest, one.at)
+        yield TrustEntry("trusted", one.file, None, one.folder, one.digest, one.at)
     for pins in all_pins():
         tools = f"{many(len(pins.tools or {}), 'tool')}: {', '.join(sorted(pins.tools or {}))}"
-        yield Entry("trusted", None, pins.server, pins.folder, None, pins.at, (tools,))
+        yield TrustEntry("trusted", None, pins.server, pins.folder, None, pins.at, (tools,))

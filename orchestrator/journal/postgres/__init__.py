@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar
 
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
-from orchestrator.journal.address import Dsn, address_of
+from orchestrator.journal.address import JournalAddress, address_of
 
 try:
     import psycopg
@@ -35,7 +35,7 @@ except ImportError as error:
 
 from orchestrator.journal.postgres import read
 from orchestrator.journal.postgres.batch import Append
-from orchestrator.journal.postgres.handle import Handle
+from orchestrator.journal.postgres.handle import OpenJournal
 from orchestrator.journal.postgres.health import Health, examine, size
 from orchestrator.journal.postgres.presence import Holder, holders
 from orchestrator.journal.postgres.work import Claim, Create, Post, Prune, Release, Remove
@@ -63,7 +63,7 @@ class PostgresJournal:
 
     def __init__(
         self,
-        dsn: str | Dsn,
+        dsn: str | JournalAddress,
         *,
         schema: str = "orchestrator",
         name: str = "",
@@ -74,8 +74,12 @@ class PostgresJournal:
         create: bool = True,
         only_reads: bool = False,
     ) -> None:
-        place = Dsn(dsn) if isinstance(dsn, str) and "=" in dsn and "://" not in dsn else address_of(dsn)
-        if not isinstance(place, Dsn):
+        place = (
+            JournalAddress(dsn)
+            if isinstance(dsn, str) and "=" in dsn and "://" not in dsn
+            else address_of(dsn)
+        )
+        if not isinstance(place, JournalAddress):
             raise ConfigError("a PostgresJournal is at postgresql://…, or at libpq's host=… dbname=…")
         if ttl <= 0 or patience < 0 or queue < 1:
             raise ConfigError("ttl and queue must be above 0, patience not below")
@@ -91,7 +95,7 @@ class PostgresJournal:
             "create": create and not only_reads,
             "only_reads": only_reads,
         }
-        self._handle: Handle | None = None
+        self._handle: OpenJournal | None = None
         self._closed = False
         self._pid = os.getpid()
         self._aside = _aside()
@@ -253,7 +257,7 @@ class PostgresJournal:
 
     # ---- inside ----
 
-    def _here(self) -> Handle | None:
+    def _here(self) -> OpenJournal | None:
         """Return the handle if it is open. Raises StoreDown where it must not be used."""
         handle = self._handle
         if handle is not None and self._pid != os.getpid():
@@ -264,7 +268,7 @@ class PostgresJournal:
             raise StoreDown(f"journal {self.address} is closed")
         return handle
 
-    async def _opened(self) -> Handle:
+    async def _opened(self) -> OpenJournal:
         handle = self._here()
         if handle is None:
             if self._pid != os.getpid():  # never opened, and forked since: the pool's thread is the parent's
@@ -278,16 +282,16 @@ class PostgresJournal:
                 raise
         return handle
 
-    async def _to_write(self) -> Handle:
+    async def _to_write(self) -> OpenJournal:
         handle = await self._opened()
         if self._open_with["only_reads"]:
             raise StoreDown(f"journal {self.address} was opened to be read only")
         return handle
 
-    def _open(self, given_up: threading.Event) -> Handle:
+    def _open(self, given_up: threading.Event) -> OpenJournal:
         """In the one thread of the pool, so that two who come first do not open twice."""
         if self._handle is None:
-            self._handle = Handle(self.address, **self._open_with, given_up=given_up)
+            self._handle = OpenJournal(self.address, **self._open_with, given_up=given_up)
             weakref.finalize(self, self._handle.close)
         return self._handle
 

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import errors
 
 from orchestrator.errors import Corrupt, JournalError, StoreDown
-from orchestrator.journal.address import Dsn
+from orchestrator.journal.address import JournalAddress
 
 LOST: Final = (
     errors.AdminShutdown,
@@ -76,7 +76,7 @@ def is_hopeless(error: BaseException) -> bool:
     return any(sentence in text for sentence in HOPELESS)
 
 
-def explain(error: BaseException, address: Dsn) -> JournalError:
+def explain(error: BaseException, address: JournalAddress) -> JournalError:
     """Return the error to raise for what psycopg raised."""
     if isinstance(error, JournalError):
         return error
@@ -91,7 +91,7 @@ def explain(error: BaseException, address: Dsn) -> JournalError:
     return StoreDown(f"journal {address} failed ({type(error).__name__}: {detail(error)})")
 
 
-def unreachable(error: BaseException, address: Dsn) -> StoreDown:
+def unreachable(error: BaseException, address: JournalAddress) -> StoreDown:
     """Return what to say of a server that does not answer."""
     return StoreDown(f"journal {address} cannot be reached: {detail(error)}", "io")
 

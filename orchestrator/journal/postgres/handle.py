@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from orchestrator.errors import StoreDown
-from orchestrator.journal.address import Dsn
+from orchestrator.journal.address import JournalAddress
 from orchestrator.journal.postgres.error_mapping import POOL
 from orchestrator.journal.postgres.presence import Presence
 from orchestrator.journal.postgres.session import Db, Session, pooled, process
@@ -17,12 +17,12 @@ from orchestrator.journal.postgres.writer import Writer
 T = TypeVar("T")
 
 
-class Handle:
+class OpenJournal:
     """Everything that is open. Constructing opens it, or raises; `given_up`, once set, ends waiting for a server."""
 
     def __init__(
         self,
-        address: Dsn,
+        address: JournalAddress,
         *,
         tables: str,
         name: str,
@@ -56,7 +56,7 @@ class Handle:
         self._reader.stopping, self._session.stopping = threading.Event(), threading.Event()
         self.writer.start()
 
-    def _refuse_shared(self, address: Dsn) -> None:
+    def _refuse_shared(self, address: JournalAddress) -> None:
         """Raise StoreDown where a pool is between that lets our two connections be one session of the server.
 
         A pool tells of a process of its own making, the server of its own. One that keeps a session for each client

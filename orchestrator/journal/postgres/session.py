@@ -19,7 +19,7 @@ import psycopg
 from psycopg import errors
 
 from orchestrator.errors import StoreDown
-from orchestrator.journal.address import Dsn
+from orchestrator.journal.address import JournalAddress
 from orchestrator.journal.postgres import schema
 from orchestrator.journal.postgres.error_mapping import AGAIN, explain, is_hopeless, is_lost, unreachable
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy
@@ -64,7 +64,7 @@ class Session:
 
     def __init__(
         self,
-        address: Dsn,
+        address: JournalAddress,
         *,
         tables: str,
         patience: float,
@@ -164,7 +164,7 @@ class Session:
             with contextlib.suppress(psycopg.Error, OSError):
                 db.close()
 
-    def _read(self, address: Dsn) -> dict[str, Any]:
+    def _read(self, address: JournalAddress) -> dict[str, Any]:
         try:
             given = psycopg.conninfo.conninfo_to_dict(address.secret)
         except psycopg.Error:

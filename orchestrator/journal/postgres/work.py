@@ -17,7 +17,7 @@ from orchestrator.errors import Held, RunExists, RunUnknown
 from orchestrator.journal.codec import OPEN, encoded
 from orchestrator.journal.postgres import statement
 from orchestrator.journal.postgres.presence import Presence
-from orchestrator.journal.writer_thread import Owed
+from orchestrator.journal.writer_thread import DeferredWork
 from orchestrator.kernel.journal import NO_HASH, Lease, Posted, chained
 
 Db: TypeAlias = psycopg.Connection[Any]
@@ -137,7 +137,7 @@ class Post:
 
 
 @dataclass(slots=True)
-class Release(Owed):
+class Release(DeferredWork):
     """Give a run back; a lease that is out of date changes nothing."""
 
     lease: Lease

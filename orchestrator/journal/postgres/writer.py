@@ -15,7 +15,7 @@ from orchestrator.journal.postgres.error_mapping import explain
 from orchestrator.journal.postgres.presence import Presence
 from orchestrator.journal.postgres.session import Session
 from orchestrator.journal.postgres.work import Claim, Create
-from orchestrator.journal.writer_thread import Job, Outcome, Owed, WriterThread
+from orchestrator.journal.writer_thread import DeferredWork, Job, Outcome, WriterThread
 from orchestrator.kernel.journal import Lease
 
 _Job: TypeAlias = Job[Db, Any]
@@ -61,7 +61,7 @@ class Writer(WriterThread[Db]):
 
     def _alone(self, job: _Job) -> None:
         outcome: Outcome
-        gives_back = isinstance(job.work, Owed)
+        gives_back = isinstance(job.work, DeferredWork)
         try:
             outcome = job, self._session.run(job.work, SOON if gives_back else None), None
             self.commits += 1

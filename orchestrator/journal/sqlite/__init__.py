@@ -30,7 +30,7 @@ from orchestrator.errors import ConfigError, Corrupt, StoreDown
 from orchestrator.journal.sqlite import backup, read
 from orchestrator.journal.sqlite.backup import Health as Health
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
-from orchestrator.journal.sqlite.handle import Handle
+from orchestrator.journal.sqlite.handle import OpenJournal
 from orchestrator.journal.sqlite.owner import LEAST_TTL, TTL
 from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Release, Remove, nothing
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
@@ -70,7 +70,7 @@ class SqliteJournal:
         self._now = now
         self._ttl = ttl
         self._only_reads = only_reads
-        self._handle: Handle | None = None
+        self._handle: OpenJournal | None = None
         self._closed = False
         self._pid = os.getpid()
         self._aside = self._new_aside()
@@ -238,7 +238,7 @@ class SqliteJournal:
 
     async def size(self) -> int:
         """Return the bytes of the file, of its log and of the blobs beside it."""
-        return await self._read(Handle.size)
+        return await self._read(OpenJournal.size)
 
     async def check(self) -> Health:
         """Read everything and prove it: for `doctor`. Problems are in the result, not raised."""
@@ -249,7 +249,7 @@ class SqliteJournal:
     def _new_aside(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, thread_name_prefix=f"journal {self.path.name} read")
 
-    def _here(self) -> Handle | None:
+    def _here(self) -> OpenJournal | None:
         """Return the handle if it is open. Raises StoreDown where it must not be used."""
         handle = self._handle
         if handle is not None and self._pid != os.getpid():
@@ -260,7 +260,7 @@ class SqliteJournal:
             raise StoreDown(f"journal {self.path} is closed")
         return handle
 
-    async def _opened(self) -> Handle:
+    async def _opened(self) -> OpenJournal:
         handle = self._here()
         if handle is None:
             if self._pid != os.getpid():  # never opened, and forked since: the pool's thread is the parent's
@@ -269,20 +269,20 @@ class SqliteJournal:
         handle.writer.refuse_if_down()
         return handle
 
-    def _open(self) -> Handle:
+    def _open(self) -> OpenJournal:
         """In the one thread of the pool, so that two who come first do not open twice."""
         if self._handle is None:
-            self._handle = Handle(
+            self._handle = OpenJournal(
                 self.path, queue=self._queue, busy=self._busy, ttl=self._ttl, only_reads=self._only_reads
             )
             weakref.finalize(self, self._handle.close)
         return self._handle
 
-    async def _forget(self, handle: Handle) -> None:
+    async def _forget(self, handle: OpenJournal) -> None:
         await handle.writer.call(nothing, handle.sweep)
-        await self._read(Handle.truncate)
+        await self._read(OpenJournal.truncate)
 
-    async def _read(self, reading: Callable[[Handle], T]) -> T:
+    async def _read(self, reading: Callable[[OpenJournal], T]) -> T:
         handle = await self._opened()
         try:
             answer = asyncio.get_running_loop().run_in_executor(self._aside, _guarded, handle, reading)
@@ -292,12 +292,12 @@ class SqliteJournal:
 
 
 def _page(
-    number: int, among: Mapping[str, str], handle: Handle
+    number: int, among: Mapping[str, str], handle: OpenJournal
 ) -> tuple[list[RunHead], list[Corrupt], int | None]:
     return read.page(handle.reader, number, handle.presence.state, among)
 
 
-def _guarded(handle: Handle, reading: Callable[[Handle], T]) -> T:
+def _guarded(handle: OpenJournal, reading: Callable[[OpenJournal], T]) -> T:
     """Read, with errors as ours; a doubtful read poisons the writer as well."""
     handle.writer.refuse_if_down()
     try:

@@ -13,7 +13,7 @@ import apsw
 from orchestrator.errors import JournalError, StoreDown
 from orchestrator.journal.sqlite import place, proof, read, schema
 from orchestrator.journal.sqlite.error_mapping import explain
-from orchestrator.journal.sqlite.handle import Handle, beside
+from orchestrator.journal.sqlite.handle import OpenJournal, beside
 from orchestrator.kernel.journal import RunHead
 
 
@@ -40,12 +40,12 @@ class Health:
         return not self.problems
 
 
-def check(handle: Handle) -> Health:
+def check(handle: OpenJournal) -> Health:
     """Prove every run, blob and request of a journal."""
     return examine(handle.path, handle)
 
 
-def examine(path: Path, handle: Handle) -> Health:
+def examine(path: Path, handle: OpenJournal) -> Health:
     """Read everything through a connection of its own; what others append meanwhile is not in it."""
     db = proof.connect(path, busy=handle.busy, query_only=True)
     try:
@@ -70,7 +70,7 @@ def examine(path: Path, handle: Handle) -> Health:
         proof.close(db)
 
 
-def _prove_runs(db: apsw.Connection, handle: Handle) -> tuple[list[RunHead], int, list[str]]:
+def _prove_runs(db: apsw.Connection, handle: OpenJournal) -> tuple[list[RunHead], int, list[str]]:
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
@@ -88,7 +88,7 @@ def _prove_runs(db: apsw.Connection, handle: Handle) -> tuple[list[RunHead], int
     return heads, records, problems
 
 
-def _prove_blobs(db: apsw.Connection, handle: Handle) -> list[str]:
+def _prove_blobs(db: apsw.Connection, handle: OpenJournal) -> list[str]:
     problems: list[str] = []
     for (digest,) in db.execute("SELECT lower(hex(digest)) FROM blob").fetchall():
         try:
@@ -98,7 +98,7 @@ def _prove_blobs(db: apsw.Connection, handle: Handle) -> list[str]:
     return problems
 
 
-def write(handle: Handle, target: Path) -> None:
+def write(handle: OpenJournal, target: Path) -> None:
     """Copy a journal that is in use. The copy is proved before it gets its name."""
     db = proof.connect(handle.path, busy=handle.busy)
     try:
@@ -180,7 +180,7 @@ def restore(source: Path, path: Path) -> None:
 
 
 def _prove(part: Path, busy: float) -> None:
-    handle = Handle(part, queue=1, busy=busy)
+    handle = OpenJournal(part, queue=1, busy=busy)
     try:
         found = check(handle)
     finally:

@@ -51,7 +51,7 @@ _BATCH = 1000
 _SHOWN_ERROR, _SHOWN_ARGUMENTS = 500, 200
 """Characters of a failure that a model is shown."""
 
-MEMORY = schema.Kind(
+MEMORY = schema.FileKind(
     _NOUN,
     0x46534D6D,  # `FSMm`
     1,

@@ -27,7 +27,7 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-class Handle:
+class OpenJournal:
     """Everything that is open. Constructing opens it, or raises and leaves what it found."""
 
     def __init__(

@@ -40,7 +40,7 @@ from orchestrator.journal.sqlite import log, mark, place
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT
 from orchestrator.journal.sqlite.mark import COPY, SECTOR, SLOT, HighWater
 from orchestrator.journal.sqlite.owner import Presence
-from orchestrator.journal.sqlite.proof import REMEDY, Usage, problem, usage, write_usage
+from orchestrator.journal.sqlite.proof import REMEDY, JournalUsage, problem, usage, write_usage
 from orchestrator.journal.sqlite.schema import transaction
 
 _SLOTS = 4
@@ -130,7 +130,7 @@ class HighWaterMark:
         tokens = {slot.token for slot in slots if slot is not None} - {self._token.hex()}
         return any(map(self._presence.holds_lock, tokens))
 
-    def _made(self, identity: bytes) -> tuple[mark.Copy, ...]:
+    def _made(self, identity: bytes) -> tuple[mark.SlotCopy, ...]:
         """Make a new mark, durable with its name, of a journal that is not in use. Raises OSError."""
         file = mark.mark_of(self._path)
         file.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ class HighWaterMark:
             content.flush()
             os.fsync(descriptor)
         place.sync_folder(file.parent)
-        return (mark.Copy("", 0, HighWater()),) * _SLOTS
+        return (mark.SlotCopy("", 0, HighWater()),) * _SLOTS
 
     def _taken(self, found: mark.Mark) -> mmap.mmap:
         """Take a slot of no living process and keep its content. Needs the write lock. Raises OSError."""
@@ -159,12 +159,12 @@ class HighWaterMark:
         finally:
             os.close(descriptor)
 
-    def _held(self, slot: mark.Copy | None) -> bool:
+    def _held(self, slot: mark.SlotCopy | None) -> bool:
         return slot is not None and self._presence.holds_lock(slot.token)
 
 
-def _new_usage() -> Usage:
-    return Usage(secrets.token_bytes(16), in_use=False)
+def _new_usage() -> JournalUsage:
+    return JournalUsage(secrets.token_bytes(16), in_use=False)
 
 
 def _frames(db: apsw.Connection) -> int:

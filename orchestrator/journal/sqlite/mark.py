@@ -38,7 +38,7 @@ class HighWater(NamedTuple):
     """Hash of the last record."""
 
 
-class Copy(NamedTuple):
+class SlotCopy(NamedTuple):
     """What stands in a slot."""
 
     token: str
@@ -52,7 +52,7 @@ class Mark(NamedTuple):
     """A mark as it was read. `slots` has None where neither copy can be read."""
 
     identity: bytes
-    slots: tuple[Copy | None, ...]
+    slots: tuple[SlotCopy | None, ...]
 
 
 def mark_of(path: Path) -> Path:
@@ -75,18 +75,18 @@ def read(path: Path) -> Mark | None:
     return Mark(identity, tuple(_slots(content)))
 
 
-def _slots(content: bytes) -> Iterator[Copy | None]:
+def _slots(content: bytes) -> Iterator[SlotCopy | None]:
     for start in range(SECTOR, len(content) - SLOT + 1, SLOT):
         copies = [_copy(content, start + at) for at in (0, SECTOR)]
         yield max((copy for copy in copies if copy is not None), key=lambda copy: copy.number, default=None)
 
 
-def _copy(content: bytes, start: int) -> Copy | None:
+def _copy(content: bytes, start: int) -> SlotCopy | None:
     packed = content[start : start + _COPY.size]
     if _SUM.unpack_from(content, start + _COPY.size)[0] != zlib.crc32(packed):
         return None
     token, number, *rest = _COPY.unpack(packed)
-    return Copy(token.hex() if any(token) else "", number, HighWater(*rest))
+    return SlotCopy(token.hex() if any(token) else "", number, HighWater(*rest))
 
 
 def packed_header(identity: bytes) -> bytes:

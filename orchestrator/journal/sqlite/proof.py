@@ -24,14 +24,14 @@ _ATTEMPTS = 3
 """Another process may open the journal between two looks: only what is wrong each time is damage."""
 
 
-class Usage(NamedTuple):
+class JournalUsage(NamedTuple):
     """What the table `mark` says."""
 
     identity: bytes
     in_use: bool
 
 
-class Proof:
+class IntegrityCheck:
     """The proof of one opening. Construct it before the file is opened, which makes a log where there is none."""
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +57,7 @@ class Proof:
 
 def connect(path: Path, *, busy: float, query_only: bool = False) -> apsw.Connection:
     """Open a connection to a journal that holds all that was acknowledged. Raises StoreDown, Corrupt or TooNew."""
-    return schema.connect(path, busy=busy, query_only=query_only, prove=Proof(path))
+    return schema.connect(path, busy=busy, query_only=query_only, prove=IntegrityCheck(path))
 
 
 def close(db: apsw.Connection) -> None:
@@ -90,7 +90,7 @@ def problem(cursor: apsw.Cursor, path: Path, found: mark.Mark | None) -> str | N
     return None
 
 
-def usage(cursor: apsw.Cursor) -> Usage | None:
+def usage(cursor: apsw.Cursor) -> JournalUsage | None:
     """Return the use of a journal; None for one that was not written to since there are marks. Raises Corrupt."""
     if not cursor.execute("SELECT 1 FROM sqlite_schema WHERE name='mark'").fetchone():
         return None
@@ -98,19 +98,19 @@ def usage(cursor: apsw.Cursor) -> Usage | None:
     if row is None:
         return None
     with decoding("the journal's row of its mark"):
-        found, total = Usage(bytes(row[0]), bool(row[1])), row[2]
+        found, total = JournalUsage(bytes(row[0]), bool(row[1])), row[2]
     if total != _sum_of(found):
         raise Corrupt(f"the journal's row of its mark is not what was written; {REMEDY}")
     return found
 
 
-def write_usage(cursor: apsw.Cursor, found: Usage) -> None:
+def write_usage(cursor: apsw.Cursor, found: JournalUsage) -> None:
     """Write the use of a journal."""
     row = (found.identity, int(found.in_use), _sum_of(found))
     cursor.execute("INSERT OR REPLACE INTO mark VALUES (1,?,?,?)", row)
 
 
-def _sum_of(found: Usage) -> int:
+def _sum_of(found: JournalUsage) -> int:
     return checksum(found.identity.hex(), found.in_use)
 
 

@@ -17,7 +17,7 @@ import apsw
 from orchestrator.errors import JournalError, StoreDown
 from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.journal.sqlite.place import refuse_network, refuse_orphaned_log
-from orchestrator.journal.sqlite.proof import Proof, connect
+from orchestrator.journal.sqlite.proof import IntegrityCheck, connect
 from orchestrator.journal.sqlite.schema import APPLICATION, refuse_damaged_log, refuse_foreign
 from orchestrator.journal.sqlite.writer import Transaction, Writer
 
@@ -82,7 +82,7 @@ def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
 
 def _opened(path: Path, how: str, busy: float) -> apsw.Connection:
     """Open, and read something, for opening alone touches nothing. Raises apsw.Error, StoreDown or TooNew."""
-    prove = Proof(path)
+    prove = IntegrityCheck(path)
     db = apsw.Connection(f"{path.as_uri()}?{how}", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     try:
         db.set_busy_timeout(int(busy * 1000))

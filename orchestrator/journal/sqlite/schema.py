@@ -84,7 +84,7 @@ _WAL = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FileKind:
     """What a file of ours is: its name in sentences, how it is known, its tables and what it may lack of them."""
 
     noun: str
@@ -107,7 +107,7 @@ class Kind:
         return bytes(content)
 
 
-JOURNAL = Kind(
+JOURNAL = FileKind(
     "journal",
     APPLICATION,
     VERSION,
@@ -138,7 +138,7 @@ def connect(
     *,
     busy: float,
     query_only: bool = False,
-    kind: Kind = JOURNAL,
+    kind: FileKind = JOURNAL,
     prove: Callable[[apsw.Connection], None] | None = None,
 ) -> apsw.Connection:
     """Open a connection to a file, its tables made where there are none. Raises StoreDown, Corrupt or TooNew.
@@ -166,7 +166,7 @@ def connect(
 
 
 def _examine(
-    db: apsw.Connection, path: Path, kind: Kind, prove: Callable[[apsw.Connection], None] | None
+    db: apsw.Connection, path: Path, kind: FileKind, prove: Callable[[apsw.Connection], None] | None
 ) -> None:
     """Refuse what must not be written to, before anything is."""
     refuse_foreign(db, path, kind)
@@ -178,7 +178,7 @@ def _examine(
             prove(db)
 
 
-def refuse_damaged_log(db: apsw.Connection, path: Path, kind: Kind = JOURNAL) -> None:
+def refuse_damaged_log(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) -> None:
     """Raise Corrupt where later transactions stand in the log behind what SQLite recovered of it."""
     try:
         frames = int(db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0])
@@ -194,7 +194,7 @@ def refuse_damaged_log(db: apsw.Connection, path: Path, kind: Kind = JOURNAL) ->
         )
 
 
-def _prepare(db: apsw.Connection, path: Path, kind: Kind) -> None:
+def _prepare(db: apsw.Connection, path: Path, kind: FileKind) -> None:
     for name, (value, _) in PRAGMAS.items():
         db.pragma(name, value)
     _create(db, path, kind)
@@ -215,7 +215,7 @@ def misset(db: apsw.Connection) -> str:
     )
 
 
-def refuse_foreign(db: apsw.Connection, path: Path, kind: Kind = JOURNAL) -> None:
+def refuse_foreign(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) -> None:
     """Raise TooNew or StoreDown for a file of ours that is not of this kind, or is none; an empty one will be."""
     # At one moment: another process may create the tables meanwhile.
     with nullcontext() if db.in_transaction else transaction(db):
@@ -244,11 +244,11 @@ def _tables(db: apsw.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM sqlite_schema").get)
 
 
-def _lacking(db: apsw.Connection, kind: Kind) -> set[str]:
+def _lacking(db: apsw.Connection, kind: FileKind) -> set[str]:
     return kind.added.keys() - {str(row[0]) for row in db.execute("SELECT name FROM sqlite_schema")}
 
 
-def _create(db: apsw.Connection, path: Path, kind: Kind) -> None:
+def _create(db: apsw.Connection, path: Path, kind: FileKind) -> None:
     """Make what is missing in one transaction; a second process that comes meanwhile waits and finds it."""
     if db.pragma("application_id") == kind.application and not _lacking(db, kind):
         return
@@ -258,7 +258,7 @@ def _create(db: apsw.Connection, path: Path, kind: Kind) -> None:
         cursor.execute("COMMIT")
 
 
-def _make(db: apsw.Connection, kind: Kind) -> None:
+def _make(db: apsw.Connection, kind: FileKind) -> None:
     if db.pragma("application_id") != kind.application:
         for table in kind.tables:
             db.execute(table)

@@ -17,7 +17,7 @@ from orchestrator.journal.sqlite.owner import Presence
 from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
-from orchestrator.journal.writer_thread import Owed
+from orchestrator.journal.writer_thread import DeferredWork
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, chained
 
 Now = Callable[[], float]
@@ -211,7 +211,7 @@ class Prune:
 
 
 @dataclass(slots=True)
-class Release(Owed):
+class Release(DeferredWork):
     """Give a run back; a lease that is out of date changes nothing."""
 
     lease: Lease

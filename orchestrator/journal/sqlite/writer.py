@@ -20,7 +20,7 @@ from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.mark import HighWater
 from orchestrator.journal.sqlite.proof import close
-from orchestrator.journal.writer_thread import Job, Outcome, Owed, WriterThread
+from orchestrator.journal.writer_thread import DeferredWork, Job, Outcome, WriterThread
 from orchestrator.kernel.journal import Lease
 
 CHECKPOINT_PAGES = 1000
@@ -99,7 +99,7 @@ class Writer(WriterThread[Transaction]):
         except TRANSIENT as error:
             self._due = time.monotonic() + _AGAIN
             for job in jobs:
-                if isinstance(job.work, Owed):
+                if isinstance(job.work, DeferredWork):
                     self._owe(job)
                 else:
                     self._fail((job,), self._explain(error))

@@ -4,8 +4,8 @@ Families, the figures of retries and the recovery paths are those of seed 001's 
 name are given here, in its families. A retry that would need the person's choice is never made: a step whose bytes were
 approved is tried again with these bytes, and a command that may have had an effect is not.
 
-Rejected: a plan that breaks a rule as a fault without single reasons. The code of the whole (`Faulted.code`) says what
-may be tried again; `Faulted.faults` says, each with its own code, what the person or the model has to change.
+Rejected: a plan that breaks a rule as a fault without single reasons. `ApprovalError.code` says what may be retried;
+`ApprovalError.faults` says, each with its own code, what the person or the model has to change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from orchestrator.errors import ConfigError, RunError
 
 
-class Family(StrEnum):
+class FaultFamily(StrEnum):
     """The part of the system that an error belongs to; `category` is its name for people."""
 
     VAL = "validation"
@@ -51,7 +51,7 @@ class RecoveryPath(StrEnum):
     RESTART = "Restart"
 
 
-class Rule(NamedTuple):
+class FaultRule(NamedTuple):
     """One row of the table. Seconds; the n-th delay is `base * 2**(n-1)`, at most `most`."""
 
     code: str
@@ -68,7 +68,7 @@ class Rule(NamedTuple):
     @property
     def category(self) -> str:
         """The name of the family."""
-        return Family[self.code.partition("-")[0]].value
+        return FaultFamily[self.code.partition("-")[0]].value
 
     @property
     def retryable(self) -> bool:
@@ -82,102 +82,106 @@ _INSTALL, _REPORT, _RESTART = RecoveryPath.INSTALL, RecoveryPath.REPORT, Recover
 
 _ROWS = (
     # ---- the plan document ----
-    Rule("VAL-001", "there is no text to work on, or too much", _W, _MODIFY),
-    Rule("VAL-002", "a plan document cannot be read", _E, _MODIFY),
-    Rule("VAL-003", "a diff does not fit the file exactly", _E, _RETRY, 1, kind="malformed"),
-    Rule("VAL-004", "a plan breaks the rules for plans", _E, _RETRY, 2, kind="malformed"),
-    Rule("VAL-005", "a file would not be valid in its language", _E, _RETRY, 1, kind="malformed"),
-    Rule("VAL-006", "a plan has no step", _E, _MODIFY),
-    Rule("VAL-007", "a plan has too many steps", _E, _MODIFY),
-    Rule("VAL-008", "a step has too many files", _E, _MODIFY),
-    Rule("VAL-009", "a plan has too many files", _E, _MODIFY),
-    Rule("VAL-010", "the diff of a step has too many lines", _E, _MODIFY),
-    Rule("VAL-011", "a step has too many constraints", _E, _MODIFY),
-    Rule("VAL-012", "an operation writes too many bytes", _E, _MODIFY),
-    Rule("VAL-013", "a plan deletes more than one file", _E, _MODIFY),
-    Rule("VAL-014", "a step has no target", _E, _MODIFY),
-    Rule("VAL-015", "the steps are not one line: an unknown, later or doubled step", _E, _MODIFY),
-    Rule("VAL-016", "a step says something that its kind does not take", _E, _MODIFY),
-    Rule("VAL-017", "a diff cannot be read", _E, _MODIFY),
-    Rule("VAL-018", "a step changes nothing", _E, _MODIFY),
-    Rule("VAL-019", "a chosen step is not in the plan", _W, _MODIFY),
+    FaultRule("VAL-001", "there is no text to work on, or too much", _W, _MODIFY),
+    FaultRule("VAL-002", "a plan document cannot be read", _E, _MODIFY),
+    FaultRule("VAL-003", "a diff does not fit the file exactly", _E, _RETRY, 1, kind="malformed"),
+    FaultRule("VAL-004", "a plan breaks the rules for plans", _E, _RETRY, 2, kind="malformed"),
+    FaultRule("VAL-005", "a file would not be valid in its language", _E, _RETRY, 1, kind="malformed"),
+    FaultRule("VAL-006", "a plan has no step", _E, _MODIFY),
+    FaultRule("VAL-007", "a plan has too many steps", _E, _MODIFY),
+    FaultRule("VAL-008", "a step has too many files", _E, _MODIFY),
+    FaultRule("VAL-009", "a plan has too many files", _E, _MODIFY),
+    FaultRule("VAL-010", "the diff of a step has too many lines", _E, _MODIFY),
+    FaultRule("VAL-011", "a step has too many constraints", _E, _MODIFY),
+    FaultRule("VAL-012", "an operation writes too many bytes", _E, _MODIFY),
+    FaultRule("VAL-013", "a plan deletes more than one file", _E, _MODIFY),
+    FaultRule("VAL-014", "a step has no target", _E, _MODIFY),
+    FaultRule("VAL-015", "the steps are not one line: an unknown, later or doubled step", _E, _MODIFY),
+    FaultRule("VAL-016", "a step says something that its kind does not take", _E, _MODIFY),
+    FaultRule("VAL-017", "a diff cannot be read", _E, _MODIFY),
+    FaultRule("VAL-018", "a step changes nothing", _E, _MODIFY),
+    FaultRule("VAL-019", "a chosen step is not in the plan", _W, _MODIFY),
     # ---- files ----
-    Rule("FS-001", "a file is not there", _E, _MODIFY),
-    Rule("FS-002", "a file is there already", _E, _MODIFY),
-    Rule("FS-003", "the system does not allow it", _E, _CONFIGURE),
-    Rule("FS-004", "the file system is read-only", _E, _CONFIGURE),
-    Rule("FS-005", "a file or the project is locked by another process", _E, _RETRY, 3, 5.0, 5.0, "timeout"),
-    Rule("FS-006", "a file is not as it was when the plan was made", _E, _MODIFY),
-    Rule("FS-007", "a file is binary", _E, _MODIFY),
-    Rule("FS-008", "a file is too large", _E, _MODIFY),
-    Rule("FS-009", "a folder is where a file should be", _E, _MODIFY),
-    Rule("FS-010", "the system could not read or write", _E, _REPORT),
-    Rule("FS-011", "a name is too long for the file system", _E, _MODIFY),
-    Rule("FS-012", "the file system does not answer", _E, _REPORT),
+    FaultRule("FS-001", "a file is not there", _E, _MODIFY),
+    FaultRule("FS-002", "a file is there already", _E, _MODIFY),
+    FaultRule("FS-003", "the system does not allow it", _E, _CONFIGURE),
+    FaultRule("FS-004", "the file system is read-only", _E, _CONFIGURE),
+    FaultRule(
+        "FS-005", "a file or the project is locked by another process", _E, _RETRY, 3, 5.0, 5.0, "timeout"
+    ),
+    FaultRule("FS-006", "a file is not as it was when the plan was made", _E, _MODIFY),
+    FaultRule("FS-007", "a file is binary", _E, _MODIFY),
+    FaultRule("FS-008", "a file is too large", _E, _MODIFY),
+    FaultRule("FS-009", "a folder is where a file should be", _E, _MODIFY),
+    FaultRule("FS-010", "the system could not read or write", _E, _REPORT),
+    FaultRule("FS-011", "a name is too long for the file system", _E, _MODIFY),
+    FaultRule("FS-012", "the file system does not answer", _E, _REPORT),
     # ---- the provider ----
-    Rule("AI-001", "the provider refuses the key", _E, _CONFIGURE, kind="auth"),
-    Rule("AI-002", "the provider does not answer", _E, _RETRY, 3, 1.0, 30.0, "timeout"),
-    Rule("AI-003", "the provider asks to slow down", _E, _RETRY, 3, 1.0, 30.0, "rate_limited"),
-    Rule("AI-004", "the provider does not take the request", _E, _CONFIGURE, kind="client_error"),
-    Rule("AI-005", "the answer of the model cannot be used", _E, _RETRY, 1, kind="malformed"),
-    Rule("AI-006", "the model refuses to answer", _E, _MODIFY, kind="content_filter"),
-    Rule("AI-007", "the request is too long for the model", _E, _MODIFY, kind="context_length"),
-    Rule("AI-008", "it is not clear enough what is wanted", _W, _MODIFY),
+    FaultRule("AI-001", "the provider refuses the key", _E, _CONFIGURE, kind="auth"),
+    FaultRule("AI-002", "the provider does not answer", _E, _RETRY, 3, 1.0, 30.0, "timeout"),
+    FaultRule("AI-003", "the provider asks to slow down", _E, _RETRY, 3, 1.0, 30.0, "rate_limited"),
+    FaultRule("AI-004", "the provider does not take the request", _E, _CONFIGURE, kind="client_error"),
+    FaultRule("AI-005", "the answer of the model cannot be used", _E, _RETRY, 1, kind="malformed"),
+    FaultRule("AI-006", "the model refuses to answer", _E, _MODIFY, kind="content_filter"),
+    FaultRule("AI-007", "the request is too long for the model", _E, _MODIFY, kind="context_length"),
+    FaultRule("AI-008", "it is not clear enough what is wanted", _W, _MODIFY),
     # ---- commands of a plan ----
-    Rule("BLD-001", "a program is not installed", _E, _INSTALL),
-    Rule("BLD-002", "a command failed", _E, _MODIFY),
-    Rule("BLD-003", "a command lasted too long and was ended", _E, _MODIFY),
-    Rule("BLD-004", "a command could not be started just now", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
+    FaultRule("BLD-001", "a program is not installed", _E, _INSTALL),
+    FaultRule("BLD-002", "a command failed", _E, _MODIFY),
+    FaultRule("BLD-003", "a command lasted too long and was ended", _E, _MODIFY),
+    FaultRule("BLD-004", "a command could not be started just now", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
     # ---- the machine ----
-    Rule("ST-001", "the command does not belong to this state", _F, _REPORT),
-    Rule("ST-002", "what is stored is not what was written", _F, _RESTART),
-    Rule("ST-003", "the plan is not approved", _E, _MODIFY),
-    Rule("ST-004", "the plan has expired", _W, _RETRY),
-    Rule("ST-005", "the project changed outside while the work was paused", _E, _MODIFY),
-    Rule("ST-006", "nobody knows whether a command has run", _E, _MODIFY),
-    Rule("ST-007", "a file was changed outside, so it was not put back", _E, _MODIFY),
-    Rule("ST-008", "something unexpected went wrong", _E, _REPORT),
+    FaultRule("ST-001", "the command does not belong to this state", _F, _REPORT),
+    FaultRule("ST-002", "what is stored is not what was written", _F, _RESTART),
+    FaultRule("ST-003", "the plan is not approved", _E, _MODIFY),
+    FaultRule("ST-004", "the plan has expired", _W, _RETRY),
+    FaultRule("ST-005", "the project changed outside while the work was paused", _E, _MODIFY),
+    FaultRule("ST-006", "nobody knows whether a command has run", _E, _MODIFY),
+    FaultRule("ST-007", "a file was changed outside, so it was not put back", _E, _MODIFY),
+    FaultRule("ST-008", "something unexpected went wrong", _E, _REPORT),
     # ---- what is used up ----
-    Rule("RES-001", "the disk is full", _E, _CONFIGURE),
-    Rule("RES-002", "the token budget is used up", _E, _CONFIGURE),
-    Rule("RES-003", "the system has no memory or handle left just now", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
-    Rule("RES-004", "too many writes, commands or requests in a minute", _W, _RETRY),
+    FaultRule("RES-001", "the disk is full", _E, _CONFIGURE),
+    FaultRule("RES-002", "the token budget is used up", _E, _CONFIGURE),
+    FaultRule(
+        "RES-003", "the system has no memory or handle left just now", _E, _RETRY, 1, 1.0, 1.0, "timeout"
+    ),
+    FaultRule("RES-004", "too many writes, commands or requests in a minute", _W, _RETRY),
     # ---- what a plan may never do ----
-    Rule("SEC-001", "a path leads out of the project", _E, _MODIFY),
-    Rule("SEC-002", "a path is absolute", _E, _MODIFY),
-    Rule("SEC-003", "a path goes through a symlink", _E, _MODIFY),
-    Rule("SEC-004", "a path is in a hidden folder", _E, _MODIFY),
-    Rule("SEC-005", "a path is on the list of denied names", _E, _MODIFY),
-    Rule("SEC-006", "a path is in a folder of build output", _E, _MODIFY),
-    Rule("SEC-007", "a path is a device, pipe or socket", _E, _MODIFY),
-    Rule("SEC-008", "a file has further hard links, perhaps outside", _E, _MODIFY),
-    Rule("SEC-009", "two names are one to some file systems", _E, _MODIFY),
-    Rule("SEC-010", "a name has letters that hide what it is", _E, _MODIFY),
-    Rule("SEC-011", "a path was swapped between check and use", _E, _REPORT),
-    Rule("SEC-012", "a command is a shell, or starts other programs", _E, _MODIFY),
-    Rule("SEC-013", "a file runs with the rights of its owner or group", _E, _MODIFY),
+    FaultRule("SEC-001", "a path leads out of the project", _E, _MODIFY),
+    FaultRule("SEC-002", "a path is absolute", _E, _MODIFY),
+    FaultRule("SEC-003", "a path goes through a symlink", _E, _MODIFY),
+    FaultRule("SEC-004", "a path is in a hidden folder", _E, _MODIFY),
+    FaultRule("SEC-005", "a path is on the list of denied names", _E, _MODIFY),
+    FaultRule("SEC-006", "a path is in a folder of build output", _E, _MODIFY),
+    FaultRule("SEC-007", "a path is a device, pipe or socket", _E, _MODIFY),
+    FaultRule("SEC-008", "a file has further hard links, perhaps outside", _E, _MODIFY),
+    FaultRule("SEC-009", "two names are one to some file systems", _E, _MODIFY),
+    FaultRule("SEC-010", "a name has letters that hide what it is", _E, _MODIFY),
+    FaultRule("SEC-011", "a path was swapped between check and use", _E, _REPORT),
+    FaultRule("SEC-012", "a command is a shell, or starts other programs", _E, _MODIFY),
+    FaultRule("SEC-013", "a file runs with the rights of its owner or group", _E, _MODIFY),
     # ---- settings ----
-    Rule("CFG-001", "no provider is configured", _E, _CONFIGURE),
-    Rule("CFG-002", "a setting is out of range", _E, _CONFIGURE),
-    Rule("CFG-003", "the project folder cannot be used", _E, _CONFIGURE),
-    Rule("CFG-004", "the settings changed since the plan was made", _W, _RETRY),
+    FaultRule("CFG-001", "no provider is configured", _E, _CONFIGURE),
+    FaultRule("CFG-002", "a setting is out of range", _E, _CONFIGURE),
+    FaultRule("CFG-003", "the project folder cannot be used", _E, _CONFIGURE),
+    FaultRule("CFG-004", "the settings changed since the plan was made", _W, _RETRY),
     # ---- commands of a person ----
-    Rule("IPC-001", "the command is unknown", _W, _MODIFY),
-    Rule("IPC-002", "the command is not possible now", _W, _MODIFY),
-    Rule("IPC-006", "the command came twice", _W, _RETRY, 1, kind="timeout"),
-    Rule("IPC-007", "a command before this one is missing", _E, _RESTART),
-    Rule("IPC-008", "nobody took the command up in time", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
+    FaultRule("IPC-001", "the command is unknown", _W, _MODIFY),
+    FaultRule("IPC-002", "the command is not possible now", _W, _MODIFY),
+    FaultRule("IPC-006", "the command came twice", _W, _RETRY, 1, kind="timeout"),
+    FaultRule("IPC-007", "a command before this one is missing", _E, _RESTART),
+    FaultRule("IPC-008", "nobody took the command up in time", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
 )
 
-RULES: Mapping[str, Rule] = {row.code: row for row in _ROWS}
+RULES: Mapping[str, FaultRule] = {row.code: row for row in _ROWS}
 """Code -> what it means."""
 
 
-def rule(code: str) -> Rule:
+def rule(code: str) -> FaultRule:
     """Return the row of a code. Raises ConfigError for one that is none."""
     found = RULES.get(code)
     if found is None:
-        raise ConfigError(f"there is no error {code!r}; families: {', '.join(Family.__members__)}")
+        raise ConfigError(f"there is no error {code!r}; families: {', '.join(FaultFamily.__members__)}")
     return found
 
 
@@ -196,7 +200,7 @@ class Fault:
         rule(self.code)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> FaultRule:
         """Its row."""
         return RULES[self.code]
 
@@ -255,7 +259,7 @@ class Fault:
         return f"{self.code}: {where}{self.message}"
 
 
-class Faulted(RunError):
+class ApprovalError(RunError):
     """Something went wrong that the table knows; nothing is half done.
 
     `code` decides what is tried again, by `kind`, `retryable` and `retry_after` as orchestrator.llm.retry reads them;
@@ -280,7 +284,7 @@ class Faulted(RunError):
         """The end of what the command said that failed. It is in no record."""
         return "".join(self._said)
 
-    def saying(self, output: str) -> Faulted:
+    def saying(self, output: str) -> ApprovalError:
         """Return itself, with what the command said."""
         self._said = (output,)
         return self

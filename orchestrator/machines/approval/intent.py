@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.plan import digest_of, read_as
 
 LONGEST_REQUEST = 20_000
@@ -21,7 +21,7 @@ def spoken(text: str, what: str) -> str:
     except (
         UnicodeEncodeError
     ):  # bytes on a command line that are no UTF-8, or half a character of another program
-        raise Faulted(Fault("VAL-001", f"{what} is no text in UTF-8")) from None
+        raise ApprovalError(Fault("VAL-001", f"{what} is no text in UTF-8")) from None
     return text
 
 

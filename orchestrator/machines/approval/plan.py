@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -47,7 +47,7 @@ class FileChange(_Data):
     """What the file must be before, where the planner knows it."""
 
 
-class Step(_Data):
+class PlanStep(_Data):
     """One step: files of one kind, or one command."""
 
     id: str
@@ -72,7 +72,7 @@ class PlanDraft(_Data):
     """What a planner, or a plan file, says is to be done."""
 
     goal: str = ""
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
 
     @classmethod
     def read(cls, plain: Any) -> PlanDraft:
@@ -127,7 +127,7 @@ class Plan(PlanDraft):
         """Read what `plain` returned. Raises Faulted VAL-002."""
         return read_as(cls, plain, "the stored plan")
 
-    def step_label(self, step: Step | str) -> str:
+    def step_label(self, step: PlanStep | str) -> str:
         """Return the name of a step among the steps of all plans."""
         return f"{self.label}{step if isinstance(step, str) else step.id}"
 
@@ -153,12 +153,12 @@ class Plan(PlanDraft):
         """Return the ids of steps by their names among all."""
         return tuple(one.removeprefix(self.label) for one in labels)
 
-    def step(self, step_id: str) -> Step:
+    def step(self, step_id: str) -> PlanStep:
         """Return one of its steps. Raises Faulted VAL-019."""
         for step in self.steps:
             if step.id == step_id:
                 return step
-        raise Faulted(_unknown(step_id, self.steps))
+        raise ApprovalError(_unknown(step_id, self.steps))
 
 
 def selection(plan: Plan, chosen: Iterable[str]) -> tuple[str, ...]:
@@ -170,9 +170,9 @@ def selection(plan: Plan, chosen: Iterable[str]) -> tuple[str, ...]:
     wanted = set(chosen)
     known = [step.id for step in plan.steps]
     if unknown := sorted(wanted - set(known)):
-        raise Faulted([_unknown(one, plan.steps) for one in unknown])
+        raise ApprovalError([_unknown(one, plan.steps) for one in unknown])
     if not wanted:
-        raise Faulted(Fault("VAL-019", f"no step was chosen; there are {', '.join(known)}"))
+        raise ApprovalError(Fault("VAL-019", f"no step was chosen; there are {', '.join(known)}"))
     for index in reversed(range(len(plan.steps))):
         step = plan.steps[index]
         if step.id in wanted:
@@ -196,15 +196,15 @@ def read_as(kind: type[M], plain: Any, what: str) -> M:
         return kind.model_validate_json(orjson.dumps(plain))
     except ValidationError as error:
         faults = (f"{'.'.join(map(str, one['loc'])) or what}: {one['msg']}" for one in error.errors()[:5])
-        raise Faulted(Fault("VAL-002", f"{what} cannot be read: {'; '.join(faults)}")) from None
+        raise ApprovalError(Fault("VAL-002", f"{what} cannot be read: {'; '.join(faults)}")) from None
     except (TypeError, RecursionError) as error:
-        raise Faulted(Fault("VAL-002", f"{what} is no plain data: {error}")) from None
+        raise ApprovalError(Fault("VAL-002", f"{what} is no plain data: {error}")) from None
 
 
-def _needed(step: Step, earlier: tuple[Step, ...]) -> set[str]:
+def _needed(step: PlanStep, earlier: tuple[PlanStep, ...]) -> set[str]:
     same = {one.id for one in earlier if set(one.paths) & set(step.paths)}
     return same | set(step.depends_on)
 
 
-def _unknown(step_id: str, steps: tuple[Step, ...]) -> Fault:
+def _unknown(step_id: str, steps: tuple[PlanStep, ...]) -> Fault:
     return Fault("VAL-019", f"there is no step {step_id!r}; there are {', '.join(one.id for one in steps)}")

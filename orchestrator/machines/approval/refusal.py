@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.errors import Refused
-from orchestrator_guards import Blocked
+from orchestrator_guards import BlockedGate
 
 
 class GateRefused(Refused):
     """An action was refused before anything was done. Source: seed 001's gates (systems.md 5.2)."""
 
-    def __init__(self, blocked: Blocked, *, state: str = "", event: str = "") -> None:
+    def __init__(self, blocked: BlockedGate, *, state: str = "", event: str = "") -> None:
         super().__init__(blocked.reason, graph="approval" if event else "", state=state, event=event)
         self.gate = blocked.gate
         self.next_steps = blocked.next_steps

@@ -10,7 +10,7 @@ from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import Fault
 from orchestrator.machines.approval.path import LONGEST_PATH, folded, path_faults
-from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
+from orchestrator.machines.approval.plan import FileChange, PlanDraft, PlanStep, StepKind
 
 SHELLS = frozenset(
     (
@@ -99,7 +99,7 @@ def _collisions(paths: Iterable[str]) -> Iterator[Fault]:
                 yield Fault("FS-009", f"{name!r} is a file and a folder in this plan", path=path)
 
 
-def _step_faults(step: Step, earlier: set[str], caps: PlanCaps) -> Iterator[Fault]:
+def _step_faults(step: PlanStep, earlier: set[str], caps: PlanCaps) -> Iterator[Fault]:
     yield from _order_faults(step, earlier)
     yield from _words("the title or a constraint of the step", step.title, *step.constraints)
     if step.kind is StepKind.RUN:
@@ -110,7 +110,7 @@ def _step_faults(step: Step, earlier: set[str], caps: PlanCaps) -> Iterator[Faul
     yield from _over("VAL-011", "the step has {} constraints, at most {} are allowed", given, most)
 
 
-def _order_faults(step: Step, earlier: set[str]) -> Iterator[Fault]:
+def _order_faults(step: PlanStep, earlier: set[str]) -> Iterator[Fault]:
     if not step.id.strip() or "/" in step.id or not step.id.isprintable() or len(step.id) > LONGEST_ID:
         needed = f"at most {LONGEST_ID} plain letters"
         yield Fault("VAL-015", f"a step has the id {_short(step.id)!r}; {needed} are needed")
@@ -121,7 +121,7 @@ def _order_faults(step: Step, earlier: set[str]) -> Iterator[Fault]:
             yield Fault("VAL-015", f"it depends on {_short(one)!r}, which is no earlier step")
 
 
-def _command_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
+def _command_faults(step: PlanStep, caps: PlanCaps) -> Iterator[Fault]:
     if step.files:
         yield Fault("VAL-016", "a command changes no file that it could name")
     if not step.argv or not step.argv[0].strip():
@@ -144,7 +144,7 @@ def _command_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
         yield Fault("VAL-016", f"the command may last {step.timeout:g} s, at most {longest}")
 
 
-def _file_step_faults(step: Step, caps: PlanCaps) -> Iterator[Fault]:
+def _file_step_faults(step: PlanStep, caps: PlanCaps) -> Iterator[Fault]:
     if step.argv:
         yield Fault("VAL-016", f"a step of kind {step.kind.value} runs no command")
     if not step.files:

@@ -36,7 +36,7 @@ _EMPTY = ("", '""', "''")
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
+class FinalAnswer:
     """An answer: its text, or the name of the variable that holds it."""
 
     kind: Literal["text", "variable"]
@@ -48,7 +48,7 @@ class Reply:
     """What is in a reply."""
 
     blocks: tuple[str, ...] = ()
-    final: Final | None = None
+    final: FinalAnswer | None = None
     unclosed: bool = False
     """A block or an answer begins and never ends, as in a reply that was cut."""
 
@@ -67,7 +67,7 @@ def code_blocks(text: str) -> tuple[str, ...]:
     return read(text).blocks
 
 
-def final_answer(text: str) -> Final | None:
+def final_answer(text: str) -> FinalAnswer | None:
     """Return the answer that a reply gives; None where it gives none."""
     return read(text).final
 
@@ -136,12 +136,12 @@ def _unindented(code: str, depth: int) -> str:
 # ---- answers ----
 
 
-def _final(text: str, fences: tuple[_Fence, ...]) -> tuple[Final | None, bool]:
+def _final(text: str, fences: tuple[_Fence, ...]) -> tuple[FinalAnswer | None, bool]:
     """Return the answer, and whether the last one that begins has no end."""
     markers = [marker for gap in _gaps(fences, 0, len(text)) for marker in _MARKER.finditer(text, *gap)]
     limits = [*(marker.start() for marker in markers[1:]), len(text)]
     starts = [fence.start for fence in fences]
-    found: dict[str, Final] = {}
+    found: dict[str, FinalAnswer] = {}
     unclosed = False
     for marker, limit in zip(markers, limits, strict=False):
         inside = fences[bisect_left(starts, marker.end()) : bisect_left(starts, limit)]
@@ -204,12 +204,12 @@ def _begins_line(text: str, parenthesis: re.Match[str]) -> bool:
     return not text[text.rfind("\n", 0, at) + 1 : at].strip()
 
 
-def _meant(name: str, said: str) -> Final | None:
+def _meant(name: str, said: str) -> FinalAnswer | None:
     """Return what a marker with that inside gives; None for nothing."""
     said = said.strip()
     if said in _EMPTY:
         return None
     if name == "FINAL":
-        return Final("text", said)
+        return FinalAnswer("text", said)
     match = _NAME.fullmatch(said)
-    return Final("variable", match[2] if match else said[:LONGEST_NAME])
+    return FinalAnswer("variable", match[2] if match else said[:LONGEST_NAME])

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.outline import Node, Outline, outline
-from orchestrator.machines.ralph.tasklist import Entry, TaskList, shown_id
+from orchestrator.machines.ralph.tasklist import TaskEntry, TaskList, shown_id
 
 PLANNING = "## Planning Progress"
 IMPLEMENTATION = "## Implementation Progress"
@@ -33,7 +33,7 @@ def new_progress(title: str) -> str:
     return f"# Progress Tracking\n\n{title}\n\n{LEGEND}\n\n{PLANNING}\n\n{IMPLEMENTATION}\n"
 
 
-def moved(there: TaskList, entry: Entry, to: Marker) -> str:
+def moved(there: TaskList, entry: TaskEntry, to: Marker) -> str:
     """Return the file with the marker of one of its entries moved, and the word for it where there is one."""
     text = there.outline.marked(entry.node, to.value)
     lines = outline(text).lines
@@ -72,7 +72,7 @@ def with_task(there: TaskList, task_id: str, description: str, rationale: str) -
     return found.inserted(len(found.lines), [*blank, *heading, *style])
 
 
-def _written(like: Entry | None, task_id: str, description: str, rationale: str) -> list[str]:
+def _written(like: TaskEntry | None, task_id: str, description: str, rationale: str) -> list[str]:
     task_id = shown_id(task_id, heading=like is not None and like.node.heading > 0)
     if like is not None and like.node.heading:
         lines = [f"{'#' * like.node.heading} {task_id}: {description}", "", "- **Type**: Sequential"]

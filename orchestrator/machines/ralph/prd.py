@@ -23,7 +23,7 @@ _SECTION = re.compile(r"##\s+(?P<title>.*\S)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class PrdTask:
     """A task of a prd.json."""
 
     id: str
@@ -37,17 +37,17 @@ class Story:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PrdPlan:
     """A prd.json."""
 
     title: str
     description: str
-    stories: tuple[Story, ...]
+    stories: tuple[PrdTask, ...]
     context: Any = None
     """What else it says of the whole, as plain data."""
 
 
-def read_prd(text: str, where: str) -> Plan:
+def read_prd(text: str, where: str) -> PrdPlan:
     """Read a prd.json. Raises SessionFileError with the line of the first thing that is not as it must be."""
     try:
         data = json.loads(text)
@@ -72,7 +72,7 @@ def read_prd(text: str, where: str) -> Plan:
                 where, story.line, f"story {story.id} is there twice; first in line {first}"
             )
         seen[story.id] = story.line
-    return Plan(
+    return PrdPlan(
         title=str(data.get("project") or data.get("productName") or "Imported stories"),
         description=str(data.get("description") or ""),
         stories=tuple(sorted(stories, key=lambda story: story.priority)),
@@ -96,7 +96,7 @@ def _lines(text: str) -> Iterator[int]:
             return
 
 
-def _story(given: object, where: str, line: int) -> Story:
+def _story(given: object, where: str, line: int) -> PrdTask:
     if not isinstance(given, Mapping):
         raise SessionFileError(where, line, "a story is an object")
     story_id, title = given.get("id"), given.get("title")
@@ -114,7 +114,7 @@ def _story(given: object, where: str, line: int) -> Story:
     priority = given.get("priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int | float):
         raise SessionFileError(where, line, f"priority of {story_id} is {priority!r}; it is a number")
-    return Story(
+    return PrdTask(
         id=story_id,
         title=title.strip(),
         description=str(given.get("description") or ""),
@@ -127,7 +127,7 @@ def _story(given: object, where: str, line: int) -> Story:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProgressEntry:
     """An entry of a progress.txt."""
 
     story: str
@@ -137,17 +137,17 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class ProgressLog:
     """A progress.txt: what was done, and what is said beside it."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ProgressEntry, ...]
     sections: Mapping[str, str]
     """Heading -> text of what is no entry: patterns, learnings."""
 
 
-def read_log(text: str, where: str, known: Sequence[str] = ()) -> Log:
+def read_log(text: str, where: str, known: Sequence[str] = ()) -> ProgressLog:
     """Read a progress.txt. Raises SessionFileError for an entry that cannot be read, or is about no story `known`."""
-    entries: list[Entry] = []
+    entries: list[ProgressEntry] = []
     sections: dict[str, str] = {}
     for line, heading, body in _parts(text):
         found = _ENTRY.fullmatch(heading)
@@ -160,8 +160,8 @@ def read_log(text: str, where: str, known: Sequence[str] = ()) -> Log:
             raise SessionFileError(
                 where, line, f"is about {found['id']}, which is no story; known: {', '.join(known)}"
             )
-        entries.append(Entry(found["id"], found["date"], body, line))
-    return Log(tuple(entries), sections)
+        entries.append(ProgressEntry(found["id"], found["date"], body, line))
+    return ProgressLog(tuple(entries), sections)
 
 
 def _parts(text: str) -> Iterator[tuple[int, str, str]]:

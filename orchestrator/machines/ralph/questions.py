@@ -34,7 +34,7 @@ _PLACEHOLDER = re.compile(r"(?:\[[^\]]*\]|_+|TBD|\?*|-+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class QuestionEntry:
     """A question of a file, with where its parts are."""
 
     id: str
@@ -57,12 +57,12 @@ def cycles(found: Outline) -> int:
     return sum(1 for node in found.nodes if node.heading and _CYCLE.fullmatch(node.text))
 
 
-def asked(found: Outline) -> tuple[Asked, ...]:
+def asked(found: Outline) -> tuple[QuestionEntry, ...]:
     """Return the questions of a file in their order."""
     return tuple(_asked(found))
 
 
-def _asked(found: Outline) -> Iterator[Asked]:
+def _asked(found: Outline) -> Iterator[QuestionEntry]:
     cycle = 0
     taken: set[str] = set()
     for node in found.nodes:
@@ -80,7 +80,7 @@ def _asked(found: Outline) -> Iterator[Asked]:
         yield _one(found, node, name)
 
 
-def _one(found: Outline, node: Node, name: str) -> Asked:
+def _one(found: Outline, node: Node, name: str) -> QuestionEntry:
     priority = _PRIORITY.match(node.text)
     values: dict[str, str] = {}
     places: dict[str, Node] = {}
@@ -93,7 +93,7 @@ def _one(found: Outline, node: Node, name: str) -> Asked:
             key = field["name"]
             values.setdefault(key, field["value"].strip())
             places.setdefault(key, below)
-    return Asked(
+    return QuestionEntry(
         id=name,
         text=node.text[priority.end() :] if priority else node.text,
         node=node,
@@ -113,7 +113,7 @@ def _answer(found: Outline, value: str, node: Node | None) -> str | None:
     return text or None
 
 
-def answered(found: Outline, question: Asked, text: str, source: str) -> str:
+def answered(found: Outline, question: QuestionEntry, text: str, source: str) -> str:
     """Return the file with the answer to a question, all of it on one line; an answer that is there already stays."""
     if question.answer is not None:
         return found.text()
@@ -134,7 +134,7 @@ def answered(found: Outline, question: Asked, text: str, source: str) -> str:
     return whole.text()
 
 
-def _with_source(whole: Outline, question: Asked, source: str) -> Outline:
+def _with_source(whole: Outline, question: QuestionEntry, source: str) -> Outline:
     """Name who answered, where the question has a line for it."""
     for node in whole.nodes:
         if question.node.line < node.line < question.node.end:

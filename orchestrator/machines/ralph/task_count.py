@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.model import Task
-from orchestrator.machines.ralph.tasklist import Entry, TaskList
+from orchestrator.machines.ralph.tasklist import TaskEntry, TaskList
 
 _TASK_ID = re.compile(r"task-[\w.-]+")
 
@@ -40,7 +40,7 @@ def together(tasks: TaskList, progress: TaskList, where: str) -> tuple[Task, ...
     return tuple(merged)
 
 
-def _task(entry: Entry, line: Entry | None, known: set[str]) -> Task:
+def _task(entry: TaskEntry, line: TaskEntry | None, known: set[str]) -> Task:
     status = entry.mark if line is None else line.mark
     given = entry.fields
     # What is neither a task nor looks like one is prose ("plan.md, section 2"), and a task waits for no prose.

@@ -63,7 +63,7 @@ SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TaskEntry:
     """A task as one file has it."""
 
     id: str
@@ -81,10 +81,10 @@ class TaskList:
     """One of the two files."""
 
     outline: Outline
-    entries: tuple[Entry, ...]
+    entries: tuple[TaskEntry, ...]
     problems: tuple[Problem, ...]
 
-    def get(self, task_id: str) -> Entry | None:
+    def get(self, task_id: str) -> TaskEntry | None:
         """Return the entry of a task, or None."""
         return next((entry for entry in self.entries if entry.id == task_id), None)
 
@@ -130,7 +130,7 @@ def _zeros(found: Outline) -> list[Problem]:
 
 def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
     problems = [*found.problems, *_zeros(found)]
-    entries: list[Entry] = []
+    entries: list[TaskEntry] = []
     taken: dict[str, Node] = {}
     for node in nodes:
         given = node.mark
@@ -149,7 +149,7 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
             continue
         taken[name] = node
         entries.append(
-            Entry(
+            TaskEntry(
                 id=name,
                 title=title,
                 node=node,

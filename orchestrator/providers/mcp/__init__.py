@@ -42,8 +42,8 @@ from pydantic import SecretStr
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.llm.json_schema import UnusablePattern
 from orchestrator.providers.mcp.answer import SessionLost, ToolDisabled, text_of
-from orchestrator.providers.mcp.offer import Offer, clean, declared, digest_of
-from orchestrator.providers.mcp.session import Keeper, Session, Unreachable
+from orchestrator.providers.mcp.offer import ServerTool, clean, declared, digest_of
+from orchestrator.providers.mcp.session import Session, SessionPool, Unreachable
 from orchestrator.providers.mcp.transport import Http, Stdio
 from orchestrator.providers.size_limit import DEFAULT_BYTES, check_limit
 from orchestrator.tools.spec import Effect, ToolContext, ToolSpec
@@ -101,8 +101,8 @@ class McpServer:
         self._options = options
         self._timeout = _seconds("timeout", options.get("timeout", 60.0))
         connect = _seconds("connect_timeout", options.get("connect_timeout", 30.0))
-        self._keeper = Keeper(self.name, transport, connect)
-        self._offers: tuple[Offer, ...] = ()
+        self._keeper = SessionPool(self.name, transport, connect)
+        self._offers: tuple[ServerTool, ...] = ()
         self._pins: Mapping[str, str] = {}
         self._digests: Mapping[str, str] = {}
         self._disabled: frozenset[str] = frozenset()
@@ -222,7 +222,7 @@ class McpServer:
         else:
             _log.warning("%s", sentence)
 
-    def _spec(self, offer: Offer) -> ToolSpec | None:
+    def _spec(self, offer: ServerTool) -> ToolSpec | None:
         """Return the tool, or None, with a warning, for one whose arguments cannot be checked in linear time."""
 
         async def call(context: ToolContext, /, **arguments: Any) -> str:
@@ -246,7 +246,9 @@ class McpServer:
             hint = f"leave it out with exclude=[{offer.theirs!r}]"
             raise ConfigError(f"MCP server {self.name!r}: {error}; {hint}") from error
 
-    async def _call(self, context: ToolContext, offer: Offer, arguments: dict[str, Any]) -> CallToolResult:
+    async def _call(
+        self, context: ToolContext, offer: ServerTool, arguments: dict[str, Any]
+    ) -> CallToolResult:
         """Call a tool on the open session, or on a new one; one new session at most."""
         left = context.remaining()
         seconds = self._timeout if left is None else left + _GRACE
@@ -259,7 +261,7 @@ class McpServer:
         session, _ = await self._open(offer)
         return await session.call(offer.theirs, arguments, seconds)
 
-    async def _open(self, offer: Offer) -> tuple[Session, bool]:
+    async def _open(self, offer: ServerTool) -> tuple[Session, bool]:
         """Return a session on which the tool is as it was allowed. Raises SessionLost and ToolDisabled."""
         try:
             found = await self._keeper.session()

@@ -19,7 +19,7 @@ ENCODING = "orchestrator-mcp-lines"
 _log = logging.getLogger("orchestrator.mcp")
 
 
-class Source(NamedTuple):
+class LineSource(NamedTuple):
     """The server that is read, how many bytes a line of it may have (0 is no limit), and what ends its session."""
 
     name: str = ""
@@ -27,7 +27,7 @@ class Source(NamedTuple):
     end: Callable[[], None] = lambda: None
 
 
-SOURCE: ContextVar[Source] = ContextVar("orchestrator_mcp_source")
+SOURCE: ContextVar[LineSource] = ContextVar("orchestrator_mcp_source")
 
 
 class LineTooLong(ConnectionError):
@@ -40,7 +40,7 @@ class LineDecoder(codecs.IncrementalDecoder):
     def __init__(self, errors: str = "strict") -> None:
         super().__init__(errors)
         self._line = bytearray()
-        self._source = SOURCE.get(Source())
+        self._source = SOURCE.get(LineSource())
 
     def decode(self, data: bytes, final: bool = False) -> str:  # type: ignore[override]  # noqa: FBT001, FBT002
         """Return the text up to the last line end in `data`, and the rest as well if `final`."""

@@ -36,7 +36,7 @@ _EFFECTS = tuple(effect for effect in get_args(Effect) if effect != "compensable
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ServerTool:
     """One tool of a server: what the model is told, and `theirs`, the server's own name and `schema`."""
 
     name: str
@@ -78,7 +78,7 @@ def declared(
     include: Iterable[str] | None,
     exclude: Iterable[str] | None,
     effects: Mapping[str, Effect] | Effect | None,
-) -> tuple[Offer, ...]:
+) -> tuple[ServerTool, ...]:
     """Return what to offer of a server's tools. Raises ConfigError: a name that stands twice, or that is unknown."""
     listed = list(tools)
     known = [tool.name for tool in listed]
@@ -114,7 +114,7 @@ def effect_of(annotations: ToolAnnotations | None) -> Effect:
     return "idempotent" if annotations.idempotent_hint else "irreversible"
 
 
-def _offer(server: str, tool: Tool, prefix: str, effect: Effect | None) -> Offer:
+def _offer(server: str, tool: Tool, prefix: str, effect: Effect | None) -> ServerTool:
     name = (prefix + _UNCALLABLE.sub("_", tool.name))[:_NAME_CHARS]
     if (size := len(to_json(tool.input_schema))) > _SCHEMA_BYTES:
         raise ConfigError(
@@ -123,7 +123,9 @@ def _offer(server: str, tool: Tool, prefix: str, effect: Effect | None) -> Offer
         )
     about = clean(tool.description or tool.title or "", _TEXT_CHARS)
     parameters = _cleaned(tool.input_schema)
-    return Offer(name, tool.name, about, parameters, tool.input_schema, effect or effect_of(tool.annotations))
+    return ServerTool(
+        name, tool.name, about, parameters, tool.input_schema, effect or effect_of(tool.annotations)
+    )
 
 
 def _cleaned(schema: Any) -> Any:
@@ -150,8 +152,8 @@ def _refuse_unknown(server: str, option: str, names: Iterable[str], known: list[
             raise ConfigError(f"MCP server {server!r} has no tool {name!r}, named in {option}; {hint}")
 
 
-def _refuse_twice(server: str, offers: Iterable[Offer]) -> None:
-    seen: dict[str, Offer] = {}
+def _refuse_twice(server: str, offers: Iterable[ServerTool]) -> None:
+    seen: dict[str, ServerTool] = {}
     for offer in offers:
         first = seen.setdefault(offer.name.casefold(), offer)
         if first is not offer:

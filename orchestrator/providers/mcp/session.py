@@ -185,7 +185,7 @@ async def _all_tools(client: Client) -> tuple[Tool, ...]:
     raise ValueError(f"its list of tools does not end within {_PAGES} pages")
 
 
-class Keeper:
+class SessionPool:
     """The sessions of one server: at most one takes new calls, and older ones finish theirs."""
 
     def __init__(self, name: str, transport: Stdio | Http, connect_timeout: float) -> None:

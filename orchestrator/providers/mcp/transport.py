@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 from urllib.parse import urlsplit
 
-from orchestrator.providers.mcp.lines import ENCODING, SOURCE, Source
+from orchestrator.providers.mcp.lines import ENCODING, SOURCE, LineSource
 from orchestrator.providers.mcp.offer import clean
 from orchestrator.providers.size_limit import DEFAULT_BYTES
 
@@ -86,7 +86,7 @@ class Stdio:
             encoding=ENCODING,
             encoding_error_handler="replace",
         )
-        SOURCE.set(Source(name, self.limit, ended))
+        SOURCE.set(LineSource(name, self.limit, ended))
         async with _logged(name, self.said) as written, stdio_client(program, written) as (read, write):
             written.close()  # the program has its own
             yield _Watched(read, ended), write
@@ -240,7 +240,7 @@ async def _logged(name: str, said: list[str]) -> AsyncIterator[TextIO]:
     import anyio
 
     reading, writing = os.pipe()
-    protocol = Lines(name, said)
+    protocol = LineLogger(name, said)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: protocol, os.fdopen(reading, "rb")
     )
@@ -255,7 +255,7 @@ async def _logged(name: str, said: list[str]) -> AsyncIterator[TextIO]:
         transport.close()
 
 
-class Lines(asyncio.Protocol):
+class LineLogger(asyncio.Protocol):
     """Logs lines, each cut and only so many of them."""
 
     def __init__(self, name: str, said: list[str]) -> None:

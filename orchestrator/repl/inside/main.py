@@ -18,13 +18,13 @@ from typing import Any
 from orchestrator.repl.inside import landlock, libc, limit, namespace, seccomp
 from orchestrator.repl.inside.builtin import preload
 from orchestrator.repl.inside.channel import CPU_EXIT, MEMORY_EXIT, Channel
-from orchestrator.repl.inside.session import Session
+from orchestrator.repl.inside.session import ReplNamespace
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _ZONES = "/usr/share/zoneinfo"
 
 
-class Locks:
+class SandboxLocks:
     """Tries one lock after the other."""
 
     def __init__(self, wanted: list[str]) -> None:
@@ -60,7 +60,7 @@ def main() -> None:
     channel = Channel(os.dup(0), os.dup(1))
     config = channel.receive()
     preload(config["imports"])
-    locks = Locks(config["locks"])
+    locks = SandboxLocks(config["locks"])
     readable = _readable()
     _leave_host(locks, config, readable)
     _become_worker(locks, channel, config["limits"]["session_cpu_seconds"])
@@ -68,7 +68,7 @@ def main() -> None:
     channel.send({"t": "hello", "locks": locks.found})
     _silence()
     try:
-        serve(channel, Session(channel, config, channel.receive()["context"]))
+        serve(channel, ReplNamespace(channel, config, channel.receive()["context"]))
     except MemoryError:
         os._exit(MEMORY_EXIT)
     except EOFError:
@@ -81,7 +81,7 @@ def _readable() -> list[str]:
     return [*sorted(os.path.realpath(path) for path in paths), _ZONES, *_DEVICES]
 
 
-def _leave_host(locks: Locks, config: dict[str, Any], readable: list[str]) -> None:
+def _leave_host(locks: SandboxLocks, config: dict[str, Any], readable: list[str]) -> None:
     """Stop being root, and enter namespaces. They come together or not at all."""
     limit.be_first_to_go()
     if os.geteuid() == 0:
@@ -99,7 +99,7 @@ def _leave_host(locks: Locks, config: dict[str, Any], readable: list[str]) -> No
         locks.found["file_tree"] = (False, "needs a mount namespace")
 
 
-def _enter_namespaces(locks: Locks) -> None:
+def _enter_namespaces(locks: SandboxLocks) -> None:
     wanted = [name for name in namespace.FLAGS if locks.wanted(name)]
     for name in namespace.FLAGS:
         locks.found[name] = (False, "not asked for")
@@ -114,7 +114,7 @@ def _enter_namespaces(locks: Locks) -> None:
         locks.found[name] = entered
 
 
-def _become_worker(locks: Locks, channel: Channel, cpu_seconds: int) -> None:
+def _become_worker(locks: SandboxLocks, channel: Channel, cpu_seconds: int) -> None:
     """Fork into the new namespace of processes, if there is one; the first process only waits for the second."""
     locks("dies_with_program", limit.die_with_parent)
     if not locks.holds("pid_namespace"):
@@ -134,7 +134,7 @@ def _become_worker(locks: Locks, channel: Channel, cpu_seconds: int) -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _lock_up(locks: Locks, config: dict[str, Any], readable: list[str]) -> None:
+def _lock_up(locks: SandboxLocks, config: dict[str, Any], readable: list[str]) -> None:
     """Close the locks that are closed from inside."""
     os.chdir(config["folder"])
     locks("limits", limit.set_limits, config["limits"])
@@ -166,7 +166,7 @@ def _silence() -> None:
     os.close(nothing)
 
 
-def serve(channel: Channel, session: Session) -> None:
+def serve(channel: Channel, session: ReplNamespace) -> None:
     """Answer frames for ever. Raises EOFError when the program has gone."""
     channel.send({"t": "ready"})
     while True:

@@ -31,7 +31,7 @@ class QueryError(RuntimeError):
         self.answers = list(answers)
 
 
-class Session:
+class ReplNamespace:
     """One namespace."""
 
     def __init__(self, channel: Channel, config: dict[str, Any], context: Any) -> None:

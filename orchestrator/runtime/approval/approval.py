@@ -17,26 +17,26 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import Clock, SystemClock
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.graph import is_approved
 from orchestrator.machines.approval.intent import spoken
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.model import ApprovalContext, Consent, Event, PlanStatus, State
-from orchestrator.machines.approval.plan import Plan, Step, selection
+from orchestrator.machines.approval.plan import Plan, PlanStep, selection
 from orchestrator.machines.approval.ports import Planner
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval import other_process as outside
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval import recovery
 from orchestrator.runtime.approval.session import Session
-from orchestrator.runtime.approval.status import Drift, Recovered, Status, StepFact
+from orchestrator.runtime.approval.status import Drift, RecoveryNote, Status, StepFact
 from orchestrator.runtime.approval.status_view import status_of
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.actor import somebody
 from orchestrator_callbacks.approval import before
 from orchestrator_callbacks.approval import plan_request as request
 from orchestrator_callbacks.approval.deps import ApprovalRun
-from orchestrator_guards import Blocked
+from orchestrator_guards import BlockedGate
 from orchestrator_guards.approval import LEAST
 
 OnStep = Callable[[StepFact], Awaitable[None] | None]
@@ -85,7 +85,7 @@ class Approval:
             project, planner, self._limits, self._clock, observers, hooks, self._launch, journal, hook
         )
         self._wishes = 0
-        self.recovered: Recovered | None = None
+        self.recovered: RecoveryNote | None = None
         """What was done on entering because a crash was found; None where all was in order."""
 
     async def __aenter__(self) -> Self:
@@ -158,7 +158,7 @@ class Approval:
             return await self.confirm()
         self._allow("submit", State.IDLE)
         if not spoken(text, "the request").strip():
-            raise Faulted(Fault("VAL-001", "the request is empty; say what is wanted"))
+            raise ApprovalError(Fault("VAL-001", "the request is empty; say what is wanted"))
         before = self._session.run
         number = 1 if before is None else before.ctx.number + 1
         await self._session.begin(ApprovalContext(number=number, request=text), self._launch)
@@ -222,7 +222,7 @@ class Approval:
         """Have another version made of the plan, with the changes that the person wants."""
         run = self._allow("changes", State.AWAITING_APPROVAL)
         if not spoken(text, "what is to be otherwise").strip():
-            raise Faulted(Fault("VAL-001", "no changes were asked for; say what is to be otherwise"))
+            raise ApprovalError(Fault("VAL-001", "no changes were asked for; say what is to be otherwise"))
         run.ctx.changes = text
         return await self._go(Event.REQUEST_CHANGES)
 
@@ -334,7 +334,7 @@ class Approval:
         return self._session.run
 
     def _refusal(self, gate: str, reason: str, *steps: str, code: str = "ST-001") -> GateRefused:
-        return GateRefused(Blocked(gate, reason, steps, code=code if gate in ("state", "plan") else ""))
+        return GateRefused(BlockedGate(gate, reason, steps, code=code if gate in ("state", "plan") else ""))
 
     async def _go(self, event: Event, why: str = "") -> Status:
         run = self._run(event.value)
@@ -365,7 +365,7 @@ class Approval:
     def _is_plan_whole(self, run: ApprovalRun) -> bool:
         try:
             return is_approved(run.ctx)
-        except Faulted:
+        except ApprovalError:
             return False
 
     async def _discarded(self, *, discard: bool) -> Status:
@@ -387,12 +387,12 @@ class Approval:
         run.mailbox.post(Signal(kind="decision", id=signal_id, by=self._by, why=why, payload=payload))
 
     def _step(  # noqa: PLR0917 - the parts of one fact
-        self, step: Step, index: int, of: int, phase: str, seconds: float, status: str, output: str
+        self, step: PlanStep, index: int, of: int, phase: str, seconds: float, status: str, output: str
     ) -> Awaitable[None] | None:
         on_step = self._on_step
         return None if on_step is None else on_step(StepFact(step, index, of, phase, status, seconds, output))
 
 
-def _expired(blocked: Blocked) -> Blocked:
+def _expired(blocked: BlockedGate) -> BlockedGate:
     """Return a shut gate after which the plan has expired: only a new request helps."""
     return blocked._replace(reason=f"{blocked.reason}; the plan has expired", next_steps=("submit",))

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.rules import starts_others
 from orchestrator.runtime.approval.file_inspection import fault_of
 from orchestrator.runtime.service import surviving_program
@@ -37,7 +37,7 @@ _NOT_NOW = frozenset((errno.EAGAIN, errno.ETXTBSY, errno.ENOMEM, errno.EMFILE, e
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CommandResult:
     """A command that ended. `exit_code` is below 0 where a signal ended it, and None where its time was up."""
 
     exit_code: int | None
@@ -74,14 +74,14 @@ def _is_writable_by_plans(file: Path, root: Path) -> bool:
     )
 
 
-async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = "") -> Ran:
+async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = "") -> CommandResult:
     """Run a command in the project and wait for its end. Raises Faulted (family BLD): then it was not started.
 
     `mark` says whose it is to whoever looks for what was left running.
     """
     executable, fault = program(argv[0], root)
     if fault is not None:
-        raise Faulted(fault)
+        raise ApprovalError(fault)
     # A pipe of our own: with one of asyncio's, waiting for the program means waiting for all that it left behind.
     reading, writing = os.pipe()
     try:
@@ -95,7 +95,9 @@ async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = 
     output = asyncio.ensure_future(_tail(reading))
     try:
         in_time = await _waited(process, ended, output, seconds)
-        return Ran(process.returncode if in_time else None, output.result() if output.done() else "")
+        return CommandResult(
+            process.returncode if in_time else None, output.result() if output.done() else ""
+        )
     finally:
         output.cancel()
         if process.returncode is None:
@@ -120,8 +122,8 @@ async def _started(
     except OSError as error:
         if error.errno in _NOT_NOW:
             said = f"{argv[0]!r} could not be started just now"
-            raise Faulted(Fault("BLD-004", said, f"errno {error.errno}")) from None
-        raise Faulted(fault_of(error, argv[0])) from None
+            raise ApprovalError(Fault("BLD-004", said, f"errno {error.errno}")) from None
+        raise ApprovalError(fault_of(error, argv[0])) from None
 
 
 async def _waited(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from orchestrator.files.path_safety import serves
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.path import folded
 from orchestrator.machines.approval.plan import Fingerprint
 
@@ -26,20 +26,20 @@ _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileContent:
     """A text file, or none: then `text` is None."""
 
     fingerprint: Fingerprint
     text: str | None = None
 
 
-def look(root: Path, path: str, most_bytes: int = 0) -> Found:
+def look(root: Path, path: str, most_bytes: int = 0) -> FileContent:
     """Return what is at a path. Raises Faulted for what no plan may touch, and for what cannot be read."""
     try:
         with _folder(root, path) as folder:
-            return Found(Fingerprint(path=path)) if folder is None else _file(folder, path, most_bytes)
+            return FileContent(Fingerprint(path=path)) if folder is None else _file(folder, path, most_bytes)
     except OSError as error:
-        raise Faulted(fault_of(error, path)) from None
+        raise ApprovalError(fault_of(error, path)) from None
 
 
 def fingerprint(path: str, content: bytes | None) -> Fingerprint:
@@ -101,7 +101,9 @@ def _folder(root: Path, path: str) -> Iterator[int | None]:
     try:
         *folders, name = PurePosixPath(path).parts
         if serves(name) is not None:
-            raise Faulted(Fault("SEC-005", f"{path!r} is named like one of our temporary files", path=path))
+            raise ApprovalError(
+                Fault("SEC-005", f"{path!r} is named like one of our temporary files", path=path)
+            )
         for part in folders:
             if fd is None:
                 break
@@ -119,7 +121,7 @@ def _deeper(fd: int, name: str, path: str) -> int | None:
     if status is None:
         return None
     if stat.S_ISREG(status.st_mode):
-        raise Faulted(Fault("FS-009", f"{path!r}: {name!r} is a file, not a folder", path=path))
+        raise ApprovalError(Fault("FS-009", f"{path!r}: {name!r} is a file, not a folder", path=path))
     _refuse_special(status, name, path)
     return os.open(name, _FOLDER, dir_fd=fd)
 
@@ -129,7 +131,7 @@ def _status(fd: int, name: str, path: str) -> os.stat_result | None:
     for entry in os.listdir(fd):
         if entry != name and folded(entry) == folded(name):
             said = f"{path!r}: {entry!r} is there, which is the same name to some file systems"
-            raise Faulted(Fault("SEC-009", said, path=path))
+            raise ApprovalError(Fault("SEC-009", said, path=path))
     try:
         return os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -138,44 +140,44 @@ def _status(fd: int, name: str, path: str) -> os.stat_result | None:
 
 def _refuse_special(status: os.stat_result, name: str, path: str) -> None:
     if stat.S_ISLNK(status.st_mode):
-        raise Faulted(Fault("SEC-003", f"{path!r}: {name!r} is a symlink", path=path))
+        raise ApprovalError(Fault("SEC-003", f"{path!r}: {name!r} is a symlink", path=path))
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise Faulted(Fault("SEC-007", f"{path!r}: {name!r} is a device, pipe or socket", path=path))
+        raise ApprovalError(Fault("SEC-007", f"{path!r}: {name!r} is a device, pipe or socket", path=path))
 
 
-def _file(folder: int, path: str, most_bytes: int) -> Found:
+def _file(folder: int, path: str, most_bytes: int) -> FileContent:
     name = PurePosixPath(path).name
     status = _status(folder, name, path)
     if status is None:
-        return Found(Fingerprint(path=path))
+        return FileContent(Fingerprint(path=path))
     _refuse_special(status, name, path)
     if stat.S_ISDIR(status.st_mode):
-        raise Faulted(Fault("FS-009", f"{path!r} is a folder", path=path))
+        raise ApprovalError(Fault("FS-009", f"{path!r} is a folder", path=path))
     fd = os.open(name, _FLAGS, dir_fd=folder)
     try:
         opened = os.fstat(fd)
         if (opened.st_ino, opened.st_dev) != (status.st_ino, status.st_dev):
-            raise Faulted(Fault("SEC-011", f"{path!r} was swapped while it was looked at", path=path))
+            raise ApprovalError(Fault("SEC-011", f"{path!r} was swapped while it was looked at", path=path))
         if opened.st_nlink > 1:
             said = f"{path!r} has {opened.st_nlink} names (hard links); only a file with one may be changed"
-            raise Faulted(Fault("SEC-008", said, path=path))
+            raise ApprovalError(Fault("SEC-008", said, path=path))
         if opened.st_mode & (
             stat.S_ISUID | stat.S_ISGID
         ):  # no diff shows whose rights the new content would have
             said = f"{path!r} runs with the rights of its owner or group (set-id bits); no plan may change it"
-            raise Faulted(Fault("SEC-013", said, path=path))
+            raise ApprovalError(Fault("SEC-013", said, path=path))
         return _read(fd, path, opened.st_size, most_bytes)
     finally:
         os.close(fd)
 
 
-def _read(fd: int, path: str, size: int, most_bytes: int) -> Found:
+def _read(fd: int, path: str, size: int, most_bytes: int) -> FileContent:
     if most_bytes and size > most_bytes:
         said = f"{path!r} has {size} bytes, at most {most_bytes} are allowed"
-        raise Faulted(Fault("FS-008", said, path=path))
+        raise ApprovalError(Fault("FS-008", said, path=path))
     with open(fd, "rb", closefd=False) as file:
         content = file.read()
     found = fingerprint(path, content)
     if found.encoding == "binary":
-        raise Faulted(Fault("FS-007", f"{path!r} is binary: no text in UTF-8", path=path))
-    return Found(found, content.decode("utf-8-sig" if found.encoding == "utf-8-sig" else "utf-8"))
+        raise ApprovalError(Fault("FS-007", f"{path!r} is binary: no text in UTF-8", path=path))
+    return FileContent(found, content.decode("utf-8-sig" if found.encoding == "utf-8-sig" else "utf-8"))

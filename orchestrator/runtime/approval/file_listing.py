@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.files import atomic as stored
 from orchestrator.files.path_safety import NO_FOLDER, ODD
 from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.path import folded, path_faults
 from orchestrator.machines.approval.plan import Fingerprint
 from orchestrator.runtime.approval.file_inspection import fault_of, fingerprint
@@ -54,7 +54,7 @@ def fingerprint_at(root: Path, path: str) -> Fingerprint:
     try:
         snapshot = stored.read_file(path, root=root)
     except OSError as error:
-        raise Faulted(fault_of(error, path)) from None
+        raise ApprovalError(fault_of(error, path)) from None
     if snapshot.digest in ODD:
         return Fingerprint(path=path, encoding=snapshot.digest)
     return fingerprint(path, None if snapshot.digest is None else snapshot.content)

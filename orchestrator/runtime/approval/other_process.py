@@ -18,7 +18,7 @@ from orchestrator.runtime.approval.status import Status
 from orchestrator.runtime.approval.status_view import WORKING, status_of
 from orchestrator.runtime.approval.step_log import StepLog
 from orchestrator_callbacks.approval.control_request import WISHES
-from orchestrator_guards import Blocked
+from orchestrator_guards import BlockedGate
 
 _FEW = 20
 """How many of the last requests are looked at for one that is the same."""
@@ -62,7 +62,9 @@ def _told(head: RunHead, records: list[Record]) -> Status:
 async def ask(project: Path | str, wish: str, by: str, why: str) -> None:
     """Leave a wish for the process that works on a project. Raises GateRefused where nobody does."""
     if wish not in WISHES:
-        raise GateRefused(Blocked("state", f"nobody can be asked to {wish!r}; known: {', '.join(WISHES)}"))
+        raise GateRefused(
+            BlockedGate("state", f"nobody can be asked to {wish!r}; known: {', '.join(WISHES)}")
+        )
     path = store.folder_of(project) / "journal.db"
     journal = SqliteJournal(path) if path.exists() else None
     if journal is None:
@@ -83,18 +85,18 @@ async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
         raise _nobody(state.value)
     if state is State.CANCELLING:
         reason = "it is being cancelled already; nothing stops that"
-        raise GateRefused(Blocked("not_cancelling", reason, ("status",), code="IPC-002"))
+        raise GateRefused(BlockedGate("not_cancelling", reason, ("status",), code="IPC-002"))
     if wish == "pause" and state is not State.EXECUTING:
         reason = f"pause is not possible in {state.value}; possible in Executing"
-        raise GateRefused(Blocked("state", reason, ("cancel",), code="ST-001"))
+        raise GateRefused(BlockedGate("state", reason, ("cancel",), code="ST-001"))
     posted = await journal.inbox(head.run_id, stored.inbox)
     if any(one.kind == wish and one.id not in stored.handled for one in posted[-_FEW:]):
         reason = f"it was asked to {wish} already, and will as soon as it can"
-        raise GateRefused(Blocked("state", reason, ("status",), code="IPC-006"))
+        raise GateRefused(BlockedGate("state", reason, ("status",), code="IPC-006"))
     await journal.post(head.run_id, Posted(f"{wish}-{head.seq}-{len(posted) + 1}", wish, {"why": why}, by))
 
 
 def _nobody(state: str) -> GateRefused:
     return GateRefused(
-        Blocked("state", f"nobody works on the project now; it is {state}", ("status",), code="ST-001")
+        BlockedGate("state", f"nobody works on the project now; it is {state}", ("status",), code="ST-001")
     )

@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.files.atomic import Hook, silent
-from orchestrator.files.change import Change, Conflict, Undone
+from orchestrator.files.change import Change, Conflict, UndoReport
 from orchestrator.kernel.journal import Journal, Lease
 from orchestrator.llm.port import Clock
-from orchestrator.llm.retry import Tried
+from orchestrator.llm.retry import RetryAttempt
 from orchestrator.machines.approval import rules
 from orchestrator.machines.approval.drift import DriftReport
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import Extraction
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.plan import Plan, PlanDraft, Step, StepKind, digest_of, part
+from orchestrator.machines.approval.plan import Plan, PlanDraft, PlanStep, StepKind, digest_of, part
 from orchestrator.machines.approval.ports import Planner, PlanRequest
 from orchestrator.runtime.approval import plan_request as planning
-from orchestrator.runtime.approval.project_log import Diary
-from orchestrator.runtime.approval.rate_limiter import Pace
+from orchestrator.runtime.approval.project_log import ProjectLog
+from orchestrator.runtime.approval.rate_limiter import OperationRateLimiter
 from orchestrator.runtime.approval.step_work import StepReport, StepWork, completed
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_callbacks.approval.plan_request import intent_of
-from orchestrator_guards import Blocked, first_blocked
+from orchestrator_guards import BlockedGate, first_blocked
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ _RESOLVE = (
 """What a person can do about a conflict (seed 001: re-plan, cancel, or manually resolve; B7)."""
 
 
-class ProjectHands:
+class PlanExecutor:
     """Implements `Hands` for one project. `hook` hears of every boundary that a crash can fall on."""
 
     def __init__(  # noqa: PLR0917 - the parts of one project
@@ -49,7 +49,7 @@ class ProjectHands:
         planner: Planner | None,
         limits: ApprovalLimits,
         clock: Clock,
-        diary: Diary,
+        diary: ProjectLog,
         hook: Hook = silent,
     ) -> None:
         self._root = root
@@ -58,7 +58,7 @@ class ProjectHands:
         self._clock = clock
         self._diary = diary
         self._hook = hook
-        self._pace = Pace(
+        self._pace = OperationRateLimiter(
             {
                 "ai": limits.ai_per_minute,
                 "writes": limits.writes_per_minute,
@@ -67,7 +67,7 @@ class ProjectHands:
             clock,
         )
         self._planner = None if planner is None else _InTime(planner, self._pace, limits.ai_seconds)
-        self._ground = Ground(root, limits.caps, limits.file_seconds, limits.index_seconds)
+        self._ground = Workspace(root, limits.caps, limits.file_seconds, limits.index_seconds)
         self._work: tuple[str, StepWork] | None = None
         """The work on the plan of that digest, by the lease of the run."""
 
@@ -100,11 +100,11 @@ class ProjectHands:
 
     def _asked(self) -> Planner:
         if self._planner is None:
-            raise Faulted(Fault("CFG-001", "no planner is configured; give a plan file or a model"))
+            raise ApprovalError(Fault("CFG-001", "no planner is configured; give a plan file or a model"))
         return self._planner
 
     def _told(self, run: ApprovalRun) -> planning.OnAttempt:
-        def told(tried: Tried) -> None:
+        def told(tried: RetryAttempt) -> None:
             """Write down code, attempt and delay: what the log of retries has to say."""
             code = str(getattr(tried.error, "code", ""))
             with suppress(OSError):  # a gate says so before the plan is begun
@@ -121,7 +121,7 @@ class ProjectHands:
 
     # ---- gates ----
 
-    async def ready(self, run: ApprovalRun, *, provider: bool) -> Blocked | None:
+    async def ready(self, run: ApprovalRun, *, provider: bool) -> BlockedGate | None:
         """Say what keeps the plan from being carried out, or gone on with.
 
         A plan that is approved needs no provider; the seed asks for one before a resume.
@@ -131,10 +131,10 @@ class ProjectHands:
         open_commands = [step for step, key in work.unknown.items() if key not in run.ctx.again]
         if open_commands:
             reason = f"the command of step {', '.join(open_commands)} was cut short; nobody knows whether it has run"
-            asked.append(Blocked("plan", reason, ("resume --again", "cancel"), code="ST-006"))
+            asked.append(BlockedGate("plan", reason, ("resume --again", "cancel"), code="ST-006"))
         if not self._diary.is_ready():
             asked.append(
-                Blocked(
+                BlockedGate(
                     "logging_ready",
                     "the log cannot be written",
                     ("status",),
@@ -144,32 +144,32 @@ class ProjectHands:
             )
         return first_blocked(asked)
 
-    async def standing(self, run: ApprovalRun) -> Blocked | None:
+    async def standing(self, run: ApprovalRun) -> BlockedGate | None:
         """Say why the plan does not hold any more: a target or the settings changed."""
         plan = Plan.read(run.ctx.plan or {})
         return first_blocked([self._configured(plan), await self._drifted(run)])
 
-    def affordable(self) -> Blocked | None:
+    def affordable(self) -> BlockedGate | None:
         """Say that the planner has used too much of its token budget to be asked for another plan."""
         fault = None if self._planner is None else self._planner.budget()
         if fault is None:
             return None
-        return Blocked("token_budget", fault.message, ("reject", "acknowledge"), code=fault.code)
+        return BlockedGate("token_budget", fault.message, ("reject", "acknowledge"), code=fault.code)
 
-    def _configured(self, plan: Plan) -> Blocked | None:
+    def _configured(self, plan: Plan) -> BlockedGate | None:
         if plan.caps_digest != digest_of(asdict(self._limits.caps)):
             reason = "the settings changed since the plan was made"
-            return Blocked("plan", reason, ("changes", "cancel"), code="CFG-004")
+            return BlockedGate("plan", reason, ("changes", "cancel"), code="CFG-004")
         # A plan that is stored was within the rules; one that came with somebody's folder need not be.
         found = rules.faults(plan, self._limits.caps)
-        return Blocked("plan", str(found[0]), ("cancel",), code=found[0].code) if found else None
+        return BlockedGate("plan", str(found[0]), ("cancel",), code=found[0].code) if found else None
 
-    async def _drifted(self, run: ApprovalRun) -> Blocked | None:
+    async def _drifted(self, run: ApprovalRun) -> BlockedGate | None:
         found = await self.drifted(run)
         if not found:
             return None
         reason = f"not as the plan expects it: {'; '.join(map(str, found.entries))}"
-        return Blocked("drift", reason, _RESOLVE, code="ST-005")
+        return BlockedGate("drift", reason, _RESOLVE, code="ST-005")
 
     async def drifted(self, run: ApprovalRun) -> DriftReport:
         """Return the targets of the plan that are not as it, and its finished steps, left them."""
@@ -180,11 +180,11 @@ class ProjectHands:
         plan = Plan.read(run.ctx.plan or {})
         return tuple(completed(await self._journal.load(run.run_id), plan))
 
-    async def _reachable(self) -> Blocked | None:
+    async def _reachable(self) -> BlockedGate | None:
         fault = None if self._planner is None else await self._planner.reachable()
         if fault is None:
             return None
-        return Blocked("ai", fault.message, ("resume", "cancel"), retryable_now=True, code=fault.code)
+        return BlockedGate("ai", fault.message, ("resume", "cancel"), retryable_now=True, code=fault.code)
 
     # ---- the project ----
 
@@ -192,7 +192,7 @@ class ProjectHands:
         """Return the work on the present plan, as the records of the run tell it."""
         plan = Plan.read(run.ctx.plan or {})
         if run.lease is None:
-            raise Faulted(Fault("ST-001", "this process does not hold the project"))
+            raise ApprovalError(Fault("ST-001", "this process does not hold the project"))
         if self._work is None or self._work[0] != plan.digest:
             self._work = (plan.digest, await self._work_on(plan, run, run.lease))
         return self._work[1]
@@ -210,25 +210,25 @@ class ProjectHands:
             seconds=self._limits.file_seconds,
         )
 
-    async def left(self, run: ApprovalRun) -> tuple[Step, ...]:
+    async def left(self, run: ApprovalRun) -> tuple[PlanStep, ...]:
         """Return the steps that are still to be done."""
         plan = Plan.read(run.ctx.plan or {})
         done = await self.done(run)
         return tuple(step for step in plan.steps if step.id not in done)
 
-    async def turn(self, step: Step) -> None:
+    async def turn(self, step: PlanStep) -> None:
         """Wait until a step is no more than is allowed in a minute."""
         if step.kind is StepKind.RUN:
             await self._pace.turn("builds")
         else:
             await self._pace.turn("writes", len(step.files))
 
-    async def perform(self, run: ApprovalRun, step: Step) -> StepReport:
+    async def perform(self, run: ApprovalRun, step: PlanStep) -> StepReport:
         """Carry out one step."""
         work = await self.work(run)
         return await work.perform(step)
 
-    async def undo(self, run: ApprovalRun) -> Undone:
+    async def undo(self, run: ApprovalRun) -> UndoReport:
         """Take back what the plan has changed, and what plans of this request had that failed before it."""
         changes: list[Change] = []
         conflicts: dict[str, Conflict] = {}
@@ -241,14 +241,14 @@ class ProjectHands:
             undone = await work.undo_plan()
             changes += undone.changes
             conflicts = {conflict.path: conflict for conflict in undone.conflicts} | conflicts
-        return Undone(tuple(changes), tuple(conflicts.values()))
+        return UndoReport(tuple(changes), tuple(conflicts.values()))
 
     async def derived(self, plan: Plan, chosen: Collection[str], plan_id: str) -> Plan:
         """Return a plan of its own for some of the steps of another one, looked over anew."""
         draft = part(plan, chosen)
         return await self._ground.validated(draft, plan_id=plan_id, version=1, derived_from=plan.digest)
 
-    async def undo_open(self, run: ApprovalRun) -> Undone:
+    async def undo_open(self, run: ApprovalRun) -> UndoReport:
         """Take back what a crash left half done."""
         work = await self.work(run)
         return await work.undo_open()
@@ -257,7 +257,7 @@ class ProjectHands:
 class _InTime:
     """A planner whose answers have a time limit, and are asked for no more often than is allowed."""
 
-    def __init__(self, planner: Planner, pace: Pace, seconds: float) -> None:
+    def __init__(self, planner: Planner, pace: OperationRateLimiter, seconds: float) -> None:
         self._planner = planner
         self._pace = pace
         self._seconds = 0.0 if getattr(planner, "bounds_itself", False) else seconds
@@ -288,4 +288,4 @@ class _InTime:
                 return await answer
         except TimeoutError:
             message = f"the planner did not answer within {self._seconds:g} s"
-            raise Faulted(Fault("AI-002", message)) from None
+            raise ApprovalError(Fault("AI-002", message)) from None

@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import Constraint, Extraction, Intent, IntentKind
 from orchestrator.machines.approval.plan import PlanDraft, read_as
 from orchestrator.machines.approval.ports import PlanRequest
@@ -63,11 +63,11 @@ class FixedPlanner:
         """Return the plan for an intent. Raises Faulted AI-008 where the person wants it to be another one."""
         if request.changes:
             said = "the plan comes from a file: change that file, then submit it"
-            raise Faulted(Fault("AI-008", said))
+            raise ApprovalError(Fault("AI-008", said))
         for intent, draft in zip(self._intents, self._drafts, strict=True):
             if intent.digest == request.intent.digest:
                 return draft
-        raise Faulted(Fault("AI-008", f"no plan is for {request.intent.summary!r}"))
+        raise ApprovalError(Fault("AI-008", f"no plan is for {request.intent.summary!r}"))
 
     async def reachable(self) -> Fault | None:
         """Return None: nobody has to be asked."""
@@ -106,7 +106,7 @@ def read_plan(path: Path | str) -> PlanDraft:
     """Return the only plan of a file. Blocks. Raises Faulted VAL-002."""
     drafts, _ = read_plans(path)
     if len(drafts) != 1:
-        raise Faulted(Fault("VAL-002", f"{str(path)!r} has {len(drafts)} plans; one is needed"))
+        raise ApprovalError(Fault("VAL-002", f"{str(path)!r} has {len(drafts)} plans; one is needed"))
     return drafts[0]
 
 
@@ -116,7 +116,7 @@ def read_plans(path: Path | str) -> tuple[tuple[PlanDraft, ...], tuple[Intent, .
     several = plain.get("plans") if isinstance(plain, dict) else None
     tables = several if isinstance(several, list) and set(plain) == {"plans"} else [plain]
     if not tables or not all(isinstance(one, dict) for one in tables):
-        raise Faulted(
+        raise ApprovalError(
             Fault("VAL-002", f"{str(path)!r} is no plan: a table with `goal` and `steps` is needed")
         )
     drafts: list[PlanDraft] = []
@@ -135,12 +135,12 @@ def _document(path: Path) -> Any:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise Faulted(fault_of(error, str(path))) from None
+        raise ApprovalError(fault_of(error, str(path))) from None
     if len(content) > MOST_BYTES:
-        raise Faulted(Fault("VAL-002", f"{str(path)!r} is larger than {MOST_BYTES} bytes"))
+        raise ApprovalError(Fault("VAL-002", f"{str(path)!r} is larger than {MOST_BYTES} bytes"))
     reads = tomllib.loads if path.suffix.casefold() == ".toml" else json.loads
     try:
         return reads(content.decode())
     except (ValueError, RecursionError) as error:
         form = "TOML" if reads is tomllib.loads else "JSON"
-        raise Faulted(Fault("VAL-002", f"{str(path)!r} is no {form}: {error}")) from None
+        raise ApprovalError(Fault("VAL-002", f"{str(path)!r} is no {form}: {error}")) from None

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from orchestrator.llm.port import Clock, SystemClock
-from orchestrator.llm.retry import Tried
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.llm.retry import RetryAttempt
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import LONGEST_REQUEST, Extraction, Intent
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.machines.approval.ports import Planner, PlanRequest
 from orchestrator.runtime.approval.retry_policy import RETRIES
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 
-OnAttempt: TypeAlias = Callable[[Tried], None]
+OnAttempt: TypeAlias = Callable[[RetryAttempt], None]
 
 
 async def extracted(
@@ -23,16 +23,16 @@ async def extracted(
 ) -> Extraction:
     """Return what a person wants. Raises Faulted, after the tries that its code allows."""
     if not text.strip():
-        raise Faulted(Fault("VAL-001", "there is nothing to do: the request is empty"))
+        raise ApprovalError(Fault("VAL-001", "there is nothing to do: the request is empty"))
     if len(text) > LONGEST_REQUEST:
         said = f"the request has {len(text)} characters, at most {LONGEST_REQUEST} are allowed"
-        raise Faulted(Fault("VAL-001", said))
+        raise ApprovalError(Fault("VAL-001", said))
     return await RETRIES.call(planner.extract, text, on_attempt=on_attempt, clock=clock or SystemClock())
 
 
 async def drafted(
     planner: Planner,
-    ground: Ground,
+    ground: Workspace,
     request: PlanRequest,
     *,
     plan_id: str,
@@ -51,7 +51,7 @@ async def drafted(
         draft = await planner.plan(asked)
         try:
             return await ground.validated(draft, plan_id=plan_id, version=version, intent=request.intent)
-        except Faulted as fault:
+        except ApprovalError as fault:
             asked = replace(asked, faults=fault.faults)
             fault.retryable = fault.retryable and planner.regenerates
             raise

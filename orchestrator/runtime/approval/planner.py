@@ -22,7 +22,7 @@ from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.port import LLM, Clock
 from orchestrator.llm.retry import RetryPolicy, classify
 from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import Extraction
 from orchestrator.machines.approval.path import path_faults
 from orchestrator.machines.approval.plan import Fingerprint, PlanDraft
@@ -30,7 +30,7 @@ from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.approval.file_listing import MOST_FILES
 from orchestrator.runtime.approval.plan_request import intent_text
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.tools.spec import ToolSpec, tool
@@ -103,7 +103,7 @@ class ModelPlanner:
     ) -> None:
         self._llm = llm
         self._asked = _InTime(llm, seconds)
-        self._ground = Ground(root, caps)
+        self._ground = Workspace(root, caps)
         self._limits = limits or LIMITS
         self._used = Usage()
         self._options = {
@@ -171,7 +171,7 @@ class ModelPlanner:
 
     async def _answer(self, agent: Orchestrator, prompt: str) -> Any:
         if fault := self.budget():
-            raise Faulted(fault)
+            raise ApprovalError(fault)
         result = await agent.run(prompt, limits=self._left())
         self._used += result.usage
         if result.outcome is not Outcome.COMPLETED:
@@ -206,7 +206,7 @@ class _InTime:
             raise LLMError(f"no answer within {self._seconds:g} s", kind="timeout") from error
 
 
-def reading(ground: Ground) -> tuple[ToolSpec, ...]:
+def reading(ground: Workspace) -> tuple[ToolSpec, ...]:
     """Return tools that read a project: what no plan may touch, they do not read either."""
 
     @tool(effect="pure", timeout=30)
@@ -221,7 +221,7 @@ def reading(ground: Ground) -> tuple[ToolSpec, ...]:
             raise ValueError(faults[0].message)
         try:
             found = await ground.found(path)
-        except Faulted as fault:
+        except ApprovalError as fault:
             raise ValueError(fault.fault.message) from None
         if found.text is None:
             raise ValueError(f"{path!r} is not there")
@@ -247,21 +247,25 @@ def address_of(llm: object) -> tuple[str, int] | None:
     return (parts.hostname, port) if parts.hostname and port else None
 
 
-def _faulted(result: Result) -> Faulted:
+def _faulted(result: Result) -> ApprovalError:
     """Return what a run that brought no answer means. Texts of vendors may quote a key: only the kind is kept."""
     error = result.error
     if isinstance(error, CompletionError):
-        return Faulted(Fault("AI-005", f"the answer of the model cannot be used: {error.issue}"))
+        return ApprovalError(Fault("AI-005", f"the answer of the model cannot be used: {error.issue}"))
     if isinstance(error, LLMError) or error is not None:
         failure = classify(error)
         status = getattr(error, "status", None)
         said = f"the model did not answer: {failure.kind}" + (f" (status {status})" if status else "")
         code = _CODES.get(failure.kind, "AI-004")
-        return Faulted(Fault(code, said, type(error).__name__), retry_after=failure.retry_after)
+        return ApprovalError(Fault(code, said, type(error).__name__), retry_after=failure.retry_after)
     if result.outcome is Outcome.BUDGET_EXCEEDED and result.reason != "time":
-        return Faulted(Fault("RES-002", f"the model used up its budget for one answer ({result.reason})"))
+        return ApprovalError(
+            Fault("RES-002", f"the model used up its budget for one answer ({result.reason})")
+        )
     code = "AI-002" if result.reason == "time" else "AI-005"
-    return Faulted(Fault(code, f"the model brought no answer: {result.outcome.value} ({result.reason})"))
+    return ApprovalError(
+        Fault(code, f"the model brought no answer: {result.outcome.value} ({result.reason})")
+    )
 
 
 def _prompt(request: PlanRequest, caps: PlanCaps) -> str:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.fault import Faulted
-from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, Step, StepKind
-from orchestrator.runtime.approval.file_inspection import Found, encoded, fingerprint
-from orchestrator.runtime.approval.workspace import Ground, changed
+from orchestrator.machines.approval.fault import ApprovalError
+from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, PlanStep, StepKind
+from orchestrator.runtime.approval.file_inspection import FileContent, encoded, fingerprint
+from orchestrator.runtime.approval.workspace import Workspace, changed
 
 NO_UNDO = "cannot be undone"
 
@@ -42,23 +42,23 @@ async def preview(
 
     Raises Faulted FS-012 where one takes longer than `seconds`: nobody knows then whether it changed.
     """
-    ground = Ground(root, caps, seconds)
+    ground = Workspace(root, caps, seconds)
     now = {target.path: await _unchanged(target, ground) for target in plan.targets}
     return await asyncio.to_thread(_all, plan, now)
 
 
-async def _unchanged(target: Fingerprint, ground: Ground) -> Found | None:
+async def _unchanged(target: Fingerprint, ground: Workspace) -> FileContent | None:
     """Return what is at a path; None where that is not what the plan was made for."""
     try:
         found = await ground.found(target.path)
-    except Faulted as fault:
+    except ApprovalError as fault:
         if fault.code == "FS-012":
             raise
         return None
     return found if found.fingerprint == target else None
 
 
-def _all(plan: Plan, now: dict[str, Found | None]) -> tuple[FileDiff, ...]:
+def _all(plan: Plan, now: dict[str, FileContent | None]) -> tuple[FileDiff, ...]:
     shown: list[FileDiff] = []
     for step in plan.steps:
         if step.kind is StepKind.RUN:
@@ -67,7 +67,7 @@ def _all(plan: Plan, now: dict[str, Found | None]) -> tuple[FileDiff, ...]:
     return tuple(shown)
 
 
-def _one(step: Step, file: FileChange, now: dict[str, Found | None]) -> FileDiff:
+def _one(step: PlanStep, file: FileChange, now: dict[str, FileContent | None]) -> FileDiff:
     found = now.get(file.path)
     if found is None:  # not the file that the plan is of: what the plan says of it is all there is to show
         text = file.diff if file.diff is not None else patch.make(file.path, None, file.content)
@@ -77,7 +77,7 @@ def _one(step: Step, file: FileChange, now: dict[str, Found | None]) -> FileDiff
     text = patch.make(file.path, before, after)
     content = None if after is None else encoded(after, found.fingerprint.encoding)
     made = Fingerprint(path=file.path) if content is None else fingerprint(file.path, content)
-    now[file.path] = Found(made, after)
+    now[file.path] = FileContent(made, after)
     return FileDiff(step.id, step.kind.value, file.path, text, *_counted(text))
 
 

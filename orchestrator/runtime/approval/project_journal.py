@@ -27,7 +27,7 @@ from typing import Any
 from orchestrator.errors import StoreDown
 from orchestrator.files.atomic import Hook, atomic_write, silent, sweep
 from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunHead
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.runtime.approval.projection import Projection
 
 FOLDER = ".orchestrator"
@@ -45,12 +45,14 @@ def folder_of(project: Path | str) -> Path:
             raise NotADirectoryError(root)
     except OSError as error:
         why = "is no folder" if isinstance(error, NotADirectoryError) else "cannot be opened"
-        raise Faulted(Fault("CFG-003", f"the project {str(project)!r} {why}")) from None
+        raise ApprovalError(Fault("CFG-003", f"the project {str(project)!r} {why}")) from None
     if not _is_text(found):
-        raise Faulted(Fault("CFG-003", f"the project {str(found)!r} has a name that is no UTF-8; rename it"))
+        raise ApprovalError(
+            Fault("CFG-003", f"the project {str(found)!r} has a name that is no UTF-8; rename it")
+        )
     folder = found / FOLDER
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise Faulted(Fault("CFG-003", f"{FOLDER!r} in the project is no folder of its own; remove it"))
+        raise ApprovalError(Fault("CFG-003", f"{FOLDER!r} in the project is no folder of its own; remove it"))
     return folder
 
 
@@ -69,11 +71,11 @@ def prepare(folder: Path) -> str:
         for each in (folder, *(folder / name for name in _FOLDERS)):
             each.mkdir(mode=0o700, exist_ok=True)
             if stat.S_ISLNK(os.lstat(each).st_mode):
-                raise Faulted(Fault("CFG-003", f"{each.name!r} in {FOLDER!r} is a symlink; remove it"))
+                raise ApprovalError(Fault("CFG-003", f"{each.name!r} in {FOLDER!r} is a symlink; remove it"))
         with _alone(folder):  # of two processes that come first at once, one makes the id
             return project_id(folder) or _new_id(folder)
     except OSError as error:
-        raise Faulted(Fault("CFG-003", f"{FOLDER!r} cannot be used: {error.strerror}")) from None
+        raise ApprovalError(Fault("CFG-003", f"{FOLDER!r} cannot be used: {error.strerror}")) from None
 
 
 def tidy(folder: Path) -> None:
@@ -94,7 +96,7 @@ def project_id(folder: Path) -> str:
         return str(json.loads(text)["project_id"])
     except (ValueError, KeyError, TypeError):
         message = f"config.json in {FOLDER!r} cannot be read; remove it to give the project a new id"
-        raise Faulted(Fault("ST-002", message)) from None
+        raise ApprovalError(Fault("ST-002", message)) from None
 
 
 @contextmanager

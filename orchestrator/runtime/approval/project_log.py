@@ -44,7 +44,7 @@ _FIELDS: Mapping[type, tuple[str, ...]] = {
 """Fact -> what of it is written: names and numbers from closed sets only."""
 
 
-class Diary:
+class ProjectLog:
     """An observer that writes `<folder>/<day>.jsonl`. Days are those of UTC."""
 
     def __init__(self, folder: Path, limits: ApprovalLimits, clock: Clock) -> None:

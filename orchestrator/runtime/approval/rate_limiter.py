@@ -10,7 +10,7 @@ from orchestrator.llm.port import Clock
 MINUTE = 60.0
 
 
-class Pace:
+class OperationRateLimiter:
     """Rates by name; a rate of 0 is unlimited."""
 
     def __init__(self, rates: Mapping[str, int], clock: Clock) -> None:

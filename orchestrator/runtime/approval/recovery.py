@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.model import Event, PlanStatus, State
 from orchestrator.runtime.approval.control_request import CommandLost
 from orchestrator.runtime.approval.session import Session
-from orchestrator.runtime.approval.status import Recovered
+from orchestrator.runtime.approval.status import RecoveryNote
 from orchestrator_callbacks.approval import before
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
@@ -41,7 +41,7 @@ MANUAL = (
 """What a person can do where the state cannot be trusted."""
 
 
-async def recover(session: Session) -> Recovered | None:
+async def recover(session: Session) -> RecoveryNote | None:
     """Bring a project in order, and return what was found and done; None where all was in order."""
     run = session.run
     if run is None:
@@ -55,24 +55,24 @@ async def recover(session: Session) -> Recovered | None:
     return None if way is None else await way(session, run)
 
 
-async def _corrupt(session: Session, run: ApprovalRun) -> Recovered:
+async def _corrupt(session: Session, run: ApprovalRun) -> RecoveryNote:
     """Trust nothing: no step is undone or gone on with before a person has looked."""
     why = str(session.damage)
     code = "IPC-007" if isinstance(session.damage, CommandLost) else "ST-002"
     run.ctx.fault, run.ctx.shown = Fault(code, why).plain(), False
-    found = Recovered("corrupt", State.FAILED.value, why, session.clock.time(), options=MANUAL)
+    found = RecoveryNote("corrupt", State.FAILED.value, why, session.clock.time(), options=MANUAL)
     session.journal.projection.forget()
     await _jumped(session, run, State.FAILED, found, corrupt=True)
     session.damage = None
     return found
 
 
-async def _executing(session: Session, run: ApprovalRun) -> Recovered:
+async def _executing(session: Session, run: ApprovalRun) -> RecoveryNote:
     """Undo the open step and wait for a person."""
     undone = await session.hands.undo_open(run)
     work, why = await session.hands.work(run), await _crashed(session, run)
     unknown = [f"resume --again, if the command of step {one} may run again" for one in work.unknown]
-    found = Recovered(
+    found = RecoveryNote(
         run.cursor.state,
         State.PAUSED.value,
         why,
@@ -93,12 +93,12 @@ async def _crashed(session: Session, run: ApprovalRun) -> str:
     return f"{CRASHED}; the command of step {', '.join(ended)} still ran and was ended" if ended else CRASHED
 
 
-async def _going_on(session: Session, run: ApprovalRun) -> Recovered:
+async def _going_on(session: Session, run: ApprovalRun) -> RecoveryNote:
     """Go on with what needs nobody's word."""
     state = run.cursor.state
     await session.drive(run)
     failed = run.cursor.state == State.FAILED
-    found = Recovered(
+    found = RecoveryNote(
         state,
         run.cursor.state,
         await _crashed(session, run),
@@ -112,32 +112,34 @@ async def _going_on(session: Session, run: ApprovalRun) -> Recovered:
     return found
 
 
-async def _extracting(session: Session, run: ApprovalRun) -> Recovered:
+async def _extracting(session: Session, run: ApprovalRun) -> RecoveryNote:
     """Drop the question to the planner: nobody knows whether it was asked."""
-    found = Recovered(run.cursor.state, State.IDLE.value, CRASHED, session.clock.time(), options=("submit",))
+    found = RecoveryNote(
+        run.cursor.state, State.IDLE.value, CRASHED, session.clock.time(), options=("submit",)
+    )
     await _jumped(session, run, State.IDLE, found)
     return found
 
 
-async def _planning(session: Session, run: ApprovalRun) -> Recovered:
+async def _planning(session: Session, run: ApprovalRun) -> RecoveryNote:
     """Keep the intent: with the person's word it is planned for again."""
     ctx = run.ctx
     ctx.kept, ctx.intent = ctx.intent, None
     ctx.question = f"Plan again for: {(ctx.kept or {}).get('summary', ctx.request)}"
-    found = Recovered(
+    found = RecoveryNote(
         run.cursor.state, State.IDLE.value, CRASHED, session.clock.time(), options=("confirm", "submit")
     )
     await _jumped(session, run, State.IDLE, found)
     return found
 
 
-async def _awaiting(session: Session, run: ApprovalRun) -> Recovered | None:
+async def _awaiting(session: Session, run: ApprovalRun) -> RecoveryNote | None:
     """Let a plan expire that can no longer be carried out as it was shown."""
     why = await _stale(session, run)
     if not why:
         return None
     run.ctx.plan_status = PlanStatus.EXPIRED.value
-    found = Recovered(
+    found = RecoveryNote(
         run.cursor.state,
         State.IDLE.value,
         f"the plan expired: {why}",
@@ -155,19 +157,19 @@ async def _stale(session: Session, run: ApprovalRun) -> str:
         return "it waited for too long" if shut.reason == before.EXPIRED else shut.reason
     try:
         blocked = await session.hands.standing(run)
-    except Faulted as error:
+    except ApprovalError as error:
         return str(error)
     return "" if blocked is None else blocked.reason
 
 
 async def _jumped(
-    session: Session, run: ApprovalRun, to: State, found: Recovered, *, corrupt: bool = False
+    session: Session, run: ApprovalRun, to: State, found: RecoveryNote, *, corrupt: bool = False
 ) -> None:
     run.ctx.recovery = found.plain()
     await session.jump(run, to, found.why, corrupt=corrupt)
 
 
-_WAYS: Mapping[State, Callable[[Session, ApprovalRun], Awaitable[Recovered | None]]] = {
+_WAYS: Mapping[State, Callable[[Session, ApprovalRun], Awaitable[RecoveryNote | None]]] = {
     State.EXECUTING: _executing,
     State.CANCELLING: _going_on,
     State.COMPLETED: _going_on,
@@ -177,8 +179,8 @@ _WAYS: Mapping[State, Callable[[Session, ApprovalRun], Awaitable[Recovered | Non
 }
 
 
-def damaged(why: str, now: float) -> tuple[dict[str, Any], Recovered]:
+def damaged(why: str, now: float) -> tuple[dict[str, Any], RecoveryNote]:
     """Return error and recovery of a project whose journal itself cannot be read."""
     options = ("look at .orchestrator/", f"{DISCARD}, which sets it aside and begins anew")
     error = {**Fault("ST-002", why).plain(), "shown": False}
-    return error, Recovered("corrupt", State.FAILED.value, why, now, options=options)
+    return error, RecoveryNote("corrupt", State.FAILED.value, why, now, options=options)

@@ -32,13 +32,13 @@ from orchestrator.runtime.approval import codec as record
 from orchestrator.runtime.approval import control_request as listener
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval import projection
-from orchestrator.runtime.approval.plan_executor import ProjectHands
-from orchestrator.runtime.approval.project_log import Diary
+from orchestrator.runtime.approval.plan_executor import PlanExecutor
+from orchestrator.runtime.approval.project_log import ProjectLog
 from orchestrator.runtime.approval.projection import Projection
 from orchestrator_callbacks.approval import before, enter, execution
 from orchestrator_callbacks.approval import control_request as wish
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
-from orchestrator_guards import Blocked
+from orchestrator_guards import BlockedGate
 
 
 class Session:
@@ -80,10 +80,10 @@ class Session:
     async def open(self) -> None:
         """Make or open the store and claim the present run. Raises Held, OtherGraph, Faulted, StoreDown."""
         self._project_id = store.prepare(self.folder)
-        self.diary = Diary(self.folder / "logs", self.limits, self.clock)
+        self.diary = ProjectLog(self.folder / "logs", self.limits, self.clock)
         inner = self._inner or SqliteJournal(self.folder / "journal.db")
         self.journal = store.ProjectJournal(inner, self.folder, Projection(self._project_id), self._hook)
-        self.hands = ProjectHands(
+        self.hands = PlanExecutor(
             self.folder.parent,
             self.journal,
             self._planner,
@@ -175,7 +175,7 @@ class Session:
             self.run = None
             reason = "another process began to work on this project just now"
             raise GateRefused(
-                Blocked("state", reason, ("status",), retryable_now=True, code="FS-005")
+                BlockedGate("state", reason, ("status",), retryable_now=True, code="FS-005")
             ) from None
         finally:
             if before is not None:
@@ -221,7 +221,7 @@ class Session:
         if run.control.detached:
             raise run.error or JournalError(f"run {run.run_id!r} lost its journal")
         if event is not None and run.seq == before:
-            blocked = Blocked("state", f"{event.value!r} is not possible in {state}", code="ST-001")
+            blocked = BlockedGate("state", f"{event.value!r} is not possible in {state}", code="ST-001")
             raise GateRefused(blocked, state=state, event=event.value)
         await self.refuse_posted(run)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.machines.approval.model import State
-from orchestrator.machines.approval.plan import Plan, Step
+from orchestrator.machines.approval.plan import Plan, PlanStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class StepState:
 class StepFact:
     """A step that begins (durable, nothing touched yet) or ends (durable)."""
 
-    step: Step
+    step: PlanStep
     index: int
     """From 1."""
     of: int
@@ -50,7 +50,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryNote:
     """What a recovery found, and did. It is told until the next request, execution or resume."""
 
     found: str
@@ -81,7 +81,7 @@ class Recovered:
         }
 
     @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> Recovered:
+    def read(cls, plain: Mapping[str, Any]) -> RecoveryNote:
         """Return what `plain` stands for."""
         lists = {name: tuple(plain.get(name, ())) for name in ("kept", "undone", "conflicts", "options")}
         return cls(plain["found"], plain["now"], plain["why"], float(plain.get("at", 0.0)), **lists)
@@ -116,7 +116,7 @@ class Status:
     steps: tuple[StepState, ...] = ()
     error: Mapping[str, Any] | None = None
     """The error object, with `shown`: only after that may it be acknowledged."""
-    recovery: Recovered | None = None
+    recovery: RecoveryNote | None = None
     crashed: bool = False
     """Nobody works on it though its state says so: the next process that opens the project recovers it."""
     drift: tuple[Drift, ...] = ()

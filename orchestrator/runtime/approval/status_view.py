@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.graph import is_approved
 from orchestrator.machines.approval.model import ApprovalContext, State
 from orchestrator.machines.approval.plan import Plan
-from orchestrator.runtime.approval.status import Question, Recovered, Status, StepState
+from orchestrator.runtime.approval.status import Question, RecoveryNote, Status, StepState
 from orchestrator.runtime.approval.step_log import UNKNOWN, StepLog
 
 WORKING = frozenset((State.EXTRACTING_INTENT, State.PLANNING, State.EXECUTING, State.CANCELLING))
@@ -45,7 +45,7 @@ def status_of(  # noqa: PLR0917 - the parts of what is told
         expires_at=ctx.expires_at or None,
         steps=tuple(StepState(step, status) for step, status in log.of(ctx.plan or {})),
         error=None if ctx.fault is None else {**ctx.fault, "shown": ctx.shown},
-        recovery=None if ctx.recovery is None else Recovered.read(ctx.recovery),
+        recovery=None if ctx.recovery is None else RecoveryNote.read(ctx.recovery),
         crashed=held is None and not here and state in WORKING,
         undone=tuple(ctx.undone),
         conflicts=tuple(ctx.conflicts),
@@ -59,7 +59,7 @@ def _readable(plain: Mapping[str, Any] | None) -> Plan | None:
     """Return a plan; None where there is none, or what is stored is none any more: a resume says that then."""
     try:
         return None if plain is None else Plan.read(plain)
-    except Faulted:
+    except ApprovalError:
         return None
 
 

@@ -21,19 +21,19 @@ from typing import TypeVar
 
 from orchestrator.errors import JournalError
 from orchestrator.files.atomic import Hook, silent
-from orchestrator.files.change import AnyRecord, Change, Conflict, ExternalEdit, Undone
+from orchestrator.files.change import AnyRecord, Change, Conflict, ExternalEdit, UndoReport
 from orchestrator.files.path_safety import FileRefused
 from orchestrator.files.rollback import RollbackStack
 from orchestrator.kernel.journal import Draft, Journal, Lease
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.drift import DriftReport
-from orchestrator.machines.approval.fault import Fault, Faulted
-from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, Step, StepKind
+from orchestrator.machines.approval.fault import ApprovalError, Fault
+from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, PlanStep, StepKind
 from orchestrator.runtime.approval import command
 from orchestrator.runtime.approval.file_inspection import encoded, fault_of, fingerprint
 from orchestrator.runtime.approval.retry_policy import RETRIES
-from orchestrator.runtime.approval.workspace import Ground, changed
+from orchestrator.runtime.approval.workspace import Workspace, changed
 from orchestrator.runtime.service import surviving_program
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StepProgress:
     """How far a plan is, as its records tell: ids of steps, in the order they were done in."""
 
     completed: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ def completed(records: Iterable[AnyRecord], plan: Plan) -> tuple[str, ...]:
     return standing(records, plan).completed
 
 
-def standing(records: Iterable[AnyRecord], plan: Plan) -> Standing:
+def standing(records: Iterable[AnyRecord], plan: Plan) -> StepProgress:
     """Read how far a plan is. Pure."""
     steps: dict[str, None] = {}
     commands = _Commands()
@@ -94,7 +94,7 @@ def standing(records: Iterable[AnyRecord], plan: Plan) -> Standing:
         elif kind == "intent":
             changes[key] = label
     unknown = {label: key for label, key in commands.unsettled.items() if label not in steps}
-    return Standing(
+    return StepProgress(
         plan.ids(steps),
         plan.ids(commands.ended),
         dict(zip(plan.ids(unknown), unknown.values(), strict=True)),
@@ -149,7 +149,7 @@ class StepWork:
         records = tuple(records)
         self._journal, self._lease, self._plan, self._hook = journal, lease, plan, hook
         self._clock = clock or SystemClock()
-        self._ground = Ground(root, caps, seconds)
+        self._ground = Workspace(root, caps, seconds)
         self._stack = RollbackStack.recover(
             records,
             journal,
@@ -179,15 +179,15 @@ class StepWork:
         """Ids of the steps whose command has run: no undo takes that back."""
         return tuple(self._ran)
 
-    async def perform(self, step: Step) -> StepReport:
+    async def perform(self, step: PlanStep) -> StepReport:
         """Do one step, after all before it. Raises Faulted, the step taken back."""
         return await _to_its_end(self._perform(step))
 
-    async def undo_open(self) -> Undone:
+    async def undo_open(self) -> UndoReport:
         """Take back what a crash left of a step that is not complete."""
         return await _to_its_end(self._undone_alone(self._open))
 
-    async def undo_plan(self) -> Undone:
+    async def undo_plan(self) -> UndoReport:
         """Take back every step of the plan, newest first. What was changed outside stays, and is told."""
         return await _to_its_end(self._undone_alone({change.step for change in self._stack.changes}))
 
@@ -202,23 +202,29 @@ class StepWork:
 
     # ---- forward ----
 
-    async def _perform(self, step: Step) -> StepReport:
+    async def _perform(self, step: PlanStep) -> StepReport:
         if self._plan.step(step.id) != step:
-            raise Faulted(Fault("ST-003", f"step {step.id!r} is another one than the plan has", step=step.id))
+            raise ApprovalError(
+                Fault("ST-003", f"step {step.id!r} is another one than the plan has", step=step.id)
+            )
         if step.id in self._done:
-            raise Faulted(Fault("ST-001", f"step {step.id!r} is complete already", step=step.id))
+            raise ApprovalError(Fault("ST-001", f"step {step.id!r} is complete already", step=step.id))
         first = next(one.id for one in self._plan.steps if one.id not in self._done)
         if first != step.id:
-            raise Faulted(Fault("ST-001", f"step {first!r} comes before step {step.id!r}", step=step.id))
+            raise ApprovalError(
+                Fault("ST-001", f"step {first!r} comes before step {step.id!r}", step=step.id)
+            )
         left = await self._undone(self._open)
         if left.conflicts:
-            raise Faulted([Fault("ST-005", str(one), path=one.path, step=step.id) for one in left.conflicts])
+            raise ApprovalError(
+                [Fault("ST-005", str(one), path=one.path, step=step.id) for one in left.conflicts]
+            )
         report = await RETRIES.call(self._tried, step, clock=self._clock)
         self._done.append(step.id)
         self._hook("step done")
         return report
 
-    async def _tried(self, step: Step) -> StepReport:
+    async def _tried(self, step: PlanStep) -> StepReport:
         if step.kind is StepKind.RUN:
             return await self._run(step)
         try:
@@ -230,26 +236,28 @@ class StepWork:
             undone = await self._undone({self._plan.step_label(step)})
             if undone.conflicts:
                 kept = [Fault("ST-007", str(one), path=one.path, step=step.id) for one in undone.conflicts]
-                raise Faulted([*fault.faults, *kept], code="ST-007") from error
+                raise ApprovalError([*fault.faults, *kept], code="ST-007") from error
             raise fault from error
         await self._append(self._complete(step, files))
         return StepReport(step.id, files)
 
-    def _complete(self, step: Step, files: tuple[Fingerprint, ...] = ()) -> Draft:
+    def _complete(self, step: PlanStep, files: tuple[Fingerprint, ...] = ()) -> Draft:
         after = {file.path: file.sha256 for file in files}
         return Draft("done", {"effect": STEP, "step": self._plan.step_label(step), "after": after})
 
-    async def _change(self, step: Step, file: FileChange) -> Fingerprint:
+    async def _change(self, step: PlanStep, file: FileChange) -> Fingerprint:
         path, label = file.path, self._plan.step_label(step)
         found = await self._ground.found(path)
         expected = self._plan.expected(self._done)[path]
         if found.fingerprint != expected:
-            raise Faulted(Fault("FS-006", f"{path!r} is not as it was when the plan was made", path=path))
+            raise ApprovalError(
+                Fault("FS-006", f"{path!r} is not as it was when the plan was made", path=path)
+            )
         text = changed(step.kind, file, found)
         content = None if text is None else encoded(text, found.fingerprint.encoding)
         made = fingerprint(path, content)
         if made != self._plan.expected([*self._done, step.id])[path]:
-            raise Faulted(Fault("ST-002", f"{path!r} would not be what was approved", path=path))
+            raise ApprovalError(Fault("ST-002", f"{path!r} would not be what was approved", path=path))
         if step.kind is StepKind.CREATE:
             await self._stack.create(path, content or b"", step=label)
         elif step.kind is StepKind.EDIT:
@@ -258,7 +266,7 @@ class StepWork:
             await self._stack.delete(path, step=label, expected=expected.sha256)
         return made
 
-    async def _run(self, step: Step) -> StepReport:
+    async def _run(self, step: PlanStep) -> StepReport:
         label = self._plan.step_label(step)
         key = f"{COMMAND}-{self._begun}"
         self._begun += 1
@@ -270,17 +278,17 @@ class StepWork:
             ran = await command.run(
                 step.argv, root=self._ground.root, seconds=step.timeout, mark=self._mark(key)
             )
-        except Faulted as fault:
+        except ApprovalError as fault:
             await self._append(Draft("rolled_back", {**about, "outcome": "not started"}))
             del self.unknown[step.id]
-            raise Faulted([one.at(step.id) for one in fault.faults], code=fault.code) from None
+            raise ApprovalError([one.at(step.id) for one in fault.faults], code=fault.code) from None
         self._hook("command ended")
         ended = Draft("done", {**about, "exit": ran.exit_code})
         # In one append: a command that ended well is never run again because a crash came before its step was complete.
         await self._append(ended, *([self._complete(step)] if ran.exit_code == 0 else []))
         self._ran.append(step.id)
         if ran.exit_code != 0:
-            raise Faulted(_failed(step, ran)).saying(ran.output)
+            raise ApprovalError(_failed(step, ran)).saying(ran.output)
         del self.unknown[step.id]
         return StepReport(step.id, (), ran.exit_code, ran.output)
 
@@ -289,7 +297,7 @@ class StepWork:
     def _mark(self, key: str) -> str:
         return surviving_program.mark_of(str(self._ground.root), self._lease.run_id, key)
 
-    async def _undone_alone(self, labels: set[str]) -> Undone:
+    async def _undone_alone(self, labels: set[str]) -> UndoReport:
         """Undo steps, once nothing of ours that an owner before us left running can write any more."""
         if self._cut_short:
             steps = {self._mark(key): step for step, key in self._cut_short.items()}
@@ -298,7 +306,7 @@ class StepWork:
             self._cut_short.clear()
         return await self._undone(labels)
 
-    async def _undone(self, labels: set[str]) -> Undone:
+    async def _undone(self, labels: set[str]) -> UndoReport:
         changes: list[Change] = []
         conflicts: list[Conflict] = []
         newest = list(dict.fromkeys(change.step for change in reversed(self._stack.changes)))
@@ -309,15 +317,15 @@ class StepWork:
                 conflicts += part.conflicts
                 if not part.conflicts:
                     self._forget(label.removeprefix(self._plan.label))
-        return Undone(tuple(changes), tuple(conflicts))
+        return UndoReport(tuple(changes), tuple(conflicts))
 
-    async def _put_back(self, label: str) -> Undone:
+    async def _put_back(self, label: str) -> UndoReport:
         try:
             return await self._stack.undo(step=label)
         except OSError as error:
             path = next(change.path for change in reversed(self._stack.changes) if change.step == label)
             fault = fault_of(error, path).at(label.removeprefix(self._plan.label))
-            raise Faulted(fault) from error
+            raise ApprovalError(fault) from error
 
     def _forget(self, step_id: str) -> None:
         if step_id in self._done:
@@ -336,22 +344,24 @@ def _hidden(changes: Iterable[Change], label: str, conflicts: list[Conflict]) ->
     return any(change.path in kept for change in changes if change.step == label)
 
 
-def _faulted(error: Exception, step: Step) -> Faulted:
+def _faulted(error: Exception, step: PlanStep) -> ApprovalError:
     """Return what an error of a step means, in the words of the table."""
-    if isinstance(error, Faulted):
-        return Faulted([one.at(step.id) for one in error.faults], code=error.code)
+    if isinstance(error, ApprovalError):
+        return ApprovalError([one.at(step.id) for one in error.faults], code=error.code)
     if isinstance(error, ExternalEdit):
         path = error.conflict.path
-        return Faulted(Fault("FS-006", f"{path!r} was changed outside meanwhile", path=path, step=step.id))
+        return ApprovalError(
+            Fault("FS-006", f"{path!r} was changed outside meanwhile", path=path, step=step.id)
+        )
     if isinstance(error, FileRefused):
-        return Faulted(Fault("SEC-011", str(error), path=error.path, step=step.id))
+        return ApprovalError(Fault("SEC-011", str(error), path=error.path, step=step.id))
     if isinstance(error, OSError):
         path = next(iter(step.paths), "")
-        return Faulted(fault_of(error, path).at(step.id))
-    return Faulted(Fault("ST-008", f"the step failed: {type(error).__name__}", step=step.id))
+        return ApprovalError(fault_of(error, path).at(step.id))
+    return ApprovalError(Fault("ST-008", f"the step failed: {type(error).__name__}", step=step.id))
 
 
-def _failed(step: Step, ran: command.Ran) -> Fault:
+def _failed(step: PlanStep, ran: command.CommandResult) -> Fault:
     if ran.exit_code is None:
         said = f"{step.argv[0]!r} lasted longer than {step.timeout:g} s and was ended"
         return Fault("BLD-003", said, step=step.id)

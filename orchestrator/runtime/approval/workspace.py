@@ -19,27 +19,27 @@ from orchestrator.files.owned import within
 from orchestrator.machines.approval import patch, rules
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.drift import DriftEntry, DriftReport
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import Intent
 from orchestrator.machines.approval.plan import (
     FileChange,
     Fingerprint,
     Plan,
     PlanDraft,
-    Step,
+    PlanStep,
     StepKind,
     StepOutcome,
     digest_of,
 )
 from orchestrator.runtime.approval import file_listing as listing
 from orchestrator.runtime.approval.command import program
-from orchestrator.runtime.approval.file_inspection import Found, encoded, fault_of, fingerprint, look
+from orchestrator.runtime.approval.file_inspection import FileContent, encoded, fault_of, fingerprint, look
 from orchestrator.runtime.approval.syntax import syntax_fault
 
 T = TypeVar("T")
 
 
-class Ground:
+class Workspace:
     """A project folder. Raises Faulted CFG-003 where it is none, FS-012 where a file takes longer than `seconds`.
 
     Or, where it is only one of all that are listed, longer than `index_seconds`. 0: however long it takes.
@@ -58,9 +58,9 @@ class Ground:
         try:
             self.root = Path(root).resolve(strict=True)
         except (OSError, RuntimeError, ValueError):
-            raise Faulted(Fault("CFG-003", f"there is no folder {str(root)!r}")) from None
+            raise ApprovalError(Fault("CFG-003", f"there is no folder {str(root)!r}")) from None
         if not self.root.is_dir():
-            raise Faulted(Fault("CFG-003", f"{str(root)!r} is no folder"))
+            raise ApprovalError(Fault("CFG-003", f"{str(root)!r} is no folder"))
 
     async def validated(
         self,
@@ -73,7 +73,7 @@ class Ground:
     ) -> Plan:
         """Return the plan that a draft is here and now. Raises Faulted VAL-004 (-003, -005), with all that is wrong."""
         if found := rules.faults(draft, self.caps):
-            raise Faulted(found, code="VAL-004")
+            raise ApprovalError(found, code="VAL-004")
         files = sum(len(step.paths) for step in draft.steps)
         targets, outcomes = await self._in_time(partial(self._rehearsed, draft), files)
         return Plan(
@@ -93,16 +93,16 @@ class Ground:
         draft = PlanDraft(goal=plan.goal, steps=plan.steps)
         drift = await self.drift(plan)
         if drift:
-            raise Faulted([Fault("FS-006", str(entry), path=entry.path) for entry in drift.entries])
+            raise ApprovalError([Fault("FS-006", str(entry), path=entry.path) for entry in drift.entries])
         now = await self.validated(draft, plan_id=plan.id, version=plan.version)
         if now.caps_digest != plan.caps_digest:
-            raise Faulted(Fault("CFG-004", "the limits for plans changed since this plan was made"))
+            raise ApprovalError(Fault("CFG-004", "the limits for plans changed since this plan was made"))
 
     async def drift(self, plan: Plan, done: Collection[str] = ()) -> DriftReport:
         """Compare every file of a plan with what it must be, now that the steps `done` are."""
         return await self._in_time(partial(self._drift, plan, frozenset(done)), len(plan.targets))
 
-    async def found(self, path: str) -> Found:
+    async def found(self, path: str) -> FileContent:
         """Return what is at a path. Raises Faulted."""
         return await self._in_time(partial(self.look, path), 1, path)
 
@@ -128,10 +128,10 @@ class Ground:
             return None
         left = since + self._index_seconds - time.monotonic()
         if left <= 0:
-            raise Faulted(fault_of(TimeoutError(errno.ETIMEDOUT, ""), path or str(self.root)))
+            raise ApprovalError(fault_of(TimeoutError(errno.ETIMEDOUT, ""), path or str(self.root)))
         return left
 
-    def look(self, path: str) -> Found:
+    def look(self, path: str) -> FileContent:
         """Return what is at a path. Blocks. Raises Faulted."""
         return look(self.root, path, self.caps.file_bytes)
 
@@ -140,7 +140,7 @@ class Ground:
         try:
             return await within(self._seconds * max(files, 1), work)
         except TimeoutError as error:
-            raise Faulted(fault_of(error, path or str(self.root))) from None
+            raise ApprovalError(fault_of(error, path or str(self.root))) from None
 
     # ---- inside: blocks ----
 
@@ -154,7 +154,7 @@ class Ground:
     def _rehearsed(self, draft: PlanDraft) -> tuple[tuple[Fingerprint, ...], tuple[StepOutcome, ...]]:
         """Do all steps in memory; return what is there and what each makes of it. Raises Faulted."""
         faults: list[Fault] = []
-        there: dict[str, Found] = {}
+        there: dict[str, FileContent] = {}
         for step in draft.steps:
             faults += [fault.at(step.id) for fault in self._missing(step, there)]
         now = dict(there)
@@ -164,16 +164,16 @@ class Ground:
                 if file.path in now:  # else it is among the faults
                     try:
                         now[file.path] = _done(step.kind, file, now[file.path], self.caps)
-                    except Faulted as fault:
+                    except ApprovalError as fault:
                         faults += [one.at(step.id) for one in fault.faults]
                         del now[file.path]
             made = tuple(now[path].fingerprint for path in sorted(step.paths) if path in now)
             outcomes.append(StepOutcome(step=step.id, files=made))
         if faults:
-            raise Faulted(faults, code=_whole(faults))
+            raise ApprovalError(faults, code=_whole(faults))
         return tuple(there[path].fingerprint for path in sorted(there)), tuple(outcomes)
 
-    def _missing(self, step: Step, there: dict[str, Found]) -> Iterator[Fault]:
+    def _missing(self, step: PlanStep, there: dict[str, FileContent]) -> Iterator[Fault]:
         """Look at what a step needs; yield what it may not have, or is not there."""
         if step.kind is StepKind.RUN:
             if fault := program(step.argv[0], self.root)[1]:
@@ -183,44 +183,46 @@ class Ground:
             if path not in there:
                 try:
                     there[path] = self.look(path)
-                except Faulted as fault:
+                except ApprovalError as fault:
                     yield from fault.faults
 
 
-def changed(kind: StepKind, file: FileChange, found: Found) -> str | None:
+def changed(kind: StepKind, file: FileChange, found: FileContent) -> str | None:
     """Return the text of a file after a step; None where there is no file then. Pure. Raises Faulted."""
     path = file.path
     if file.sha256 is not None and file.sha256 != found.fingerprint.sha256:
-        raise Faulted(Fault("FS-006", f"{path!r} is not the file that the plan was made for", path=path))
+        raise ApprovalError(
+            Fault("FS-006", f"{path!r} is not the file that the plan was made for", path=path)
+        )
     if kind is StepKind.CREATE:
         if found.text is not None:
-            raise Faulted(Fault("FS-002", f"{path!r} is there already; a plan may edit it", path=path))
+            raise ApprovalError(Fault("FS-002", f"{path!r} is there already; a plan may edit it", path=path))
         return file.content
     if found.text is None:
-        raise Faulted(Fault("FS-001", f"{path!r} is not there to {kind.value}", path=path))
+        raise ApprovalError(Fault("FS-001", f"{path!r} is not there to {kind.value}", path=path))
     if kind is StepKind.DELETE:
         return None
     try:
         text = patch.parse(file.diff or "").apply(found.text)
     except patch.PatchMismatch as error:
-        raise Faulted(Fault("VAL-003", f"{path!r}: {error}", path=path)) from None
+        raise ApprovalError(Fault("VAL-003", f"{path!r}: {error}", path=path)) from None
     if text == found.text:
-        raise Faulted(Fault("VAL-018", f"{path!r}: the diff changes nothing", path=path))
+        raise ApprovalError(Fault("VAL-018", f"{path!r}: the diff changes nothing", path=path))
     return text
 
 
-def _done(kind: StepKind, file: FileChange, found: Found, caps: PlanCaps) -> Found:
+def _done(kind: StepKind, file: FileChange, found: FileContent, caps: PlanCaps) -> FileContent:
     """Return a file as it is after a step, in memory. Raises Faulted."""
     text = changed(kind, file, found)
     if text is None:
-        return Found(Fingerprint(path=file.path))
+        return FileContent(Fingerprint(path=file.path))
     content = encoded(text, found.fingerprint.encoding)
     if caps.file_bytes and len(content) > caps.file_bytes:
         said = f"{file.path!r} would have {len(content)} bytes, at most {caps.file_bytes} are allowed"
-        raise Faulted(Fault("FS-008", said, path=file.path))
+        raise ApprovalError(Fault("FS-008", said, path=file.path))
     if fault := syntax_fault(file.path, text):
-        raise Faulted(fault)
-    return Found(fingerprint(file.path, content), text)
+        raise ApprovalError(fault)
+    return FileContent(fingerprint(file.path, content), text)
 
 
 def _whole(faults: list[Fault]) -> str:

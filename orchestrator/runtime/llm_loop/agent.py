@@ -32,19 +32,19 @@ from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.control import Control
 from orchestrator.runtime.service.hosting import LoopHosting
-from orchestrator.runtime.service.human_input import Asked
+from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.live_run import LiveRuns
-from orchestrator.runtime.service.recovery import EndedMeanwhile, Migration, Recovery
+from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission
 from orchestrator_callbacks.llm_loop import memory as recall
-from orchestrator_callbacks.llm_loop.deps import LoopRun, Tools
+from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
 
 
-class Orchestrator(Asked[Result]):
+class Orchestrator(HumanInput[Result]):
     """Runs the LLM loop: one agent, any number of runs, also at once.
 
     `journal=None` keeps records in memory. `observers=None` is `TransitionLog()` and `Metrics()` on the default
@@ -60,7 +60,7 @@ class Orchestrator(Asked[Result]):
         self,
         llm: LLM,
         *,
-        tools: Iterable[ToolSpec | Callable[..., Any]] | Tools = (),
+        tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider = (),
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
         journal: Journal | None = None,
@@ -186,7 +186,7 @@ class Orchestrator(Asked[Result]):
         try:
             with self._live.taking(run_id):
                 run, path = await resuming.restore(self, run_id, limits, by)
-        except EndedMeanwhile:
+        except RunAlreadyEnded:
             return await self._tell(run_id)
         if root is None:
             why = f"run {head.parent_run_id!r} above it has ended"
@@ -219,7 +219,7 @@ class Orchestrator(Asked[Result]):
         self._limit_time(run, deadline)
         return await self._carry(run, park=self.parks)
 
-    # ---- what a Carrier asks of a composition ----
+    # ---- what RunService asks of a composition ----
 
     def _result(self, run: LoopRun, path: Sequence[Transition]) -> Result:
         return result_of(run, path)

@@ -25,11 +25,11 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Below, LoopContext, State
 from orchestrator.runtime.llm_loop.codec import restored
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.service.child_run_guard import Leash, joined
-from orchestrator.runtime.service.run_scope import Watch, here
+from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
+from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.tools.spec import ToolContext, ToolSpec, tool
 from orchestrator_callbacks.llm_loop import request_usage as bill
-from orchestrator_callbacks.llm_loop.budget_account import Account, lent
+from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lent
 from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
@@ -104,20 +104,20 @@ class AgentTool:
         lender = above.account()
         if len(lender.above) >= self.max_depth:
             raise RunError(f"agents call each other {self.max_depth} deep already; go on without this one")
-        call = Call(self, context.idempotency_key, task, lender)
+        call = AgentCall(self, context.idempotency_key, task, lender)
         work = asyncio.ensure_future(_carried(member(above.agent, self.child), call))
         return _answer(await joined(work, call.leash, above))
 
 
-class Call:
+class AgentCall:
     """One call of an agent, on its way to a run."""
 
-    def __init__(self, agent_tool: AgentTool, run_id: str, task: str, lender: Account) -> None:
+    def __init__(self, agent_tool: AgentTool, run_id: str, task: str, lender: BudgetAccount) -> None:
         self.tool = agent_tool
         self.run_id = run_id
         self.task = task
         self.lender = lender
-        self.leash = Leash(lender.run.run_id)
+        self.leash = ChildRunGuard(lender.run.run_id)
         self.adopted = False
         """There is a run under way for it."""
 
@@ -142,7 +142,7 @@ def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
         found._live, found._control, found._members = agent._live, agent._control, agent._members
         found.hosting = agent.hosting
         found._deps = replace(child._deps, points=agent.hosting.points_below(child.hosting))
-        found._driver, found._recovery = found._wired(Watch(), owner=agent._driver.owner)
+        found._driver, found._recovery = found._wired(ChildWaitObserver(), owner=agent._driver.owner)
     return found
 
 
@@ -159,7 +159,7 @@ def prices(agent: Orchestrator, seen: Collection[Orchestrator] = ()) -> Iterator
             yield from prices(source, (*seen, agent))
 
 
-async def _carried(agent: Orchestrator, call: Call) -> Result:
+async def _carried(agent: Orchestrator, call: AgentCall) -> Result:
     """Run, or go on with, or tell the run of a call."""
     result = await agent._run_below(call.lender.run, call.run_id, call.task, call.lent, call.adopt)
     if not call.adopted:  # it had ended before the run above was taken up again

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.journal.context import ContextCodec
-from orchestrator.journal.ledger import Entry
+from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.machine import Machine
@@ -139,7 +139,7 @@ def _messages(stored: StoredRun) -> tuple[list[Message], dict[str, ToolResult]]:
     return messages, results
 
 
-def _canonical(entry: Entry, call: ToolCall) -> ToolCall:
+def _canonical(entry: EffectEntry, call: ToolCall) -> ToolCall:
     """Return a call as it was announced. Older records have what a person made of it in the answer only."""
     text = entry.arguments
     if text is None and entry.answer is not None:
@@ -147,7 +147,7 @@ def _canonical(entry: Entry, call: ToolCall) -> ToolCall:
     return call if text is None else replace(call, arguments=text)
 
 
-def _result(entry: Entry, call: ToolCall) -> ToolResult:
+def _result(entry: EffectEntry, call: ToolCall) -> ToolResult:
     body = entry.done or {}
     call = ToolCall(**body["call"]) if body.get("call") else _canonical(entry, call)
     return ToolResult(
@@ -202,7 +202,7 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
             ledger.approved[position] = entry.digest
 
 
-def _ask_again(ctx: LoopContext, ledger: Ledger, entry: Entry, call: ToolCall) -> None:
+def _ask_again(ctx: LoopContext, ledger: Ledger, entry: EffectEntry, call: ToolCall) -> None:
     question = Question.from_record(entry.key, entry.tool, call.arguments, entry.asked or {})
     ledger.asked[entry.position] = question
     ctx.results[entry.position] = ToolResult.failure(

@@ -20,7 +20,7 @@ from orchestrator.telemetry.log import TransitionLog
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
-from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Point, Tools, split
+from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Point, ToolProvider, split
 
 
 def machine(
@@ -33,7 +33,7 @@ def machine(
 
 def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a default or a look
     llm: LLM,
-    tools: Iterable[ToolSpec | Callable[..., Any]] | Tools,
+    tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider,
     clock: Clock | None,
     output_type: object,
     retry: RetryPolicy | None,

@@ -33,7 +33,7 @@ STOPPED: Mapping[Outcome, type[RunStopped]] = {
 }
 
 
-class Ended(Protocol):
+class BaseResult(Protocol):
     """What the results of all graphs say of the end of a run."""
 
     @property
@@ -48,13 +48,13 @@ class Ended(Protocol):
     def error(self) -> Exception | None: ...
 
 
-def ended_as(ended: Ended, why: str = "") -> str:
+def ended_as(ended: BaseResult, why: str = "") -> str:
     """Say in one phrase how a run ended: `why` is its verdict or its error, unless given."""
     told = why or (ended.verdict.explain() if ended.verdict is not None else str(ended.error or ""))
     return f"ended as {ended.outcome.value} ({ended.reason})" + (f": {told}" if told else "")
 
 
-def stopped(ended: Ended, why: str = "") -> RunStopped:
+def stopped(ended: BaseResult, why: str = "") -> RunStopped:
     """Return the exception for a run that did not complete; `why` as in `ended_as`."""
     return STOPPED[ended.outcome](f"run {ended.run_id} {ended_as(ended, why)}", ended)
 

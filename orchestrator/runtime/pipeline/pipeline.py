@@ -37,15 +37,15 @@ from orchestrator.runtime.pipeline.result import PipelineResult, result_of
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.control import Control
 from orchestrator.runtime.service.hosting import Hosting
-from orchestrator.runtime.service.human_input import Asked
+from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.live_run import LiveRuns
-from orchestrator.runtime.service.recovery import EndedMeanwhile, Migration, Recovery, path_of
+from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 
 
-class Pipeline(Asked[PipelineResult]):
+class Pipeline(HumanInput[PipelineResult]):
     """Runs plan → validate → implement → judge: any number of runs, also at once.
 
     Each of the four is a port (see `orchestrator.machines.pipeline.ports`) or a PromptStage. `budget` is the host's
@@ -155,7 +155,7 @@ class Pipeline(Asked[PipelineResult]):
         try:
             with self._live.taking(run_id):
                 run, path = await self._taken_up(run_id, limits, by, again=again)
-        except EndedMeanwhile:
+        except RunAlreadyEnded:
             return await self._told(run_id)
         return await self._carry(run, path, park=self.parks)
 

@@ -22,7 +22,7 @@ from orchestrator.runtime.ralph import prompt as ralph_prompt
 from orchestrator.runtime.ralph.session.directory import PROGRESS, TRANSITIONS
 from orchestrator.runtime.service.child_agent import agent_below, run_below
 from orchestrator.runtime.service.file_tools import file_tools
-from orchestrator.runtime.service.run_service import Carrier
+from orchestrator.runtime.service.run_service import RunService
 
 _READERS = frozenset((Role.REVIEWER, Role.CHECKER))
 """Roles that change nothing."""
@@ -54,7 +54,7 @@ class PromptAgent:
         self._instructions = instructions
         self._options = {"llm": llm, "limits": limits, "retry": retry, "params": params, "price": price}
 
-    def bound(self, owner: Carrier[Any], role: Role) -> AgentPort:
+    def bound(self, owner: RunService[Any], role: Role) -> AgentPort:
         """Return the port that this is: its runs live with those of `owner`. Raises ConfigError."""
         if not self._folder.is_dir():
             raise ConfigError(f"there is no folder {self._folder} for the {role.value} to work in")

@@ -35,13 +35,13 @@ from orchestrator.runtime.ralph.session.directory import SessionDirectory, sessi
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.control import Control
 from orchestrator.runtime.service.live_run import LiveRuns
-from orchestrator.runtime.service.recovery import EndedMeanwhile, Migration, Recovery, path_of
-from orchestrator.runtime.service.run_service import Carrier, outside_loop
+from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
+from orchestrator.runtime.service.run_service import RunService, outside_loop
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
 
 
-class RalphOrchestrator(Carrier[RalphResult]):
+class RalphOrchestrator(RunService[RalphResult]):
     """Runs the loop of seed 002: plan, then execute and review task by task, then hold the whole against the goal.
 
     Planner, executor and reviewer, and where given questioner and checker, are callables of one AgentRequest (see
@@ -159,7 +159,7 @@ class RalphOrchestrator(Carrier[RalphResult]):
         try:
             with self._live.taking(run_id):
                 run, path = await self._taken_up(run_id, limits, by, again=again)
-        except EndedMeanwhile:
+        except RunAlreadyEnded:
             return await self._told(run_id)
         return await self._alone(run, SessionDirectory(Path(run.ctx.session_path)), path)
 

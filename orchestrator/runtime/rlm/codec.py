@@ -21,7 +21,7 @@ from orchestrator.machines.rlm.table import FAILED
 from orchestrator.machines.tools_mode.model import ToolsModeContext, ToolsModeState
 from orchestrator.runtime.service.position import place
 from orchestrator.tools.tool_set import ToolSet
-from orchestrator_callbacks.rlm.budget_account import Purse
+from orchestrator_callbacks.rlm.budget_account import RunBudget
 from orchestrator_callbacks.rlm.deps import ModeDeps, ModeRun
 from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 
@@ -105,7 +105,7 @@ def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCod
     return run
 
 
-def reserved(purse: Purse) -> dict[str, Any]:
+def reserved(purse: RunBudget) -> dict[str, Any]:
     """Return what is written before a request goes out: all that the run will have used if it costs its bound."""
     return {"usage": asdict(purse.committed), "sub_calls": purse.calls}
 

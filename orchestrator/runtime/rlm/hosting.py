@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.runtime.service.hosting import Host, Hosting
-from orchestrator_callbacks.rlm.deps import Hosted
+from orchestrator_callbacks.rlm.deps import HostReference
 
 
 class ModeHosting(Hosting):
     """The inside of an Rlm. `hosted` is what its runs ask; `models` are that of the run and that of its questions."""
 
-    def __init__(self, *parts: Any, hosted: Hosted, models: Sequence[str], tools: Sequence[str]) -> None:
+    def __init__(
+        self, *parts: Any, hosted: HostReference, models: Sequence[str], tools: Sequence[str]
+    ) -> None:
         super().__init__(*parts)
         self._hosted = hosted
         self._models = tuple(dict.fromkeys(models))

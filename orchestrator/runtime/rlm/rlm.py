@@ -29,20 +29,20 @@ from orchestrator.runtime.rlm import codec as rlm_record
 from orchestrator.runtime.rlm.hosting import ModeHosting
 from orchestrator.runtime.rlm.mode import mode_of, tool_names
 from orchestrator.runtime.rlm.result import RlmResult, result_of
-from orchestrator.runtime.rlm.run_setup import Equipment, equipped
+from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.control import Control
 from orchestrator.runtime.service.live_run import LiveRuns
-from orchestrator.runtime.service.recovery import EndedMeanwhile, Migration, Recovery, path_of
-from orchestrator.runtime.service.run_service import Carrier, new_id, outside_loop
+from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
+from orchestrator.runtime.service.run_service import RunService, new_id, outside_loop
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
-from orchestrator_callbacks.rlm.budget_account import Purse
-from orchestrator_callbacks.rlm.deps import Hosted, ModeDeps, ModeRun
+from orchestrator_callbacks.rlm.budget_account import RunBudget
+from orchestrator_callbacks.rlm.deps import HostReference, ModeDeps, ModeRun
 
 
-class Rlm(Carrier[RlmResult]):
+class Rlm(RunService[RlmResult]):
     """Answers prompts about data of any length: in mode `code` by code in a REPL, in mode `tools` by tool calls.
 
     What a prompt is about (`context`) is a variable of the REPL, or lies behind tools, and is never in a request. Code
@@ -82,12 +82,12 @@ class Rlm(Carrier[RlmResult]):
         self._mode = mode_of(mode)
         graph = self._mode.graph if graph is None else graph
         arguments.check_agent(locals(), RlmLimits)
-        self._equipment = given = Equipment.of(locals())
+        self._equipment = given = RunResources.of(locals())
         self._limits, self._clock = limits or self._mode.limits, given.clock
         self._machine = self._mode.machine(graph, hooks)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
-        self._live, self._conversations, self._hosted = LiveRuns(), Conversations(), Hosted()
+        self._live, self._conversations, self._hosted = LiveRuns(), Conversations(), HostReference()
         self._control = Control(self._live, self._journal, self._clock)
         self._codec = rlm_record.codec(self._mode.context, launch)
         self._driver, self._recovery = self._wired(tuple(migrations))
@@ -194,7 +194,7 @@ class Rlm(Carrier[RlmResult]):
         try:
             with self._live.taking(run_id):
                 run, path = await self._taken_up(run_id, limits, by, again=again)
-        except EndedMeanwhile:
+        except RunAlreadyEnded:
             return await self._told(run_id)
         return await self._carried(run, path, park=self.parks)
 
@@ -219,7 +219,7 @@ class Rlm(Carrier[RlmResult]):
         self._limit_time(run, deadline)
         return await self._carried(run, park=self.parks)
 
-    # ---- what a Carrier asks of a composition ----
+    # ---- what RunService asks of a composition ----
 
     def _result(self, run: ModeRun, path: Sequence[Transition]) -> RlmResult:
         return result_of(run, path, run.ending or ending(run))
@@ -254,7 +254,7 @@ class Rlm(Carrier[RlmResult]):
             return await self._carry(run, path, park=park)
 
     async def _nested_run(
-        self, above: ModeRun, prompt: str, depth: int, purse: Purse, equipment: Equipment
+        self, above: ModeRun, prompt: str, depth: int, purse: RunBudget, equipment: RunResources
     ) -> RlmResult:
         """Answer a question of a run by a run of its own, kept in memory: it is asked again where that run is."""
         child = Rlm(
@@ -277,7 +277,7 @@ class Rlm(Carrier[RlmResult]):
         text, context = equipment.asked(prompt)
         run = child._new([Message("user", text)], context, new_id(), child._limits)
         run.parent_run_id, run.ctx.depth = above.run_id, depth
-        run.deps.purse, run.deps.hosted = Purse(child._limits, lender=purse), above.deps.hosted
+        run.deps.purse, run.deps.hosted = RunBudget(child._limits, lender=purse), above.deps.hosted
         left = None if above.expires_at is None else above.expires_at - self._clock.monotonic()
         child._limit_time(run, left)
         return await child._carried(run)
@@ -298,9 +298,9 @@ class Rlm(Carrier[RlmResult]):
             limits=limits,
             earlier=sum(one.role != "system" for one in earlier),
         )
-        return Run(self._machine, run_id, ctx, self._deps(Purse(limits)))
+        return Run(self._machine, run_id, ctx, self._deps(RunBudget(limits)))
 
-    def _deps(self, purse: Purse) -> ModeDeps:
+    def _deps(self, purse: RunBudget) -> ModeDeps:
         given = self._equipment
         return ModeDeps(
             llm=given.llm,
@@ -314,7 +314,7 @@ class Rlm(Carrier[RlmResult]):
         )
 
     def _restored(self, stored: StoredRun) -> ModeRun:
-        return rlm_record.restored(stored, self._machine, self._deps(Purse(RlmLimits())), self._codec)
+        return rlm_record.restored(stored, self._machine, self._deps(RunBudget(RlmLimits())), self._codec)
 
     async def _taken_up(
         self, run_id: str, limits: RlmLimits | None, by: str, *, again: bool
@@ -326,7 +326,7 @@ class Rlm(Carrier[RlmResult]):
             if limits is not None:
                 run.ctx.limits = limits
                 run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
-            run.deps.purse = Purse(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
+            run.deps.purse = RunBudget(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
             return run
 
         run, records = await self._take_up(run_id, by, restore, again=again)

@@ -30,7 +30,7 @@ from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.code_mode.source import CodeModeSource
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, refuse_unpriced
 from orchestrator_callbacks.rlm import prompt
-from orchestrator_callbacks.rlm.budget_account import Purse
+from orchestrator_callbacks.rlm.budget_account import RunBudget
 from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
 from orchestrator_callbacks.rlm.model_call import OwnModel, asked, check_cost, paid
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
@@ -40,7 +40,7 @@ _SHOWN = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
+class RunResources:
     """What all runs of one Rlm are equipped from."""
 
     mode: Literal["code", "tools"]
@@ -58,7 +58,7 @@ class Equipment:
     params: Mapping[str, Any]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Equipment:
+    def of(cls, given: Mapping[str, Any]) -> RunResources:
         """Return it from the arguments of Rlm, whose kinds were looked at. Raises ConfigError for what cannot work."""
         mode, clock = given["mode"], given["clock"] or SystemClock()
         tools = ToolSet(given["tools"], clock=clock).offers
@@ -103,7 +103,7 @@ class Equipment:
             offered.append((below.mode, below.tools))
         return offered
 
-    def below(self) -> Equipment:
+    def below(self) -> RunResources:
         """Return what a run below one of these gets, as the policy on such runs says."""
         if self.nested is None:
             return replace(self, llm=self.sub_llm)
@@ -130,11 +130,11 @@ class Equipment:
         return f"Your task is the text in `context`; its beginning and its end are:\n\n{shown}", question
 
 
-NestedRun: TypeAlias = Callable[[ModeRun, str, int, Purse, Equipment], Awaitable[RlmResult]]
+NestedRun: TypeAlias = Callable[[ModeRun, str, int, RunBudget, RunResources], Awaitable[RlmResult]]
 
 
 @asynccontextmanager
-async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> AsyncIterator[None]:
+async def equipped(given: RunResources, run: ModeRun, nested_run: NestedRun) -> AsyncIterator[None]:
     """Give a run its event source while it is driven, and close afterwards what that held."""
     deps, broker = run.deps, _broker(given, run, nested_run)
 
@@ -167,14 +167,14 @@ async def equipped(given: Equipment, run: ModeRun, nested_run: NestedRun) -> Asy
         await _closed(repl, run.run_id)
 
 
-def _broker(given: Equipment, run: ModeRun, nested_run: NestedRun) -> SubCalls:
+def _broker(given: RunResources, run: ModeRun, nested_run: NestedRun) -> SubCalls:
     """Return who answers the questions of a run's code or tools."""
     _, pricing = given.pricing
 
     async def ask(request: Request) -> Response:
         return await asked(run, pricing, request)
 
-    async def nested(question: str, depth: int, purse: Purse) -> str:
+    async def nested(question: str, depth: int, purse: RunBudget) -> str:
         done = await nested_run(run, question, depth, purse, given.below())
         if done.outcome in (Outcome.COMPLETED, Outcome.PARTIAL) and done.output is not None:
             return done.output
@@ -214,7 +214,7 @@ def _raising(error: Exception) -> Source:
 _REPL = ("run", "variable", "close")
 
 
-def _repl(given: Equipment, run: ModeRun, broker: SubCalls) -> Repl:
+def _repl(given: RunResources, run: ModeRun, broker: SubCalls) -> Repl:
     ctx = run.ctx
     if given.repl is not None:
         made = given.repl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id)
@@ -225,7 +225,7 @@ def _repl(given: Equipment, run: ModeRun, broker: SubCalls) -> Repl:
     return WorkerRepl(ctx.context, broker=broker, depth=ctx.depth, correlation_id=run.run_id, limits=limits)
 
 
-def _tools_source(given: Equipment, run: ModeRun, broker: SubCalls) -> ToolsModeSource:
+def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsModeSource:
     own = context_tools(run.ctx.context, broker)
     tools = ToolSet((*given.tools, *own), clock=given.clock)
     words = prompt.TOOLS + (prompt.TOOLS_CONTEXT if own else "")

@@ -17,12 +17,12 @@ from orchestrator.llm.message import Message, Request, Response
 from orchestrator.machines.code_mode.ports import Answer
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedCallPolicy
-from orchestrator_callbacks.rlm.budget_account import Bill, Purse, estimated
+from orchestrator_callbacks.rlm.budget_account import RequestUsage, RunBudget, estimated
 
 Ask: TypeAlias = Callable[[Request], Awaitable[Response]]
 """Asks a model, with whatever retries, prices and telemetry there are; the response's usage has its cost."""
 
-Nested: TypeAlias = Callable[[str, int, Purse], Awaitable[str]]
+Nested: TypeAlias = Callable[[str, int, RunBudget], Awaitable[str]]
 """(prompt, depth, the purse it is lent from) -> the answer of a run of its own; it counts what it uses by itself."""
 
 
@@ -40,11 +40,11 @@ class SubCalls:
         *,
         depth: int,
         limits: RlmLimits,
-        purse: Purse,
+        purse: RunBudget,
         policy: NestedCallPolicy | None = None,
         nested: Nested | None = None,
         params: Mapping[str, Any] | None = None,
-        pay: Callable[[Request], AbstractAsyncContextManager[Bill]] | None = None,
+        pay: Callable[[Request], AbstractAsyncContextManager[RequestUsage]] | None = None,
         check: Callable[[Response], None] | None = None,
         admit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:

@@ -16,12 +16,12 @@ from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.service.child_run_guard import Leash, joined
-from orchestrator.runtime.service.run_scope import Watch, here
-from orchestrator.runtime.service.run_service import Carrier
+from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
+from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
+from orchestrator.runtime.service.run_service import RunService
 
 
-def agent_below(owner: Carrier[Any], output_type: object, options: Mapping[str, Any]) -> Orchestrator:
+def agent_below(owner: RunService[Any], output_type: object, options: Mapping[str, Any]) -> Orchestrator:
     """Return an agent whose runs live with those of `owner`. `options` are those of Orchestrator."""
     agent = Orchestrator(
         journal=owner._journal,
@@ -31,7 +31,7 @@ def agent_below(owner: Carrier[Any], output_type: object, options: Mapping[str, 
         **options,
     )
     agent._live, agent._control = owner._live, owner._control
-    agent._driver, agent._recovery = agent._wired(Watch())
+    agent._driver, agent._recovery = agent._wired(ChildWaitObserver())
     return agent
 
 
@@ -52,7 +52,7 @@ async def run_below(
     above = here()
     if above is None or above.run.run_id != above_id:
         raise ConfigError("a model in the place of a port works inside a run of that graph only")
-    leash = Leash(above_id)
+    leash = ChildRunGuard(above_id)
     work = asyncio.ensure_future(agent._run_below(above.run, key, prompt, lent, leash.hold))
     try:
         return await joined(work, leash, above)

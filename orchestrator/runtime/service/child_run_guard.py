@@ -10,12 +10,12 @@ from orchestrator.errors import CancelRequested
 from orchestrator.kernel.abandonment import grace_below
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.run import Run
-from orchestrator.runtime.service.run_scope import UnderWay
+from orchestrator.runtime.service.run_scope import RunScope
 
 T = TypeVar("T")
 
 
-class Leash:
+class ChildRunGuard:
     """Holds a run below `above` (a run's id), also one that is not there yet."""
 
     def __init__(self, above: str) -> None:
@@ -41,7 +41,7 @@ class Leash:
             self._run.mailbox.post(self._signal)
 
 
-async def joined(work: asyncio.Future[T], leash: Leash, above: UnderWay) -> T:
+async def joined(work: asyncio.Future[T], leash: ChildRunGuard, above: RunScope) -> T:
     """Return what a run below gives. It is waited for, whatever happens to the run above.
 
     Where that is stopped, or goes on without this one, the run below is cancelled; where it is left to be resumed,

@@ -26,7 +26,7 @@ from orchestrator.runtime.service.live_run import LiveRuns
 from orchestrator.tools.argument import BadArguments, json_data
 from orchestrator.tools.result import why_of
 from orchestrator.tools.spec import canonical_arguments
-from orchestrator_callbacks.llm_loop.deps import Tools
+from orchestrator_callbacks.llm_loop.deps import ToolProvider
 from orchestrator_guards import Refusal
 
 
@@ -40,7 +40,9 @@ class _Done:
 class Control:
     """The requests to the runs of one agent."""
 
-    def __init__(self, live: LiveRuns, journal: Journal, clock: Clock, tools: Tools | None = None) -> None:
+    def __init__(
+        self, live: LiveRuns, journal: Journal, clock: Clock, tools: ToolProvider | None = None
+    ) -> None:
         self._live = live
         self._tools = tools
         self._journal = journal
@@ -94,7 +96,7 @@ class Control:
             return
         question = (await OpenQuestions.read(self._journal, run_id, self.clock.time())).judge(answer.body)
         live = self._live.find(run_id)
-        tools: Tools | None = self._tools if live is None else live.deps.tools
+        tools: ToolProvider | None = self._tools if live is None else live.deps.tools
         spec = None if tools is None or isinstance(question, Refusal) else tools.find(question.tool)
         if spec is None:
             return

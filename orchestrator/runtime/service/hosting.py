@@ -19,10 +19,10 @@ from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop.agent_tool import AgentTool
 from orchestrator.runtime.service.live_run import LiveRuns
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
-from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Overseer, Point
+from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point, ServiceHost
 
 
-class Host(ConcurrencyLimiter, Overseer, Protocol):
+class Host(ConcurrencyLimiter, ServiceHost, Protocol):
     """Who runs an agent: gives seats, and is asked before each model call and each tool call."""
 
     async def before_llm_request(self, run: LoopRun, request: Request, /) -> None:
@@ -31,7 +31,7 @@ class Host(ConcurrencyLimiter, Overseer, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveRunInfo:
     """Where a run of this process stands."""
 
     state: str
@@ -41,7 +41,7 @@ class Live:
     """Somebody paused it."""
 
 
-class Points(Mapping[str, tuple[Point, ...]]):
+class HostPoints(Mapping[str, tuple[Point, ...]]):
     """What is asked inside the runs of an agent: its host, then its own middleware.
 
     Each run may have a copy of its agent's handles, so nothing here is copied out: `host` is one dict for all runs of
@@ -145,12 +145,14 @@ class Hosting:
             if show is not None:
                 show(engine)
 
-    def live(self, run_id: str) -> Live | None:
+    def live(self, run_id: str) -> LiveRunInfo | None:
         """Return where a run of this process stands, or None where it is not under way here."""
         run = self._live.find(run_id)
         if run is None:
             return None
-        return Live(run.cursor.state, run.started_at is not None, run.control.pause_request is not None)
+        return LiveRunInfo(
+            run.cursor.state, run.started_at is not None, run.control.pause_request is not None
+        )
 
     def ask(self, run_id: str, kind: Kind, *, by: str, why: str) -> bool:
         """Ask a run of this process to cancel, pause or resume, at once; False where it is not under way here.
@@ -205,7 +207,7 @@ class LoopHosting(Hosting):
         super().__init__(journal, driver, deps.clock, live, recovery, launch)
         self._deps = deps
         self._asked: dict[str, Point] = {}
-        self._points = deps.points = Points(self._asked, deps.points)
+        self._points = deps.points = HostPoints(self._asked, deps.points)
         self.model = deps.model
         self.tools = tuple(spec.name for spec in deps.tools.offers)
 
@@ -216,9 +218,9 @@ class LoopHosting(Hosting):
             self._asked["before_llm_request"] = host.before_llm_request
             self._asked["before_tool_execution"] = host.before_tool_execution
 
-    def points_below(self, child: LoopHosting) -> Points:
+    def points_below(self, child: LoopHosting) -> HostPoints:
         """Return what is asked inside the runs of an agent below this one: the host of this one, whoever hosts it."""
-        return Points(self._asked, child._points.own)
+        return HostPoints(self._asked, child._points.own)
 
     def tree(self) -> list[LoopHosting]:
         """Return this one, and those of the agents among its tools and among theirs; functions are asked for theirs."""

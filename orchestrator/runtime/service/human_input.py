@@ -6,13 +6,13 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.service.run_service import Carrier
+from orchestrator.runtime.service.run_service import RunService
 
 R = TypeVar("R")
 
 
-class Asked(Carrier[R]):
-    """A Carrier of runs that ask people about calls; R is what each run gives in the end."""
+class HumanInput(RunService[R]):
+    """A RunService for runs that ask people about calls; R is the type of a run's result."""
 
     def approve(
         self,

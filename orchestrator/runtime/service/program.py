@@ -41,7 +41,7 @@ class TooMuchSaid(RunError):
         super().__init__(f"printed more than {_MOST // 1024 // 1024} MiB and was killed")
 
 
-class Ended(NamedTuple):
+class ProgramExit(NamedTuple):
     """How a program ended: its exit code (minus the signal's number where one ended it) and what it said."""
 
     code: int
@@ -73,7 +73,7 @@ async def run_program(
     seconds: float | None = None,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Ended:
+) -> ProgramExit:
     """Run a program to its end, which is when it and all that holds its output are gone.
 
     `call` is the key of the work that it does for the current run, `seconds` is how long it may take, `environment` is
@@ -99,7 +99,7 @@ async def run_program(
         except BaseException:
             await _killed(running)
             raise
-        return Ended(running.returncode or 0, out, err)
+        return ProgramExit(running.returncode or 0, out, err)
 
 
 @asynccontextmanager

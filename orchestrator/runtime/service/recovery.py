@@ -58,7 +58,7 @@ class OpenRun:
     """Whose it is, where it was left to workers for somebody."""
 
 
-class Claimed(NamedTuple):
+class ClaimedRun(NamedTuple):
     """A run that was taken over, where it stands."""
 
     stored: StoredRun
@@ -68,7 +68,7 @@ class Claimed(NamedTuple):
     """Names of the programs of its last owner that still ran and were ended."""
 
 
-class EndedMeanwhile(RunError):
+class RunAlreadyEnded(RunError):
     """Somebody else brought the run to its end between the look at it and the claim: there is nothing to resume."""
 
 
@@ -97,7 +97,7 @@ class Recovery:
         records = await self._journal.load(run_id)
         return StoredRun.of(run_id, records), records
 
-    async def claim(self, run_id: str, *, again: bool = False) -> Claimed:
+    async def claim(self, run_id: str, *, again: bool = False) -> ClaimedRun:
         """Take a run over, migrated where it has to be, and return where it stands.
 
         Programs that its last owner left running are ended; `again` says that a person has looked after those that
@@ -116,12 +116,12 @@ class Recovery:
             if lease.seq != records[-1].seq:  # somebody got further with it meanwhile
                 stored, records = await self.read(run_id)
             if stored.ended is not None:
-                raise EndedMeanwhile(run_id)  # noqa: TRY301 - the lease is given back below
+                raise RunAlreadyEnded(run_id)  # noqa: TRY301 - the lease is given back below
             await self._refuse_poison(stored, lease)
             ended = await self._end_programs(stored, lease, again=again)
             if stored.fingerprint != self._graph.fingerprint:
                 stored = await self._migrate(stored, lease)
-            return Claimed(stored, records, lease, ended)
+            return ClaimedRun(stored, records, lease, ended)
         except BaseException:
             await let_go(self._journal, lease)
             raise

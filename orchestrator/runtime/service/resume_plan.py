@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.journal.ledger import Entry
+from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import State
@@ -115,18 +115,18 @@ def _answers(stored: StoredRun, unread: Sequence[Posted], now: float) -> dict[st
     return found
 
 
-def _unclear(stored: StoredRun) -> list[Entry]:
+def _unclear(stored: StoredRun) -> list[EffectEntry]:
     """Return the calls that were begun, have no result, and nobody is asked about."""
     turn = int(stored.context.get("iteration", 0))
     return [entry for entry in stored.ledger.of_turn(turn) if entry.open and not entry.asked]
 
 
-def _expired(entry: Entry, now: float) -> bool:
+def _expired(entry: EffectEntry, now: float) -> bool:
     ends = float((entry.asked or {}).get("expires_at") or 0.0)
     return bool(ends) and now >= ends
 
 
-def _settled(entry: Entry, answer: Posted | None, now: float) -> str | None:
+def _settled(entry: EffectEntry, answer: Posted | None, now: float) -> str | None:
     """Return what becomes of a call whose question has an answer or has expired; None while it waits."""
     if answer is not None and _outdated(entry):
         return f"asks a person again about {entry.tool} (call {entry.key}): its digest has an older version"
@@ -137,19 +137,19 @@ def _settled(entry: Entry, answer: Posted | None, now: float) -> str | None:
     return None
 
 
-def _outdated(entry: Entry) -> bool:
+def _outdated(entry: EffectEntry) -> bool:
     """Whether no answer counts any more: the digest of the question has another version than those of today."""
     return int((entry.asked or {}).get("version", 1)) != DIGEST_VERSION
 
 
-def _question(entry: Entry) -> str:
+def _question(entry: EffectEntry) -> str:
     why = (entry.asked or {}).get("why")
     if why == "approval":
         return f"may {entry.tool} run? (call {entry.key})"
     return f"did {entry.tool} happen? (call {entry.key}, {why})"
 
 
-def _recovery(entry: Entry) -> str:
+def _recovery(entry: EffectEntry) -> str:
     match after_crash(entry.effect):
         case "again" if entry.effect == "pure":
             return f"runs {entry.tool} again (pure)"

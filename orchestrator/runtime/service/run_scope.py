@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from orchestrator.kernel.record import Fact, RunParked, RunStarted
 from orchestrator.kernel.run import Run
-from orchestrator_callbacks.llm_loop.budget_account import Account
+from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.deps import open_account
 
 
-class UnderWay:
+class RunScope:
     """A run while it is driven, as the agents among its tools find it. Entered in the task that drives it."""
 
     __slots__ = (
@@ -38,7 +38,7 @@ class UnderWay:
         """Runs right below it that are under way."""
         self.still = 0
         """Those of them that wait for somebody, or only have such below them."""
-        self._outer: UnderWay | None = None
+        self._outer: RunScope | None = None
         self._parked = False
         self._since: float | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -48,7 +48,7 @@ class UnderWay:
         outer = here()
         self._task = asyncio.current_task()
         self._cancels = self._task.cancelling() if self._task else 0
-        self._token: Token[UnderWay] = _HERE.set(self)
+        self._token: Token[RunScope] = _HERE.set(self)
         if outer is not None and outer.run.run_id == self.run.parent_run_id:
             self._outer = outer
             outer.look(below=1)
@@ -87,9 +87,9 @@ class UnderWay:
     def _loop(self) -> asyncio.AbstractEventLoop | None:
         return self._task.get_loop() if self._task else None
 
-    def account(self) -> Account:
+    def account(self) -> BudgetAccount:
         """Return the account of this run, opened with the first call of an agent."""
-        account: Account | None = self.run.deps.account
+        account: BudgetAccount | None = self.run.deps.account
         return open_account(self.run) if account is None else account
 
     def parked(self, *, parked: bool) -> None:
@@ -122,15 +122,15 @@ class UnderWay:
             self._outer.look(still=1 if self._stands else -1)
 
 
-_HERE: ContextVar[UnderWay] = ContextVar("orchestrator_run_under_way")
+_HERE: ContextVar[RunScope] = ContextVar("orchestrator_run_under_way")
 
 
-def here() -> UnderWay | None:
+def here() -> RunScope | None:
     """Return the run that this code is part of."""
     return _HERE.get(None)
 
 
-class Watch:
+class ChildWaitObserver:
     """An observer of runs below others: the time of the runs above stands still while they wait for somebody."""
 
     def observe(self, fact: Fact, /) -> None:

@@ -29,8 +29,8 @@ from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.control import Control
 from orchestrator.runtime.service.live_run import LiveRuns
 from orchestrator.runtime.service.program_recovery import REASON, ProgramsUnknown
-from orchestrator.runtime.service.recovery import Claimed, OpenRun, Recovery
-from orchestrator.runtime.service.run_scope import UnderWay
+from orchestrator.runtime.service.recovery import ClaimedRun, OpenRun, Recovery
+from orchestrator.runtime.service.run_scope import RunScope
 from orchestrator.telemetry.scope import scope
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ _LOG = logging.getLogger("orchestrator")
 _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
 
 
-class Carrier(Generic[R]):
+class RunService(Generic[R]):
     """The runs of one graph; R is what each gives in the end. Made into something by a composition of `runtime`."""
 
     _journal: Journal
@@ -124,7 +124,7 @@ class Carrier(Generic[R]):
             async with self._control.listening():
                 try:
                     logger = compose.logger_of(self._observers, run)
-                    with scope(run.ctx.limits, logger), UnderWay(self, run):
+                    with scope(run.ctx.limits, logger), RunScope(self, run):
                         await self._control.deliver(run.run_id)
                         await self._driver.drive(run, park=park)
                 finally:
@@ -181,7 +181,7 @@ class Carrier(Generic[R]):
             raise
         return run, records
 
-    async def _claimed(self, run_id: str, *, again: bool) -> Claimed:
+    async def _claimed(self, run_id: str, *, again: bool) -> ClaimedRun:
         """Claim a run, and tell observers what became of one that its last owner had left."""
         try:
             found = await self._recovery.claim(run_id, again=again)

@@ -15,8 +15,8 @@
 **Who reads slowly holds up nothing.** The run goes on in a task of its own and never waits for its reader. What is
 not read yet is kept: up to FINE entries each as it came; beyond that the pieces of one answer grow together into one
 delta, so that text gets coarser and none is lost; and of KEPT entries the oldest make room for the newest, whose
-place a `Missed` takes that says how many. So a run of any length with a reader who never reads ends as it would with
-one who does, and costs that much memory and not more. A queue that blocks the run when it is full was rejected: one
+place a `FactsDropped` takes that says how many. So a run of any length ends in the same way without a reader, in
+bounded memory. A queue that blocks the run when it is full was rejected: one
 stalled browser would hold a slot, a lease and a place at the provider. One without bounds was rejected as well.
 
 **Who leaves gives the run up**, as a cancelled caller of `run` does: it stops where it stands, `resume` goes on from
@@ -37,7 +37,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from orchestrator.errors import RunError, Suspended
-from orchestrator.kernel.record import Follower, Missed, Streamed, TokenDelta
+from orchestrator.kernel.record import FactsDropped, Follower, Streamed, TokenDelta
 from orchestrator.runtime.llm_loop.result import Result
 
 FINE = 256
@@ -66,7 +66,7 @@ class RunStream:
         """Known before the run begins."""
         self._work = work
         self._gone = gone or Suspended(run_id, "interrupted")
-        self._backlog = Backlog(graph, run_id)
+        self._backlog = StreamBuffer(graph, run_id)
         self._task: asyncio.Task[Result] | None = None
         self._left = False
 
@@ -138,7 +138,7 @@ class RunStream:
         return task.result()
 
 
-class Backlog:
+class StreamBuffer:
     """What nobody has read yet, within bounds. For one event loop."""
 
     def __init__(self, graph: str, run_id: str) -> None:
@@ -186,7 +186,7 @@ class Backlog:
             await self._news.wait()
         if self._dropped:
             missed, self._dropped = self._dropped, 0
-            return Missed(self._graph, self._run_id, missed)
+            return FactsDropped(self._graph, self._run_id, missed)
         return self._take()
 
     def _take(self) -> Streamed:

@@ -33,7 +33,7 @@ _ROUNDS = 5
 _PROC = Path("/proc")
 
 
-class Ended(NamedTuple):
+class ProgramEnd(NamedTuple):
     """What `end` did."""
 
     marks: frozenset[str]
@@ -71,7 +71,7 @@ def can_find() -> bool:
     return hasattr(os, "pidfd_open") and (_PROC / "self" / "environ").exists()
 
 
-def end(marks: Collection[str], grace: float = GRACE) -> Ended:
+def end(marks: Collection[str], grace: float = GRACE) -> ProgramEnd:
     """End every process that carries one of these marks, with the children of each. Blocks.
 
     Each gets SIGTERM, and SIGKILL after `grace` seconds. This process itself is left alone.
@@ -89,7 +89,7 @@ def end(marks: Collection[str], grace: float = GRACE) -> Ended:
             if number == 0:
                 _signal(opened, signal.SIGTERM, grace)
             _signal(opened, signal.SIGKILL, grace)
-    return Ended(frozenset(found), tuple(one.pid for one in alive))
+    return ProgramEnd(frozenset(found), tuple(one.pid for one in alive))
 
 
 def _opened(process: _Process, stack: ExitStack) -> int | None:

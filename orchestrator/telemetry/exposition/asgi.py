@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.telemetry.exposition.debug import LiveSource
 from orchestrator.telemetry.exposition.health import Check, Heartbeat
-from orchestrator.telemetry.exposition.page import Pages, Request
+from orchestrator.telemetry.exposition.page import PageRequest, Pages
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -52,7 +52,7 @@ class _App:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
 
-    async def _answer(self, request: Request, send: Send) -> None:
+    async def _answer(self, request: PageRequest, send: Send) -> None:
         if self._pages.is_quick(request.path):
             answer = self._pages.answer(request)
         else:
@@ -76,7 +76,7 @@ async def _live(receive: Receive, send: Send) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-def _request(scope: Scope) -> Request:
+def _request(scope: Scope) -> PageRequest:
     path, root = str(scope["path"]), str(scope.get("root_path") or "").rstrip("/")
     if root and (
         path == root or path.startswith(f"{root}/")
@@ -88,7 +88,7 @@ def _request(scope: Scope) -> Request:
         text = value.decode("latin-1")
         headers[key] = f"{headers[key]},{text}" if key in headers else text
     client = scope.get("client")
-    return Request(
+    return PageRequest(
         scope["method"],
         path,
         scope["query_string"].decode("latin-1"),

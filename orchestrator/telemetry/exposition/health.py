@@ -25,7 +25,7 @@ _PATIENCE = 2.0
 _ROOM = 100 * 1024 * 1024
 
 
-class Store(Protocol):
+class HealthStore(Protocol):
     """What a store is asked; every journal is one."""
 
     async def news(self, since: int) -> tuple[int, list[str]]:
@@ -33,7 +33,7 @@ class Store(Protocol):
         ...
 
 
-class Health:
+class HealthCheck:
     """Answers both questions."""
 
     def __init__(self, heartbeat: Heartbeat | None = None, ready: Mapping[str, Check] | None = None) -> None:
@@ -83,7 +83,7 @@ def writable(path: str | Path, room: int = _ROOM) -> Check:
 
 
 def answers(
-    store: Store, loop: asyncio.AbstractEventLoop | None = None, patience: float = _PATIENCE
+    store: HealthStore, loop: asyncio.AbstractEventLoop | None = None, patience: float = _PATIENCE
 ) -> Check:
     """Return a check that a journal itself answers a read, on the loop that uses it, within `patience` seconds.
 

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition import debug
 from orchestrator.telemetry.exposition.debug import LiveSource
-from orchestrator.telemetry.exposition.health import Check, Health, Heartbeat
+from orchestrator.telemetry.exposition.health import Check, HealthCheck, Heartbeat
 from orchestrator.telemetry.exposition.render import rendered
 
 _PATIENCE = 10.0
@@ -35,7 +35,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PageRequest:
     """What is asked. `headers` by lower-case name; `client` is the address of the other side, or empty."""
 
     method: str
@@ -47,7 +47,7 @@ class Request:
     """The event loop that took the request, where one did."""
 
 
-class Answer(NamedTuple):
+class PageAnswer(NamedTuple):
     """What is answered. A body stands here also for HEAD; the transport leaves it out."""
 
     status: HTTPStatus
@@ -79,11 +79,13 @@ class Pages:
         self._registry = registry
         self._token = None if token is None else token.encode()
         self._live = live
-        self._health = Health(heartbeat, ready)
+        self._health = HealthCheck(heartbeat, ready)
         self._loop = loop
         self._now = now
         self._rendering = threading.Lock()
-        self._pages: dict[str, tuple[Callable[[Request], HTTPStatus | None], Callable[[Request], Answer]]] = {
+        self._pages: dict[
+            str, tuple[Callable[[PageRequest], HTTPStatus | None], Callable[[PageRequest], PageAnswer]]
+        ] = {
             "": (self._scraper, self._metrics),
             "/metrics": (self._scraper, self._metrics),
             "/healthz": (_anybody, self._alive),
@@ -92,7 +94,7 @@ class Pages:
             "/debug/stacks": (self._operator, self._stacks),
         }
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: PageRequest) -> PageAnswer:
         """Answer a request; what goes wrong inside is a 500 that quotes nothing."""
         page = self._pages.get(request.path.rstrip("/"))
         if page is None:
@@ -119,15 +121,15 @@ class Pages:
 
     # ---- who may ----
 
-    def _scraper(self, request: Request) -> HTTPStatus | None:
+    def _scraper(self, request: PageRequest) -> HTTPStatus | None:
         return None if self._token is None or self._bears_token(request) else HTTPStatus.UNAUTHORIZED
 
-    def _operator(self, request: Request) -> HTTPStatus | None:
+    def _operator(self, request: PageRequest) -> HTTPStatus | None:
         if _is_local(request) or self._bears_token(request):
             return None
         return HTTPStatus.FORBIDDEN if self._token is None else HTTPStatus.UNAUTHORIZED
 
-    def _bears_token(self, request: Request) -> bool:
+    def _bears_token(self, request: PageRequest) -> bool:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         if self._token is None or scheme.lower() != "bearer":
             return False
@@ -135,7 +137,7 @@ class Pages:
 
     # ---- pages ----
 
-    def _metrics(self, request: Request) -> Answer:
+    def _metrics(self, request: PageRequest) -> PageAnswer:
         names = parse_qs(request.query).get("name[]", ())
         if not self._rendering.acquire(timeout=_PATIENCE):
             return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "the scrapes before this one have not come back")
@@ -151,30 +153,30 @@ class Pages:
             HTTPStatus.OK, found.content_type, found.body, *zipped, ("Vary", "Accept, Accept-Encoding")
         )
 
-    def _alive(self, _: Request) -> Answer:
+    def _alive(self, _: PageRequest) -> PageAnswer:
         return _data(*self._health.alive())
 
-    def _ready(self, _: Request) -> Answer:
+    def _ready(self, _: PageRequest) -> PageAnswer:
         return _data(*self._health.ready())
 
-    def _runs(self, _: Request) -> Answer:
+    def _runs(self, _: PageRequest) -> PageAnswer:
         return _data(True, debug.runs(self._live, self._now()))  # noqa: FBT003
 
-    def _stacks(self, request: Request) -> Answer:
+    def _stacks(self, request: PageRequest) -> PageAnswer:
         return _answer(HTTPStatus.OK, _TEXT, debug.stacks(request.loop or self._loop).encode())
 
 
-def _broken(path: str, error: Exception) -> Answer:
+def _broken(path: str, error: Exception) -> PageAnswer:
     """Answer for a page that failed; its text may quote anything, so only its type is told."""
     logging.getLogger("orchestrator").error("%s failed: %s", path, type(error).__name__)
     return _sentence(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__} inside")
 
 
-def _anybody(_: Request) -> HTTPStatus | None:
+def _anybody(_: PageRequest) -> HTTPStatus | None:
     return None
 
 
-def _is_local(request: Request) -> bool:
+def _is_local(request: PageRequest) -> bool:
     """Tell whether somebody on this machine asks, and not through a proxy or a name that leads here by a trick.
 
     A web page can be made to ask a loopback port under a name of its own (DNS rebinding); then Host tells.
@@ -198,20 +200,20 @@ def _is_loopback(address: str) -> bool:
     return found.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
-def _data(well: bool, data: Mapping[str, Any]) -> Answer:  # noqa: FBT001
+def _data(well: bool, data: Mapping[str, Any]) -> PageAnswer:  # noqa: FBT001
     status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
     return _answer(status, _JSON, json.dumps(data).encode() + b"\n")
 
 
-def _sentence(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Answer:
+def _sentence(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> PageAnswer:
     return _answer(status, _TEXT, f"{status.value} {status.phrase}: {text}\n".encode(), *headers)
 
 
-def _answer(status: HTTPStatus, kind: str, body: bytes, *headers: tuple[str, str]) -> Answer:
+def _answer(status: HTTPStatus, kind: str, body: bytes, *headers: tuple[str, str]) -> PageAnswer:
     always = (
         ("Content-Type", kind),
         ("Content-Length", str(len(body))),
         ("Cache-Control", "no-store"),
         ("X-Content-Type-Options", "nosniff"),
     )
-    return Answer(status, (*always, *headers), body)
+    return PageAnswer(status, (*always, *headers), body)

@@ -18,7 +18,7 @@ _HEADER = re.compile(r"[\w.*/+;=,:\" -]{0,1000}", re.ASCII)
 """What a header that chooses a format looks like; parts of it come back in the answer's content type."""
 
 
-class Rendered(NamedTuple):
+class RenderedScrape(NamedTuple):
     """A scrape. `zipped`: the body is compressed by gzip."""
 
     body: bytes
@@ -28,7 +28,7 @@ class Rendered(NamedTuple):
 
 def rendered(
     registry: CollectorRegistry | None, accept: str = "", encoding: str = "", names: Sequence[str] = ()
-) -> Rendered:
+) -> RenderedScrape:
     """Render a registry; None is the default one, or in multiprocess mode that of all processes.
 
     `accept` and `encoding` are the headers of those names; `names` are the samples wanted, none for all. Raises what a
@@ -38,8 +38,8 @@ def rendered(
     encode, content_type = _encoder(accept)
     body: bytes = encode(source.restricted_registry(names) if names else source)
     if gzip_accepted(encoding):
-        return Rendered(gzip.compress(body, compresslevel=5), content_type, zipped=True)
-    return Rendered(body, content_type, zipped=False)
+        return RenderedScrape(gzip.compress(body, compresslevel=5), content_type, zipped=True)
+    return RenderedScrape(body, content_type, zipped=False)
 
 
 def _encoder(accept: str) -> tuple[Callable[[Any], bytes], str]:

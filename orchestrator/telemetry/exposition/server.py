@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition.debug import LiveSource
 from orchestrator.telemetry.exposition.health import Check, Heartbeat
-from orchestrator.telemetry.exposition.page import Pages, Request
+from orchestrator.telemetry.exposition.page import PageRequest, Pages
 
 PORT = 9464
 """What OpenTelemetry's Prometheus exporters use, too: registered for this."""
@@ -48,7 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.heard(self.connection)
         url = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(
+        request = PageRequest(
             self.command, url.path, url.query, headers, str(self.client_address[0]).partition("%")[0]
         )
         status, named, body = self.server.pages.answer(request)

@@ -25,7 +25,7 @@ from orchestrator.telemetry.scraped import PARKED
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StoredRunStatus:
     """A run that has not ended. Times are epoch seconds."""
 
     machine: str
@@ -41,14 +41,14 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class JournalSnapshot:
     """A journal at one moment."""
 
     read_at: float
     seconds: float
     """How long reading took."""
     bytes: int
-    standing: tuple[Standing, ...] = ()
+    standing: tuple[StoredRunStatus, ...] = ()
     ended: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """(machine, outcome, reason) -> runs in the journal that ended so."""
     completed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -68,10 +68,10 @@ class JournalCollector(Collector):
         self._limits = dict(limits or {})
         self._backend = backend
         self._lock = threading.Lock()
-        self._picture: Picture | None = None
+        self._picture: JournalSnapshot | None = None
         self._failures = 0
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: JournalSnapshot) -> None:
         """Put a newer picture in place of the last."""
         with self._lock:
             self._picture = picture
@@ -83,7 +83,7 @@ class JournalCollector(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """Name everything, so that a registry can refuse duplicates."""
-        yield from _families(Picture(0.0, 0.0, 0), self._backend)
+        yield from _families(JournalSnapshot(0.0, 0.0, 0), self._backend)
         yield _failures(0)
         yield from self._constant()
 
@@ -127,7 +127,7 @@ def _failures(count: int) -> Metric:
     return found
 
 
-def _families(picture: Picture, backend: str) -> Iterator[Metric]:
+def _families(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
     standing = picture.standing
     parked = [run for run in standing if run.status == PARKED]
     moving = [run for run in standing if run.status != PARKED]
@@ -165,7 +165,7 @@ def _families(picture: Picture, backend: str) -> Iterator[Metric]:
     yield from _of_the_journal(picture, backend)
 
 
-def _of_the_journal(picture: Picture, backend: str) -> Iterator[Metric]:
+def _of_the_journal(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
     yield _row("journal_runs", Counter((run.machine, run.status) for run in picture.standing))
     yield _row("journal_ended_runs", picture.ended)
     yield _row("journal_bytes", {(backend,): picture.bytes})

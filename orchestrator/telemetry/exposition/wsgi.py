@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.telemetry.exposition.debug import LiveSource
 from orchestrator.telemetry.exposition.health import Check, Heartbeat
-from orchestrator.telemetry.exposition.page import Pages, Request
+from orchestrator.telemetry.exposition.page import PageRequest, Pages
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -35,13 +35,13 @@ def wsgi_app(
     return app
 
 
-def _request(environ: WSGIEnvironment) -> Request:
+def _request(environ: WSGIEnvironment) -> PageRequest:
     text: Callable[[str], str] = lambda name: str(environ.get(name) or "")  # noqa: E731
     headers = {
         name[5:].replace("_", "-").lower(): str(value)
         for name, value in environ.items()
         if name.startswith("HTTP_")
     }
-    return Request(
+    return PageRequest(
         text("REQUEST_METHOD"), text("PATH_INFO"), text("QUERY_STRING"), headers, text("REMOTE_ADDR")
     )

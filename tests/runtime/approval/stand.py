@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.machines.approval.fault import Fault
 from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
-from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
+from orchestrator.machines.approval.plan import FileChange, PlanDraft, PlanStep, StepKind
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
@@ -34,11 +34,13 @@ EDIT_README = "--- a/README.md\n+++ b/README.md\n@@ -1,3 +1,3 @@\n # Töpfe\n \n
 DRAFT = PlanDraft(
     goal="Tidy up",
     steps=(
-        Step(id="1", kind=StepKind.CREATE, files=(FileChange(path="docs/guide/new.md", content="# New\n"),)),
-        Step(id="2", kind=StepKind.EDIT, files=(FileChange(path="src/main.py", diff=EDIT_MAIN),)),
-        Step(id="3", kind=StepKind.DELETE, files=(FileChange(path="old.txt"),)),
-        Step(id="4", kind=StepKind.CREATE, files=(FileChange(path="src/util.py", content="A = 1\n"),)),
-        Step(
+        PlanStep(
+            id="1", kind=StepKind.CREATE, files=(FileChange(path="docs/guide/new.md", content="# New\n"),)
+        ),
+        PlanStep(id="2", kind=StepKind.EDIT, files=(FileChange(path="src/main.py", diff=EDIT_MAIN),)),
+        PlanStep(id="3", kind=StepKind.DELETE, files=(FileChange(path="old.txt"),)),
+        PlanStep(id="4", kind=StepKind.CREATE, files=(FileChange(path="src/util.py", content="A = 1\n"),)),
+        PlanStep(
             id="5",
             kind=StepKind.EDIT,
             files=(

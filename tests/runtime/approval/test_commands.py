@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.runtime.approval import command
 from orchestrator.runtime.approval.step_log import StepLog
 from orchestrator.runtime.approval.step_work import standing
 from orchestrator.runtime.service import surviving_program
-from orchestrator.runtime.service.surviving_program import Ended
+from orchestrator.runtime.service.surviving_program import ProgramEnd
 from tests.runtime.approval.work_stage import Crash, Stage, project, refused
 
 
@@ -205,7 +205,7 @@ async def test_a_program_in_a_hidden_folder_of_the_project_may_run_for_no_plan_c
         monkeypatch.setenv("PATH", f"{root / folder}{os.pathsep}{os.environ['PATH']}")
     stage = Stage(root, {"id": "1", "kind": "run", "argv": ["inbin"]})
     assert (await (await stage.begin()).perform(stage.plan.steps[0])).exit_code == 0
-    with pytest.raises(Faulted, match="SEC-012"):
+    with pytest.raises(ApprovalError, match="SEC-012"):
         await Stage(root, {"id": "1", "kind": "run", "argv": ["intools"]}).begin()
 
 
@@ -215,7 +215,7 @@ async def test_a_shell_under_another_name_is_a_shell(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "harmless").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    with pytest.raises(Faulted, match="SEC-012"):
+    with pytest.raises(ApprovalError, match="SEC-012"):
         await Stage(root, {"id": "1", "kind": "run", "argv": ["harmless", "-c", "x"]}).begin()
 
 
@@ -240,12 +240,14 @@ async def test_what_was_left_running_is_ended_by_its_mark_also_where_it_will_not
     for each in left:
         assert each.stdout is not None
         await each.stdout.readline()
-    assert await asyncio.to_thread(surviving_program.end, marks[:1], 0.05) == Ended(frozenset(marks[:1]), ())
+    assert await asyncio.to_thread(surviving_program.end, marks[:1], 0.05) == ProgramEnd(
+        frozenset(marks[:1]), ()
+    )
     assert await left[0].wait() == -signal.SIGKILL
     assert left[1].returncode is None
     left[1].kill()
     await left[1].wait()
-    assert surviving_program.end(marks, 0.05) == Ended(frozenset(), ())
+    assert surviving_program.end(marks, 0.05) == ProgramEnd(frozenset(), ())
 
 
 def test_a_command_that_was_cut_short_is_in_doubt_and_does_not_run_once_its_plan_is_taken_back() -> None:

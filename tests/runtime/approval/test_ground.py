@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.plan import Plan, PlanDraft, part, selection
 from orchestrator.runtime.approval.preview import NO_UNDO, preview
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.hostile import DIFF, create, delete, edit, project, run
 
 STEPS: list[dict[str, Any]] = [
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 async def planned(root: Path, *steps: dict[str, Any], caps: PlanCaps | None = None) -> Plan:
     draft = PlanDraft.read({"goal": "g", "steps": list(steps)})
-    return await Ground(root, caps).validated(draft, plan_id="plan-1", version=1)
+    return await Workspace(root, caps).validated(draft, plan_id="plan-1", version=1)
 
 
 async def test_the_same_draft_on_the_same_project_is_the_same_plan(root: Path) -> None:
@@ -140,7 +140,7 @@ async def test_drift_is_told_with_what_was_expected_and_found(
     root: Path, change: Callable[[Path], None], path: str, why: str
 ) -> None:
     plan = await planned(root, *STEPS)
-    ground = Ground(root)
+    ground = Workspace(root)
     assert not await ground.drift(plan)
     change(root)
     report = await ground.drift(plan)
@@ -148,23 +148,23 @@ async def test_drift_is_told_with_what_was_expected_and_found(
     assert (told["path"], told["why"]) == (path, why)
     expected = plan.expected()[path].model_dump(mode="json", exclude={"path"})
     assert told["expected"] == expected != told["found"]
-    with pytest.raises(Faulted) as refused:
+    with pytest.raises(ApprovalError) as refused:
         await ground.revalidated(plan)
     assert refused.value.code == "FS-006"
 
 
 async def test_a_plan_holds_while_nothing_changed_and_not_under_other_caps(root: Path) -> None:
     plan = await planned(root, *STEPS)
-    await Ground(root).revalidated(plan)
-    with pytest.raises(Faulted, match="CFG-004"):
-        await Ground(root, PlanCaps(steps=9)).revalidated(plan)
+    await Workspace(root).revalidated(plan)
+    with pytest.raises(ApprovalError, match="CFG-004"):
+        await Workspace(root, PlanCaps(steps=9)).revalidated(plan)
 
 
 async def test_a_part_of_a_plan_is_validated_as_a_plan_of_its_own(root: Path) -> None:
     whole = await planned(root, *STEPS)
     chosen = selection(whole, ["4"])
     assert chosen == ("1", "4")
-    derived = await Ground(root).validated(
+    derived = await Workspace(root).validated(
         part(whole, chosen), plan_id="plan-2", version=1, derived_from=whole.digest
     )
     assert (derived.id, derived.version, derived.derived_from) == ("plan-2", 1, whole.digest)
@@ -181,7 +181,7 @@ async def test_the_listing_leaves_out_what_no_plan_may_touch(root: Path) -> None
     os.mkfifo(root / "pipe")
     (root / "big.txt").write_bytes(b"x" * 1_048_577)
     (root / os.fsdecode(b"\xff.txt")).write_text("x")
-    assert [one.path for one in await Ground(root).tree()] == ["a.py", "src/b.py"]
+    assert [one.path for one in await Workspace(root).tree()] == ["a.py", "src/b.py"]
 
 
 @pytest.mark.parametrize(
@@ -209,18 +209,18 @@ async def test_a_cap_of_n_allows_exactly_n_and_0_any_number(root: Path, cap: str
     for allowed in (2, 0):
         plan = await planned(root, *steps, caps=caps(allowed))
         assert len(plan.steps) == len(steps)
-    with pytest.raises(Faulted):
+    with pytest.raises(ApprovalError):
         await planned(root, *steps, caps=caps(1))
 
 
 @pytest.mark.parametrize("where", ["nothing/here", "a.py"])
 def test_a_project_that_is_no_folder_is_refused(root: Path, where: str) -> None:
-    with pytest.raises(Faulted, match="CFG-003"):
-        Ground(root / where)
+    with pytest.raises(ApprovalError, match="CFG-003"):
+        Workspace(root / where)
 
 
 async def test_a_project_that_is_reached_by_a_link_is_the_folder_it_leads_to(
     root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "way").symlink_to(root)
-    assert Ground(tmp_path / "way").root == root
+    assert Workspace(tmp_path / "way").root == root

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.machines.approval.fault import RULES, Faulted
+from orchestrator.machines.approval.fault import RULES, ApprovalError
 from orchestrator.machines.approval.plan import Plan, PlanDraft
 from orchestrator.runtime.approval.plan_file import read_plan
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.hostile import HOSTILE, Hostile, project
 
 
@@ -28,7 +28,7 @@ def everything(root: Path) -> dict[str, object]:
 
 async def planned(hostile: Hostile, root: Path) -> Plan:
     draft = PlanDraft.read(hostile.plain)
-    return await Ground(root).validated(draft, plan_id="plan-1", version=1)
+    return await Workspace(root).validated(draft, plan_id="plan-1", version=1)
 
 
 @pytest.mark.parametrize("hostile", [pytest.param(one, id=one.name) for one in HOSTILE])
@@ -39,7 +39,7 @@ async def test_a_hostile_plan_is_refused_with_its_code_and_nothing_is_touched(
     monkeypatch.chdir(root)
     hostile.setting(root)
     before = everything(tmp_path)
-    with pytest.raises(Faulted) as refused:
+    with pytest.raises(ApprovalError) as refused:
         await planned(hostile, root)
     codes = {fault.code for fault in refused.value.faults}
     assert hostile.code in codes
@@ -59,8 +59,8 @@ async def test_the_same_plan_in_a_file_is_refused_alike(
     hostile.setting(root)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(hostile.plain))
-    with pytest.raises(Faulted) as refused:
-        await Ground(root).validated(read_plan(file), plan_id="plan-1", version=1)
+    with pytest.raises(ApprovalError) as refused:
+        await Workspace(root).validated(read_plan(file), plan_id="plan-1", version=1)
     assert hostile.code in {fault.code for fault in refused.value.faults}
 
 
@@ -86,8 +86,8 @@ async def test_every_fault_of_a_plan_is_told_not_only_the_first(tmp_path: Path) 
         },
         {"id": "2", "kind": "run", "argv": ["sh", "-c", "x"]},
     ]
-    with pytest.raises(Faulted) as refused:
-        await Ground(root).validated(PlanDraft.read({"steps": steps}), plan_id="p", version=1)
+    with pytest.raises(ApprovalError) as refused:
+        await Workspace(root).validated(PlanDraft.read({"steps": steps}), plan_id="p", version=1)
     told = [(fault.step, fault.code) for fault in refused.value.faults]
     assert told == [("1", "SEC-001"), ("1", "SEC-004"), ("2", "SEC-012")]
     assert refused.value.code == "VAL-004"
@@ -98,8 +98,8 @@ async def test_every_fault_of_a_plan_is_told_not_only_the_first(tmp_path: Path) 
 async def test_a_plan_that_is_wrong_in_a_thousand_ways_is_refused_in_few_words(tmp_path: Path) -> None:
     root = project(tmp_path)
     steps = [{"id": "x" * 5_000, "kind": "create", "files": [{"path": "../x", "content": "x"}] * 9}] * 500
-    with pytest.raises(Faulted) as refused:
-        await Ground(root).validated(PlanDraft.read({"steps": steps}), plan_id="p", version=1)
+    with pytest.raises(ApprovalError) as refused:
+        await Workspace(root).validated(PlanDraft.read({"steps": steps}), plan_id="p", version=1)
     assert refused.value.faults[0].code == "VAL-007"
     assert len(refused.value.faults) == 50
     assert len(json.dumps(refused.value.fault.plain())) < 20_000

@@ -15,20 +15,20 @@ import pytest
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.port import LLM
-from orchestrator.llm.retry import Tried
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.llm.retry import RetryAttempt
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.providers.limiter import Limited, RateLimit
+from orchestrator.providers.limiter import RateLimit, RateLimitedModel
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.approval.file_listing import MOST_FILES
 from orchestrator.runtime.approval.plan_file import PlanFile, read_plan
 from orchestrator.runtime.approval.plan_request import drafted, extracted
 from orchestrator.runtime.approval.planner import ModelPlanner, address_of
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 from orchestrator.testing.clock import FakeClock
 from tests.providers.endpoint import GUARD
 from tests.providers.loopback import Loopback, json_reply
@@ -52,17 +52,17 @@ def _guard() -> Iterator[None]:
         yield
 
 
-async def planned(llm: LLM, root: Path, told: list[Tried] | None = None, **more: Any) -> Plan:
+async def planned(llm: LLM, root: Path, told: list[RetryAttempt] | None = None, **more: Any) -> Plan:
     clock = FakeClock(auto=True)
     planner = ModelPlanner(llm, root, limits=more.pop("limits", None))
     request = PlanRequest(intent=INTENT, **more)
     on_attempt = None if told is None else told.append
     return await drafted(
-        planner, Ground(root), request, plan_id="plan-1", version=1, clock=clock, on_attempt=on_attempt
+        planner, Workspace(root), request, plan_id="plan-1", version=1, clock=clock, on_attempt=on_attempt
     )
 
 
-async def understood(llm: LLM, root: Path, told: list[Tried] | None = None) -> Extraction:
+async def understood(llm: LLM, root: Path, told: list[RetryAttempt] | None = None) -> Extraction:
     on_attempt = None if told is None else told.append
     planner = ModelPlanner(llm, root)
     return await extracted(planner, "Make two three", clock=FakeClock(auto=True), on_attempt=on_attempt)
@@ -112,7 +112,7 @@ async def test_a_model_cannot_read_what_no_plan_may_touch(root: Path, path: str)
 async def test_what_was_wrong_with_a_plan_is_said_to_the_model_and_it_may_try_twice_more(root: Path) -> None:
     bad = json.dumps({"goal": "x", "steps": [create("../x")]})
     llm = ScriptedLLM([bad, bad, json.dumps(PLAN)])
-    told: list[Tried] = []
+    told: list[RetryAttempt] = []
     plan = await planned(llm, root, told)
     assert plan.goal == "Fix two"
     assert [one.outcome for one in told] == ["retry", "retry", "ok"]
@@ -122,7 +122,7 @@ async def test_what_was_wrong_with_a_plan_is_said_to_the_model_and_it_may_try_tw
 async def test_a_third_bad_plan_is_the_last_and_every_reason_is_kept(root: Path) -> None:
     bad = json.dumps({"goal": "x", "steps": [create("../x"), create(".git/x")]})
     llm = ScriptedLLM([bad] * 3)
-    with pytest.raises(Faulted) as refused:
+    with pytest.raises(ApprovalError) as refused:
         await planned(llm, root)
     assert refused.value.code == "VAL-004"
     assert {"SEC-001", "SEC-004", "VAL-015"} == {one.code for one in refused.value.faults}
@@ -137,8 +137,8 @@ async def test_a_diff_that_does_not_fit_and_a_file_that_is_not_valid_get_one_mor
     root: Path, steps: list[Any], code: str
 ) -> None:
     llm = ScriptedLLM([json.dumps({"steps": steps})] * 2)
-    told: list[Tried] = []
-    with pytest.raises(Faulted) as refused:
+    told: list[RetryAttempt] = []
+    with pytest.raises(ApprovalError) as refused:
         await planned(llm, root, told)
     assert (refused.value.code, [one.outcome for one in told]) == (code, ["retry", "exhausted"])
     llm.assert_complete()
@@ -174,8 +174,8 @@ async def test_a_model_that_fails_is_asked_again_as_the_table_says_and_by_nobody
     root: Path, answer: Any, code: str, delays: list[float]
 ) -> None:
     llm = ScriptedLLM([answer] * (len(delays) + 1))
-    told: list[Tried] = []
-    with pytest.raises(Faulted) as failed:
+    told: list[RetryAttempt] = []
+    with pytest.raises(ApprovalError) as failed:
         await understood(llm, root, told)
     assert failed.value.code == code
     assert [one.delay for one in told if one.outcome == "retry"] == delays
@@ -184,7 +184,7 @@ async def test_a_model_that_fails_is_asked_again_as_the_table_says_and_by_nobody
 
 async def test_a_vendors_text_is_in_no_error_for_it_may_quote_the_key(root: Path) -> None:
     llm = ScriptedLLM([LLMError(f"bad key {KEY}", kind="auth", status=401)])
-    with pytest.raises(Faulted) as failed:
+    with pytest.raises(ApprovalError) as failed:
         await understood(llm, root)
     assert KEY not in json.dumps(failed.value.fault.plain())
     assert "401" in failed.value.fault.message
@@ -192,7 +192,7 @@ async def test_a_vendors_text_is_in_no_error_for_it_may_quote_the_key(root: Path
 
 async def test_a_model_that_only_ever_reads_runs_into_its_budget(root: Path) -> None:
     llm = FunctionLLM(lambda request: call("read_file", path=f"x{len(request.messages)}"))
-    with pytest.raises(Faulted) as failed:
+    with pytest.raises(ApprovalError) as failed:
         await planned(llm, root, limits=Limits(max_iterations=3))
     assert failed.value.code in {"RES-002", "AI-005"}
 
@@ -200,7 +200,7 @@ async def test_a_model_that_only_ever_reads_runs_into_its_budget(root: Path) -> 
 @pytest.mark.parametrize("text", ["", " \n", "x" * 20_001])
 async def test_an_empty_or_endless_request_asks_nobody(root: Path, text: str) -> None:
     llm = ScriptedLLM([])
-    with pytest.raises(Faulted) as refused:
+    with pytest.raises(ApprovalError) as refused:
         await extracted(ModelPlanner(llm, root), text)
     assert refused.value.code == "VAL-001"
 
@@ -220,7 +220,7 @@ async def test_tokens_are_counted_over_all_answers_for_one_request_and_end_at_th
     await planner.plan(PlanRequest(intent=INTENT))
     assert planner.budget() is None
     await planner.plan(PlanRequest(intent=INTENT))
-    with pytest.raises(Faulted, match="79000 input tokens are used of 96000") as refused:
+    with pytest.raises(ApprovalError, match="79000 input tokens are used of 96000") as refused:
         await planner.plan(PlanRequest(intent=INTENT))
     assert refused.value.code == "RES-002"
 
@@ -230,7 +230,7 @@ async def test_an_answer_beyond_the_hard_limit_is_the_last(root: Path) -> None:
     planner = ModelPlanner(
         FunctionLLM(lambda _: Response("", (call("read_file", path="a.py"),), usage=much)), root
     )
-    with pytest.raises(Faulted) as refused:
+    with pytest.raises(ApprovalError) as refused:
         await planner.plan(PlanRequest(intent=INTENT))
     assert refused.value.code == "RES-002"
     assert planner.budget() is not None
@@ -242,7 +242,7 @@ async def test_a_model_that_never_answers_is_waited_for_so_long_and_no_longer(ro
         return ""
 
     planner = ModelPlanner(FunctionLLM(never), root, seconds=0.05)
-    with pytest.raises(Faulted) as failed:
+    with pytest.raises(ApprovalError) as failed:
         await planner.extract("x")
     assert failed.value.code == "AI-002"
 
@@ -270,7 +270,7 @@ async def test_over_http_the_model_reads_and_plans_and_the_key_goes_to_its_serve
     async with Loopback(replies) as server, OpenAI("m", base_url=f"{server.url}/v1", api_key=KEY) as llm:
         assert await ModelPlanner(llm, root).reachable() is None
         assert (await understood(llm, root)).intents[0].kind is IntentKind.FIX_BUG
-        told: list[Tried] = []
+        told: list[RetryAttempt] = []
         plan = await planned(llm, root, told)
         assert [one.outcome for one in told] == ["retry", "ok"]
         assert all(one.headers["authorization"] == f"Bearer {KEY}" for one in server.asked)
@@ -297,7 +297,7 @@ def test_where_a_model_is_asked_is_known_also_where_nobody_named_it(
         monkeypatch.setenv("OPENAI_BASE_URL", variable)
     model = OpenAI("m", api_key=KEY)
     assert address_of(model) == address
-    assert address_of(Limited(model, RateLimit(concurrency=1))) == address
+    assert address_of(RateLimitedModel(model, RateLimit(concurrency=1))) == address
 
 
 async def test_a_model_that_names_no_address_counts_as_reachable(root: Path) -> None:
@@ -349,7 +349,7 @@ async def test_a_plan_is_read_from_toml_as_from_json(root: Path, tmp_path: Path)
         Intent(kind=IntentKind.FIX_BUG, summary="Fix two", confidence=0.7, question="really?"),
     )
     plan = await drafted(
-        PlanFile(toml), Ground(root), PlanRequest(intent=found.intents[0]), plan_id="plan-1", version=1
+        PlanFile(toml), Workspace(root), PlanRequest(intent=found.intents[0]), plan_id="plan-1", version=1
     )
     assert plan.steps[0].paths == ("a.py",)
 
@@ -362,18 +362,18 @@ async def test_several_plans_of_a_file_each_have_their_intent(tmp_path: Path) ->
     intents = (await planner.extract("both")).intents
     drafts = [await planner.plan(PlanRequest(intent=intent)) for intent in intents]
     assert [draft.steps[0].paths for draft in drafts] == [("one.py",), ("two.py",)]
-    with pytest.raises(Faulted, match="VAL-002"):
+    with pytest.raises(ApprovalError, match="VAL-002"):
         read_plan(file)
 
 
 async def test_a_file_is_not_asked_again_for_it_would_say_the_same(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"goal": "x", "steps": [create("../x")]}))
-    told: list[Tried] = []
-    with pytest.raises(Faulted, match="SEC-001"):
+    told: list[RetryAttempt] = []
+    with pytest.raises(ApprovalError, match="SEC-001"):
         await drafted(
             PlanFile(file),
-            Ground(root),
+            Workspace(root),
             PlanRequest(intent=INTENT),
             plan_id="plan-1",
             version=1,
@@ -405,7 +405,7 @@ async def test_a_file_that_is_no_plan_is_refused_in_a_sentence(
     file = tmp_path / "plan.json"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(Faulted) as refused:
+    with pytest.raises(ApprovalError) as refused:
         await PlanFile(file).extract("x")
     assert refused.value.code == code
 
@@ -419,13 +419,13 @@ def test_a_request_says_nothing_of_the_keys_of_this_machine(
     from orchestrator.runtime.approval import planner
 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    assert KEY not in planner._prompt(PlanRequest(intent=INTENT), Ground(root).caps)
+    assert KEY not in planner._prompt(PlanRequest(intent=INTENT), Workspace(root).caps)
 
 
 async def test_a_model_is_told_that_a_long_list_of_files_may_not_be_all(root: Path) -> None:
     from orchestrator.runtime.approval import planner
 
-    ground = Ground(root)
+    ground = Workspace(root)
     request = PlanRequest(intent=INTENT, tree=await ground.tree())
     assert "there may be more" not in planner._prompt(request, ground.caps)
     for number in range(MOST_FILES):

@@ -10,9 +10,9 @@ import pytest
 
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.plan import PlanDraft, Step, StepKind
+from orchestrator.machines.approval.plan import PlanDraft, PlanStep, StepKind
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
 from tests.runtime.approval.stand import (
@@ -142,7 +142,7 @@ async def test_changes_lead_to_another_version_and_the_first_stays_as_it_was(tmp
         assert (await approval.show(1)).plan == first.plan
         await refused(approval.approve(), "preview_acknowledged")
         await refused(approval.approve(digest=first.plan.digest), "plan", "ST-003")
-        with pytest.raises(Faulted, match="VAL-001"):
+        with pytest.raises(ApprovalError, match="VAL-001"):
             await approval.changes("  ")
         await refused(approval.show(7), "plan")
 
@@ -179,7 +179,7 @@ async def test_a_chosen_step_that_is_not_there_refuses_the_approval(tmp_path: Pa
     root = planted(tmp_path)
     async with project(root) as approval:
         await waiting(approval)
-        with pytest.raises(Faulted, match="VAL-019"):
+        with pytest.raises(ApprovalError, match="VAL-019"):
             await approval.approve(steps=["9"])
         assert (await approval.status()).plan_status == "pending"
 
@@ -229,7 +229,7 @@ async def test_a_rollback_takes_back_every_plan_of_the_request_that_failed_and_n
 ) -> None:
     root = planted(tmp_path)
     create, edit = DRAFT.steps[0], DRAFT.steps[1]
-    fails = Step(id="9", kind=StepKind.RUN, argv=("false",))
+    fails = PlanStep(id="9", kind=StepKind.RUN, argv=("false",))
     drafts = [
         PlanDraft(goal="g", steps=steps) for steps in ((create,), (edit, fails), (DRAFT.steps[2], fails))
     ]
@@ -261,7 +261,7 @@ async def test_a_plan_that_is_approved_needs_no_provider(tmp_path: Path) -> None
 
 async def test_a_planner_that_fails_leads_to_failed_and_a_retry_makes_a_new_plan(tmp_path: Path) -> None:
     root = planted(tmp_path)
-    bad = Faulted(Fault("AI-006", "no"))
+    bad = ApprovalError(Fault("AI-006", "no"))
     async with project(root, Script([bad, DRAFT])) as approval:
         status = await approval.submit("Please tidy up.")
         assert (status.state, status.error["code"]) == ("Failed", "AI-006")
@@ -271,7 +271,7 @@ async def test_a_planner_that_fails_leads_to_failed_and_a_retry_makes_a_new_plan
 
 
 async def test_a_failure_before_there_is_an_intent_can_only_be_acknowledged(tmp_path: Path) -> None:
-    planner = Script(intents=[Faulted(Fault("AI-006", "no")), [intent()]])
+    planner = Script(intents=[ApprovalError(Fault("AI-006", "no")), [intent()]])
     async with project(planted(tmp_path), planner) as approval:
         status = await approval.submit("Please tidy up.")
         assert (status.state, status.actions[0]) == ("Failed", "acknowledge")
@@ -292,16 +292,16 @@ async def test_what_cannot_be_written_down_is_refused_whoever_says_it_and_change
     tmp_path: Path,
 ) -> None:
     half = "half a \ud83d"
-    with pytest.raises(Faulted, match="VAL-001: the name of who asks is no text in UTF-8"):
+    with pytest.raises(ApprovalError, match="VAL-001: the name of who asks is no text in UTF-8"):
         Approval(tmp_path, by=half)
     async with project(planted(tmp_path)) as approval:
-        with pytest.raises(Faulted, match="VAL-001: the request is no text"):
+        with pytest.raises(ApprovalError, match="VAL-001: the request is no text"):
             await approval.submit(half)
         assert (await waiting(approval)).plan_status == "pending"
         for refused_one in (approval.changes(half), approval.reject(half), approval.cancel(half)):
-            with pytest.raises(Faulted, match=r"VAL-001: .* is no text"):
+            with pytest.raises(ApprovalError, match=r"VAL-001: .* is no text"):
                 await refused_one
-        with pytest.raises(Faulted, match="VAL-001: the reason is no text"):
+        with pytest.raises(ApprovalError, match="VAL-001: the reason is no text"):
             await Approval.ask(tmp_path, "cancel", why=half)
         assert (await approval.approve()).plan_status == "completed"
 
@@ -316,7 +316,7 @@ async def test_where_there_is_no_plan_there_is_none_to_show(tmp_path: Path) -> N
 async def test_an_empty_request_and_a_command_out_of_place_change_nothing(tmp_path: Path) -> None:
     root = planted(tmp_path)
     async with project(root) as approval:
-        with pytest.raises(Faulted, match="VAL-001"):
+        with pytest.raises(ApprovalError, match="VAL-001"):
             await approval.submit(" \n")
         for action in (
             "approve",

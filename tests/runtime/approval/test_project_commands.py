@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.machines.approval.plan import FileChange, PlanDraft, Step, StepKind
+from orchestrator.machines.approval.plan import FileChange, PlanDraft, PlanStep, StepKind
 from orchestrator.runtime.approval.status import StepFact
 from tests.runtime.approval.stand import FILES, Script, contents, planted, project, waiting
 
@@ -23,8 +23,8 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planner(code: str) -> Script:
     steps = (
-        Step(id="1", kind=StepKind.CREATE, files=(FileChange(path="new.md", content="# New\n"),)),
-        Step(id="2", kind=StepKind.RUN, argv=("python3", "-c", code)),
+        PlanStep(id="1", kind=StepKind.CREATE, files=(FileChange(path="new.md", content="# New\n"),)),
+        PlanStep(id="2", kind=StepKind.RUN, argv=("python3", "-c", code)),
     )
     return Script(drafts=(PlanDraft(goal="Build", steps=steps),))
 

@@ -13,10 +13,10 @@ import pytest
 from orchestrator.errors import ConfigError, JournalError, LLMError, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.machines.approval.fault import RULES, Fault, Faulted
+from orchestrator.machines.approval.fault import RULES, ApprovalError, Fault
 from orchestrator.machines.approval.intent import Intent
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.plan import PlanDraft, Step, StepKind
+from orchestrator.machines.approval.plan import PlanDraft, PlanStep, StepKind
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
@@ -53,7 +53,7 @@ ERRORS: list[BaseException] = [
     OSError(28, "No space left on device"),
     LLMError("refused", kind="auth", status=401),
     TimeoutError(),
-    *(Faulted(Fault(code, "no")) for code in ("AI-001", "AI-006", "AI-007", "CFG-001")),
+    *(ApprovalError(Fault(code, "no")) for code in ("AI-001", "AI-006", "AI-007", "CFG-001")),
 ]
 
 
@@ -105,7 +105,7 @@ async def test_a_log_that_cannot_be_written_fails_no_request_but_keeps_a_plan_fr
             if logs.is_dir():
                 shutil.rmtree(logs)
                 logs.write_text("in its place")
-                raise Faulted(Fault("AI-002", "away"))
+                raise ApprovalError(Fault("AI-002", "away"))
             return await super().extract(text)
 
     async with project(planted(tmp_path), Forgetful()) as approval:
@@ -251,7 +251,7 @@ async def test_a_folder_that_cannot_be_written_stops_before_the_state_moves(
 
 async def test_a_command_that_fails_fails_the_step_and_is_not_undone(tmp_path: Path) -> None:
     root = planted(tmp_path)
-    steps = (*DRAFT.steps[:1], Step(id="run", kind=StepKind.RUN, argv=("false",)))
+    steps = (*DRAFT.steps[:1], PlanStep(id="run", kind=StepKind.RUN, argv=("false",)))
     async with project(root, Script([PlanDraft(goal="g", steps=steps)])) as approval:
         await waiting(approval)
         status = await approval.approve()
@@ -294,7 +294,7 @@ async def test_an_observer_and_a_hook_that_raise_cannot_leave_a_state_open(tmp_p
     ],
 )
 def test_what_cannot_work_is_refused_in_a_sentence(wrong: Callable[[], Any], match: str) -> None:
-    with pytest.raises((ConfigError, Faulted), match=match):
+    with pytest.raises((ConfigError, ApprovalError), match=match):
         wrong()
 
 

@@ -16,11 +16,11 @@ from orchestrator.errors import JournalError
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal, Record
-from orchestrator.machines.approval.fault import Fault, Faulted
+from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.intent import Extraction
 from orchestrator.machines.approval.model import State
-from orchestrator.machines.approval.plan import FileChange, Plan, PlanDraft, Step, StepKind
+from orchestrator.machines.approval.plan import FileChange, Plan, PlanDraft, PlanStep, StepKind
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
@@ -83,7 +83,7 @@ class Improviser:
 
     async def extract(self, text: str) -> Extraction:
         if self._choice(7) == 0:
-            raise Faulted(Fault("AI-006", "no"))
+            raise ApprovalError(Fault("AI-006", "no"))
         sure = (0.95, 0.95, 0.95, 0.7, 0.3)[self._choice(5)]
         return Extraction(intents=(intent(sure),) * (1 + (self._choice(5) == 0)))
 
@@ -93,12 +93,12 @@ class Improviser:
                 raise RuntimeError("a planner that breaks")
             case 1:
                 return PlanDraft(
-                    steps=(Step(id="1", kind=StepKind.DELETE, files=(FileChange(path="../x"),)),)
+                    steps=(PlanStep(id="1", kind=StepKind.DELETE, files=(FileChange(path="../x"),)),)
                 )
             case _:
                 return PlanDraft(goal="g", steps=tuple(self._steps()))
 
-    def _steps(self) -> list[Step]:
+    def _steps(self) -> list[PlanStep]:
         text = (self._root / "kept.txt").read_text()
         lines = text.splitlines(keepends=True)
         diff = f"--- a/kept.txt\n+++ b/kept.txt\n@@ -1,{len(lines)} +1,{len(lines) + 1} @@\n"
@@ -113,7 +113,7 @@ class Improviser:
         ]
         if not (self._root / "old.txt").exists():
             files.pop()
-        return [Step(id=str(n), kind=kind, files=(file,)) for n, (kind, file) in enumerate(files, 1)]
+        return [PlanStep(id=str(n), kind=kind, files=(file,)) for n, (kind, file) in enumerate(files, 1)]
 
     async def reachable(self) -> Fault | None:
         return None
@@ -165,7 +165,7 @@ class Person:
             self.base, self.edited = before, False
         try:
             await self._carried_out(command, number)
-        except (GateRefused, Faulted):
+        except (GateRefused, ApprovalError):
             assert tree(self.root) == before, self.trail  # a refusal has touched nothing
         await self._holds(command, before)
 
@@ -223,7 +223,7 @@ class Person:
                     await self.approval.submit("Once more.")
                 case _:
                     pass
-        except (JournalError, GateRefused, Faulted):
+        except (JournalError, GateRefused, ApprovalError):
             pass
         finally:
             await self.approval.__aexit__(None, None, None)

@@ -15,7 +15,7 @@ from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
 from orchestrator.kernel.record import Observer, RunRecovered
-from orchestrator.machines.approval.plan import FileChange, Plan, Step, StepKind, StepOutcome
+from orchestrator.machines.approval.plan import FileChange, Plan, PlanStep, StepKind, StepOutcome
 from orchestrator.runtime.approval.file_inspection import fingerprint
 from orchestrator.telemetry.metrics import Metrics
 from tests.runtime.approval.stand import (
@@ -222,7 +222,7 @@ async def test_a_stored_plan_that_breaks_the_rules_is_not_begun_whoever_has_appr
 ) -> None:
     root = planted(tmp_path)
     before = tree(root)
-    hidden = Step(id="1", kind=StepKind.CREATE, files=(FileChange(path=".git/hooks/x", content="x\n"),))
+    hidden = PlanStep(id="1", kind=StepKind.CREATE, files=(FileChange(path=".git/hooks/x", content="x\n"),))
     async with project(root) as approval:
         await waiting(approval)
         run = approval._session.run

@@ -17,10 +17,10 @@ import pytest
 from orchestrator.errors import OtherGraph
 from orchestrator.journal.codec import encoded
 from orchestrator.journal.redacted import SHOWN, parted
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.runtime.approval.approval import Approval
-from orchestrator.runtime.approval.project_log import Diary
+from orchestrator.runtime.approval.project_log import ProjectLog
 from orchestrator.testing.clock import FakeClock
 from tests.providers.endpoint import GUARD
 from tests.runtime.approval.stand import Script, clock, contents, planted, project, tree, waiting
@@ -205,7 +205,7 @@ async def test_a_symlink_in_place_of_our_folders_is_refused(tmp_path: Path, plac
     planted(root)
     (root / place).parent.mkdir(exist_ok=True)
     (root / place).symlink_to(outside)
-    with pytest.raises(Faulted, match="CFG-003"):
+    with pytest.raises(ApprovalError, match="CFG-003"):
         async with project(root):
             pass
     assert list(outside.iterdir()) == []
@@ -235,10 +235,10 @@ async def test_a_project_whose_name_cannot_be_written_down_is_refused_and_left_a
         root.mkdir()
     except OSError:
         pytest.skip("this file system takes names in UTF-8 only")
-    with pytest.raises(Faulted, match="no UTF-8; rename it"):
+    with pytest.raises(ApprovalError, match="no UTF-8; rename it"):
         async with project(root):
             pass
-    with pytest.raises(Faulted, match="no UTF-8; rename it"):
+    with pytest.raises(ApprovalError, match="no UTF-8; rename it"):
         await Approval.look(root)
     assert list(root.iterdir()) == []
 
@@ -298,7 +298,7 @@ def test_logs_are_kept_for_their_days_and_in_their_sizes(tmp_path: Path) -> None
     hands = FakeClock(0.0)
     limits = ApprovalLimits(log_days=3, log_file_bytes=200, log_total_bytes=350)
     for day in range(5):
-        diary = Diary(tmp_path, limits, FakeClock(day * 86_400.0))
+        diary = ProjectLog(tmp_path, limits, FakeClock(day * 86_400.0))
         for number in range(10):
             diary.write("Note", number=number)
         names = sorted(file.name for file in tmp_path.iterdir())
@@ -306,7 +306,7 @@ def test_logs_are_kept_for_their_days_and_in_their_sizes(tmp_path: Path) -> None
         assert names[-1] == f"1970-01-0{day + 1}.jsonl"
         assert all(file.stat().st_size <= 200 for file in tmp_path.iterdir())
         assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 350 + 200
-    assert Diary(tmp_path, limits, hands).is_ready()
+    assert ProjectLog(tmp_path, limits, hands).is_ready()
 
 
 async def test_no_socket_is_opened_while_a_project_is_worked_on(tmp_path: Path) -> None:

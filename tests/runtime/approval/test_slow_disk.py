@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.runtime.approval.file_listing import Progress
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.stand import planted, waiting
 from tests.runtime.approval.stand import project as opened
 from tests.runtime.approval.work_stage import STEPS, Stage, project, refused, tree
@@ -87,7 +87,7 @@ async def test_an_undo_that_hangs_says_so_and_can_be_asked_for_again(root: Path,
     work = await stage.begin()
     await work.perform(stage.plan.steps[0])
     work = await stage.again(hook=disk, seconds=LIMIT)
-    with pytest.raises(Faulted, match="FS-012: step 2: 'a\\.py' is on a file system"):
+    with pytest.raises(ApprovalError, match="FS-012: step 2: 'a\\.py' is on a file system"):
         await work.undo_plan()
     disk.answers.set()
     assert (await work.undo_plan()).conflicts == ()
@@ -104,8 +104,8 @@ async def test_looking_at_a_project_that_does_not_answer_is_given_up(
     monkeypatch.setattr(os, "open", lambda *args, **more: answers.wait(30) and opening(*args, **more))
     try:
         assert (await refused(work, stage.plan, "2")).code == "FS-012"
-        with pytest.raises(Faulted, match="FS-012"):
-            await Ground(root, seconds=LIMIT).validated(stage.draft, plan_id="plan-2", version=1)
+        with pytest.raises(ApprovalError, match="FS-012"):
+            await Workspace(root, seconds=LIMIT).validated(stage.draft, plan_id="plan-2", version=1)
     finally:
         answers.set()
 
@@ -156,15 +156,15 @@ async def test_a_file_that_is_too_slow_to_be_listed_is_named_and_nothing_after_i
 ) -> None:
     (root / "stuck.py").write_text("x = 1\n")
     (root / "zz.py").write_text("z = 1\n")
-    with pytest.raises(Faulted, match=r"FS-012: 'stuck\.py' is on a file system that does not answer"):
-        await Ground(root, index_seconds=LIMIT).tree()
+    with pytest.raises(ApprovalError, match=r"FS-012: 'stuck\.py' is on a file system that does not answer"):
+        await Workspace(root, index_seconds=LIMIT).tree()
     lists.answers.set()
     async with asyncio.timeout(10):
         while any(one.name == "file" for one in threading.enumerate()):  # noqa: ASYNC110 - a thread tells nobody
             await asyncio.sleep(0.01)
     assert "a.py" in lists.read
     assert "zz.py" not in lists.read, "nobody waits for the rest"
-    assert "zz.py" in [one.path for one in await Ground(root).tree()]
+    assert "zz.py" in [one.path for one in await Workspace(root).tree()]
 
 
 def test_the_limit_of_a_listing_begins_anew_with_each_file() -> None:
@@ -194,8 +194,8 @@ async def test_a_project_that_cannot_be_listed_is_not_planned_for_and_that_is_sa
 
 ENDS = """
 import asyncio, os, sys, threading
-from orchestrator.machines.approval.fault import Faulted
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.machines.approval.fault import ApprovalError
+from orchestrator.runtime.approval.workspace import Workspace
 
 opening = os.open
 os.open = lambda path, *args, **named: (
@@ -203,11 +203,11 @@ os.open = lambda path, *args, **named: (
 )
 
 async def main():
-    ground = Ground(sys.argv[1], None, 0.05, 0.05)
+    ground = Workspace(sys.argv[1], None, 0.05, 0.05)
     for look in (ground.found("a.py"), ground.tree()):
         try:
             await look
-        except Faulted as fault:
+        except ApprovalError as fault:
             print(fault.code)
 
 asyncio.run(main())

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.machines.approval import patch
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.plan import Plan
 from orchestrator.runtime.approval.step_work import StepWork, completed
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.work_stage import EDIT, STEPS, Crash, Stage, all_done, project, refused, tree
 
 
@@ -125,8 +125,8 @@ async def test_a_file_with_the_rights_of_its_owner_is_changed_by_no_plan_and_by_
     (root / "a.py").chmod(bits)
     before = tree(root)
     assert (await refused(work, stage.plan, "2")).code == "SEC-013"
-    with pytest.raises(Faulted, match="SEC-013"):
-        await Ground(root).validated(stage.draft, plan_id="plan-2", version=1)
+    with pytest.raises(ApprovalError, match="SEC-013"):
+        await Workspace(root).validated(stage.draft, plan_id="plan-2", version=1)
     assert tree(root) == before
 
 
@@ -149,7 +149,7 @@ async def test_a_step_of_another_plan_is_not_done(root: Path) -> None:
     stage = Stage(root, *STEPS)
     work = await stage.begin()
     other = stage.plan.step("2").model_copy(update={"title": "another"})
-    with pytest.raises(Faulted, match="ST-003"):
+    with pytest.raises(ApprovalError, match="ST-003"):
         await work.perform(other)
     assert await stage.bodies() == []
 
@@ -187,7 +187,7 @@ async def test_what_a_plan_before_it_left_is_no_concern_of_a_plan(root: Path) ->
     stage = Stage(root, STEPS[1])
     await all_done(await stage.begin(), stage.plan)
     (root / "a.py").write_text("one = 1\ntwo = 2\n")
-    second = await Ground(root).validated(stage.draft, plan_id="plan-2", version=1)
+    second = await Workspace(root).validated(stage.draft, plan_id="plan-2", version=1)
     work = StepWork(stage.journal, stage.lease, root, second, records=await stage.journal.load("run"))
     assert work.done == ()
     await all_done(work, second)

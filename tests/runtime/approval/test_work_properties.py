@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.plan import part, selection
 from orchestrator.runtime.approval.preview import preview
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.work_stage import Crash, Stage, all_done, tree
 from tests.tiers import examples
 
@@ -131,10 +131,10 @@ def test_any_part_of_a_plan_that_a_person_chooses_is_a_valid_plan(
     try:
         written(root, before)
         stage = Stage(root, *steps)
-        whole = asyncio.run(Ground(root).validated(stage.draft, plan_id="plan-1", version=1))
+        whole = asyncio.run(Workspace(root).validated(stage.draft, plan_id="plan-1", version=1))
         chosen = data.draw(st.lists(st.sampled_from([one["id"] for one in steps]), min_size=1, unique=True))
         draft = part(whole, selection(whole, chosen))
-        derived = asyncio.run(Ground(root).validated(draft, plan_id="plan-2", version=1))
+        derived = asyncio.run(Workspace(root).validated(draft, plan_id="plan-2", version=1))
         wanted = whole.expected([step.id for step in draft.steps])
         assert {one.path: one for one in derived.results} == {
             one.path: wanted[one.path] for one in derived.results

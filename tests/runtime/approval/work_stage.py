@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.machines.approval.fault import Faulted
+from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.plan import Plan, PlanDraft
 from orchestrator.runtime.approval.step_work import StepWork
-from orchestrator.runtime.approval.workspace import Ground
+from orchestrator.runtime.approval.workspace import Workspace
 from orchestrator.testing.clock import FakeClock
 
 BODY = {"graph": "approval", "fingerprint": "f", "at": 0.0}
@@ -58,7 +58,7 @@ class Stage:
         self.journal = MemoryJournal()
 
     async def begin(self, **options: Any) -> StepWork:
-        self.plan: Plan = await Ground(self.root).validated(self.draft, plan_id="plan-1", version=1)
+        self.plan: Plan = await Workspace(self.root).validated(self.draft, plan_id="plan-1", version=1)
         self.lease = await self.journal.create("run", "me", BODY)
         return StepWork(self.journal, self.lease, self.root, self.plan, clock=FakeClock(auto=True), **options)
 
@@ -77,8 +77,8 @@ async def all_done(work: StepWork, plan: Plan) -> None:
         await work.perform(step)
 
 
-async def refused(work: StepWork, plan: Plan, step: str) -> Faulted:
-    with pytest.raises(Faulted) as error:
+async def refused(work: StepWork, plan: Plan, step: str) -> ApprovalError:
+    with pytest.raises(ApprovalError) as error:
         await work.perform(plan.step(step))
     return error.value
 

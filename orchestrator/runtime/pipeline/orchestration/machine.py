@@ -53,7 +53,7 @@ from orchestrator.runtime.pipeline.orchestration.model import (
     StateMetrics,
     StateTransition,
 )
-from orchestrator.runtime.pipeline.orchestration.observer import Recorder, Told
+from orchestrator.runtime.pipeline.orchestration.observer import ObserverSlot, Recorder
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator_callbacks.pipeline import before
@@ -293,7 +293,7 @@ class OrchestrationStateMachine:
     # ---- inside ----
 
     def _new_driver(self) -> Driver:
-        told = [Told(one, lambda: self.history[-1], self.get_total_metrics) for one in self._heard]
+        told = [ObserverSlot(one, lambda: self.history[-1], self.get_total_metrics) for one in self._heard]
         watching: tuple[Any, ...] = (Recorder(self._record), *self._observers, *told)
         return Driver(_compiled(), observers=watching, clock=self._clock, ending=lambda _: self.ending())
 

@@ -20,7 +20,7 @@ class Recorder:
         return self._record if kind is Transition else None
 
 
-class Told:
+class ObserverSlot:
     """One observer. `last` returns the newest transition, `totals` what `on_metrics_update` is told."""
 
     component = "observer"

@@ -22,7 +22,7 @@ from orchestrator.machines.ralph.outline import outline
 from orchestrator.machines.ralph.ports import Question
 from orchestrator.machines.ralph.task_count import together
 from orchestrator.machines.ralph.tasklist import SAFE_ID, TaskList, read_progress, read_tasks
-from orchestrator.runtime.ralph.session.file_set import Shelf
+from orchestrator.runtime.ralph.session.file_set import FileSet
 from orchestrator.runtime.ralph.session.reports import Reports
 
 TASKS = "tasks.md"
@@ -44,7 +44,7 @@ class SessionDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.id = self.path.name
-        self._shelf = Shelf(self.path)
+        self._shelf = FileSet(self.path)
         self._reports = Reports(self._shelf)
         self._lists: dict[str, TaskList] = {}
         self._tasks: tuple[Task, ...] = ()

@@ -13,7 +13,7 @@ from orchestrator.machines.ralph.fault import OutsideEdit, SessionFileError
 from orchestrator.machines.ralph.outline import decoded, encoded
 
 
-class Shelf:
+class FileSet:
     """The files of a folder, by name. Everything blocks."""
 
     def __init__(self, folder: Path) -> None:

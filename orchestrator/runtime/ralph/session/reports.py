@@ -13,7 +13,7 @@ from orchestrator.files.atomic import atomic_write
 from orchestrator.machines.ralph import reports as paper
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.outline import decoded, encoded
-from orchestrator.runtime.ralph.session.file_set import Shelf
+from orchestrator.runtime.ralph.session.file_set import FileSet
 
 _CHECK = re.compile(r"progress\.review(?P<number>[1-9]\d*)?\.md")
 
@@ -21,7 +21,7 @@ _CHECK = re.compile(r"progress\.review(?P<number>[1-9]\d*)?\.md")
 class Reports:
     """The reports of one session."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: FileSet) -> None:
         self._shelf = shelf
         self._begins: dict[str, tuple[int, str]] = {}
         """Name -> length and hash of what must stay the beginning of the file."""

@@ -26,7 +26,7 @@ from orchestrator.runtime.ralph.session.directory import PROGRESS, TASKS, Sessio
 PLAN = "plan.md"
 
 
-class Taken:
+class ImportedTasks:
     """Files of tasks, read. Raises SessionFileError with file and line, and OSError."""
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -75,7 +75,7 @@ def _of_markdown(text: str, where: str) -> tuple[str, dict[str, str]]:
     return title, {PLAN: plan, PROGRESS: _progress(statuses), TASKS: text}
 
 
-def _of_prd(found: prd.Plan, log: prd.Log | None) -> dict[str, str]:
+def _of_prd(found: prd.PrdPlan, log: prd.ProgressLog | None) -> dict[str, str]:
     plan = [f"# Plan: {found.title}", "", "## Goal & Success Criteria", "", *quoted(found.description)]
     plan += ["", "## Context & Analysis"]
     if found.context is not None:
