@@ -9,9 +9,9 @@ with a copy, which is what is then written: a JSON text of each field at each ap
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,22 +34,6 @@ class _Saved:
     """The fields that nobody can change in place."""
     deep: list[Any]
     """The others, as they were seen."""
-
-
-Kept: TypeAlias = tuple[Any, Callable[[Any], Any] | None]
-
-
-class Seen(NamedTuple):
-    """A context as it was."""
-
-    plain: tuple[Any, ...]
-    deep: list[Kept]
-    """Each field that can be changed in place, and how it is written if it changed."""
-    items: list[Any]
-    kept: int
-    last: Any
-    new: list[Any]
-    """The messages that the journal does not have."""
 
 
 class ContextCodec(Generic[C]):
@@ -103,11 +87,11 @@ class ContextCodec(Generic[C]):
         )
         return saved
 
-    def changes(self, run: Run[Any, Any], seen: Seen | None = None) -> Mapping[str, Any]:
-        """Return what is other than at the last call; by a copy of the context if one is given."""
+    def changes(self, run: Run[Any, Any]) -> Mapping[str, Any]:
+        """Return what is other than at the last call."""
         ctx, saved = run.ctx, run.saved
-        plain = self._parts(ctx) if seen is None else seen.plain
         changed: dict[str, Any] = {}
+        plain = self._parts(ctx)
         if plain != saved.plain:
             values = zip(self._plain, plain, saved.plain, strict=True)
             changed = {
@@ -116,17 +100,7 @@ class ContextCodec(Generic[C]):
                 if value is not before and value != before  # a dataclass compares itself field by field
             }
             saved.plain = plain
-        deep = self._changed(ctx, saved.deep) if seen is None else self._later(seen.deep, saved.deep)
-        for name, now, before, written in deep:
-            changed[name] = (
-                _moved(before, now) if type(now) is DequeSnapshot is type(before) else written(now)
-            )
-        if self._growing is not None and (grown := self._grown(ctx, saved, seen)):
-            changed[self._growing] = grown
-        return changed
-
-    def _changed(self, ctx: C, deep: list[Any]) -> Iterator[tuple[str, Any, Any, Callable[[Any], Any]]]:
-        """Yield the fields that can be changed in place and were; keep what they are now."""
+        deep = saved.deep
         for at, value in enumerate(self._wholes(ctx)):
             before = deep[at]
             view, kept, written = WAYS[type(value)]
@@ -135,33 +109,13 @@ class ContextCodec(Generic[C]):
                 continue
             deep[at] = now = kept(seen)
             if now != before:
-                yield self._deep[at], now, before, written
-
-    def _later(
-        self, seen: list[Kept], deep: list[Any]
-    ) -> Iterator[tuple[str, Any, Any, Callable[[Any], Any]]]:
-        for at, (now, written) in enumerate(seen):
-            if written is not None and now != deep[at]:
-                before, deep[at] = deep[at], now
-                yield self._deep[at], now, before, written
-
-    def look(self, run: Run[Any, Any], before: Seen | None = None) -> Seen | None:
-        """Return a copy of the context; None where messages went away, which a later look could not tell."""
-        ctx, known = run.ctx, before or run.saved
-        items = known.items if self._growing is None else getattr(ctx, self._growing)
-        kept = known.kept if isinstance(known, Seen) else known.count
-        count = len(items)
-        if items is not known.items or count < kept or (kept and items[kept - 1] is not known.last):
-            return None
-        deep: list[Kept] = [(one, None) for one in run.saved.deep] if before is None else before.deep
-        for at, value in enumerate(self._wholes(ctx)):
-            view, copied, written = WAYS[type(value)]
-            looked = view(value)
-            if looked != deep[at][0]:
-                deep[at] = (copied(looked), written)
-        new = [] if before is None else before.new
-        new += items[kept:]
-        return Seen(self._parts(ctx), deep, items, count, items[-1] if count else None, new)
+                name = self._deep[at]
+                changed[name] = (
+                    _moved(before, now) if type(now) is DequeSnapshot is type(before) else written(now)
+                )
+        if self._growing is not None and (grown := self._grown(getattr(ctx, self._growing), ctx, saved)):
+            changed[self._growing] = grown
+        return changed
 
     def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:
         """Return what the last record tells of the output."""
@@ -179,11 +133,7 @@ class ContextCodec(Generic[C]):
             where = ".".join(map(str, fault["loc"]))
             raise Corrupt(f"a stored context cannot be read: {where}: {fault['msg']}") from None
 
-    def _grown(self, ctx: C, saved: _Saved, seen: Seen | None) -> dict[str, Any] | None:
-        if seen is not None:
-            saved.items, saved.count, saved.last = seen.items, seen.kept, seen.last
-            return {"add": self._item(ctx, seen.new)} if seen.new else None
-        items: list[Any] = getattr(ctx, self._growing)  # type: ignore[arg-type]
+    def _grown(self, items: list[Any], ctx: C, saved: _Saved) -> dict[str, Any] | None:
         kept = saved.count
         moved = len(items) < kept or (kept and items[kept - 1] is not saved.last)
         if items is not saved.items or moved:

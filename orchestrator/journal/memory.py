@@ -81,19 +81,12 @@ class _Run:
 
 
 class MemoryJournal:
-    """Keeps every record of a run while it is open or parked, and of the last `ended` runs that ended or retired.
-
-    With `deferred` a driver writes the records of a run later: when the run is read, parked, given back or ended, or
-    when 512 of them wait. The changes of its context between two writes are one record. This is the journal of an
-    agent that was given none: nothing in memory is lost by it that a crash of the process would not lose.
-    """
+    """Keeps every record of a run while it is open or parked, and of the last `ended` runs that ended or retired."""
 
     backend = "memory"
     shared = False
 
-    def __init__(
-        self, *, ended: int = 1_000, now: Callable[[], float] = time.time, deferred: bool = False
-    ) -> None:
+    def __init__(self, *, ended: int = 1_000, now: Callable[[], float] = time.time) -> None:
         self._runs: dict[str, _Run] = {}
         self._blobs: dict[str, bytes] = {}
         self._over: dict[str, None] = {}
@@ -102,8 +95,6 @@ class MemoryJournal:
         self._news: dict[str, int] = {}
         self._posts = 0
         self._now = now
-        self.waiting: dict[str, Callable[[], None]] | None = {} if deferred else None
-        """Run -> what writes the records of it that wait; None where none do."""
 
     @property
     def at_once(self) -> bool:
@@ -283,16 +274,9 @@ class MemoryJournal:
         run = self._runs.get(run_id)
         if run is None:
             raise RunUnknown(run_id)
-        self._write_waiting(run_id)
         return run
 
-    def _write_waiting(self, run_id: str) -> None:
-        if self.waiting and (write := self.waiting.get(run_id)):
-            write()
-
     def _among(self, conversation_id: str | None) -> list[_Run]:
-        for run_id in list(self.waiting or ()):
-            self._write_waiting(run_id)
         if conversation_id is None:
             return list(self._runs.values())
         return [self._runs[run_id] for run_id in self._talks.get(conversation_id, ())]
@@ -311,8 +295,6 @@ class MemoryJournal:
 
     def _drop(self, run: _Run) -> None:
         del self._runs[run.run_id]
-        if self.waiting:
-            self.waiting.pop(run.run_id, None)
         self._over.pop(run.run_id, None)
         self._news.pop(run.run_id, None)
         if run.conversation_id is not None:

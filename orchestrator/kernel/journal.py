@@ -113,9 +113,8 @@ class JournalWriter(Protocol):
     """The part of a journal that a driver writes through.
 
     One whose `create` and `release` never wait may say so with `at_once = True`: no cancellation can come between, so
-    no task is made to shield them. One that may get the records of a run later has a dict `waiting`: run id -> what
-    writes the records that wait. It calls that before it reads the run. Raises the errors
-    below `JournalError` in `errors` (Held, Fenced, StoreDown, Corrupt, TooNew), RunExists and RunUnknown.
+    no task is made to shield them. Raises the errors below `JournalError` in `errors` (Held, Fenced, StoreDown,
+    Corrupt, TooNew), RunExists and RunUnknown.
     """
 
     backend: str

@@ -194,7 +194,7 @@ class Run(Generic[Ctx, Deps]):
 
     def emit(self, fact: Fact) -> None:
         """Report a fact. It is held back while a record it may depend on is not durable yet."""
-        if self.writes.unpublished or len(self.writes.drafts) > self.writes.deferred:
+        if self.writes.unpublished or self.writes.drafts:
             self.writes.unpublished.append(fact)
         else:
             self.writes.publish(fact)

@@ -117,11 +117,6 @@ class PendingWrites:
     """Records on their way to the journal."""
     has_transition: bool = False
     """There is a transition among them."""
-    context: Any = None
-    """The context as it was at `context_at` drafts, where the journal takes it later; see `Codec.look`."""
-    context_at: int = 0
-    deferred: int = 0
-    """How many of the drafts the journal takes later."""
     append: asyncio.Future[None] | None = None
     """The append that is under way."""
     unpublished: list[Fact] = field(default_factory=list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -20,10 +19,6 @@ from orchestrator.kernel.run import Run
 Late: TypeAlias = Awaitable[asyncio.CancelledError | None]
 """To be awaited; gives the cancellation that came meanwhile."""
 
-PLAIN = frozenset(("transition", "answer", "intent", "done"))
-"""Kinds of records whose bodies are texts and numbers: they stay what they are while they wait."""
-MOST_WAITING = 512
-"""Records of a run that wait in a journal that nobody reads."""
 DOUBT = 0.5
 """Seconds after which a lease is proved again before an effect: a process that was frozen for less lost no lease."""
 
@@ -44,7 +39,6 @@ class Writer:
         )
         """How to ask for the epoch; None where no other process can claim a run, or the journal can only be written."""
         self._at_once = bool(getattr(journal, "at_once", False))
-        self._waiting: dict[str, Callable[[], None]] | None = getattr(journal, "waiting", None)
 
     async def create(
         self, run: Run[Any, Any], at: float, *, deposited: Mapping[str, Any] | None = None
@@ -81,50 +75,15 @@ class Writer:
         """Draft what changed of the context. `following`: the present state's work is done, this event comes next."""
         if self._codec is None or run.control.detached:
             return
-        writes = run.writes
-        if self._waiting is not None and following is None:
-            seen = self._codec.look(run, writes.context)
-            if seen is not None:
-                writes.context, writes.context_at = seen, len(writes.drafts)
-                return
-        self._draft_seen(run)
         body = dict(self._codec.changes(run))
         if following is not None:
             body["next"] = following.value
             if run.cursor.failure is not None and following == run.graph.failure_event(run.state):
-                # its transition may be another process's to write
-                body["error"] = error_body(run.cursor.failure)
+                body["error"] = error_body(
+                    run.cursor.failure
+                )  # its transition may be another process's to write
         if body:
-            writes.drafts.append(Draft("context", body))
-
-    def _draft_seen(self, run: Run[Any, Any]) -> None:
-        """Draft what changed of the context until it was looked at last."""
-        writes = run.writes
-        if writes.context is not None and self._codec is not None:
-            seen, writes.context = writes.context, None
-            if body := self._codec.changes(run, seen):
-                writes.drafts.insert(writes.context_at, Draft("context", body))
-
-    def _may_wait(self, run: Run[Any, Any]) -> bool:
-        """Tell whether the drafts of a run can be written later: nobody reads them, and they are few and plain."""
-        writes, waiting = run.writes, self._waiting
-        if waiting is None or len(writes.drafts) > MOST_WAITING:
-            return False
-        for draft in writes.drafts[writes.deferred :]:
-            if draft.kind not in PLAIN:
-                return False
-        writes.deferred, writes.has_transition = len(writes.drafts), False
-        if run.run_id not in waiting:
-            waiting[run.run_id] = functools.partial(self._write_waiting, run)
-        return True
-
-    def _write_waiting(self, run: Run[Any, Any]) -> None:
-        """Write what waits: somebody reads the run."""
-        lease = run.control.lease
-        if lease is not None and not run.control.detached:
-            self._draft_seen(run)
-            if run.writes.drafts:
-                self._append(run, lease)
+            run.writes.drafts.append(Draft("context", body))
 
     def write(self, run: Run[Any, Any]) -> Late | None:
         """Make the run's drafts durable. Where that fails, detach the run from its journal and raise.
@@ -136,10 +95,9 @@ class Writer:
         if run.writes.append is not None:
             return self._write_next(run)
         lease = run.control.lease
-        if run.control.detached or lease is None or self._may_wait(run):
+        if not run.writes.drafts or run.control.detached or lease is None:
             return None
-        self._draft_seen(run)
-        return self._append(run, lease) if run.writes.drafts else None
+        return self._append(run, lease)
 
     async def _write_next(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Write behind the append that is under way."""
@@ -155,7 +113,7 @@ class Writer:
 
     def _append(self, run: Run[Any, Any], lease: Lease) -> Late | None:
         writes = run.writes
-        drafts, writes.drafts, writes.has_transition, writes.deferred = writes.drafts, [], False, 0
+        drafts, writes.drafts, writes.has_transition = writes.drafts, [], False
         began = lease.proved_at = self._clock.monotonic()
         try:
             waiting = self._journal.append(lease, drafts)
@@ -220,11 +178,7 @@ class Writer:
 
         A store that fails here has all that it needs. What detached the run was told of when it did.
         """
-        try:
-            if self._waiting is not None and self._waiting.pop(run.run_id, None) is not None:
-                self._write_waiting(run)
-        finally:
-            lease, run.control.lease = run.control.lease, None
+        lease, run.control.lease = run.control.lease, None
         if lease is None:
             return None
         try:

@@ -61,7 +61,7 @@ def records(journal: Journal | None) -> tuple[Journal, Callable[[str], None]]:
     """
     if journal is not None:
         return journal, lambda _: None
-    own = MemoryJournal(deferred=True)
+    own = MemoryJournal()
     return own, own.retire
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.errors import ConfigError, Suspended
-from orchestrator.journal.context import ContextCodec, Seen
+from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.machine import Machine
@@ -22,9 +22,9 @@ from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 class PipelineCodec(ContextCodec[PipelineContext]):
     """The codec of the pipeline. What the stages gave follows from their own records, but where a hook changed it."""
 
-    def changes(self, run: Run[PipelineContext, Any], seen: Seen | None = None) -> Mapping[str, Any]:
+    def changes(self, run: Run[PipelineContext, Any]) -> Mapping[str, Any]:
         """Return what is other than at the last call."""
-        changed = super().changes(run, seen)
+        changed = super().changes(run)
         amended = progress.amended(run.ctx)
         return {**changed, "amended": amended} if amended else changed
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError, Suspended
-from orchestrator.journal.context import ContextCodec, Seen
+from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.machine import Machine
@@ -37,9 +37,9 @@ class ModeCodec(ContextCodec[ModeContext]):
         body = dict(super().opening(run))
         return {**body, "context": _renamed(body["context"], _GROWING, _STORED)}
 
-    def changes(self, run: Run[Any, Any], seen: Seen | None = None) -> Mapping[str, Any]:
+    def changes(self, run: Run[Any, Any]) -> Mapping[str, Any]:
         """Return what is other than at the last call."""
-        return _renamed(super().changes(run, seen), _GROWING, _STORED)
+        return _renamed(super().changes(run), _GROWING, _STORED)
 
     def read(self, stored: StoredRun) -> ModeContext:
         """Return the context of a stored run, with what its prompt is about. Raises Corrupt."""
