@@ -7,7 +7,6 @@ import errno
 import multiprocessing
 import os
 from collections.abc import Callable
-from functools import partial
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -151,10 +150,13 @@ def test_an_error_while_the_file_is_made_leaves_nothing(
     assert names_in(tmp_path) == []
 
 
-def test_the_leftover_of_a_killed_process_is_removed_and_a_young_one_kept(tmp_path: Path) -> None:
-    old, young = tmp_path / "journal.db-1.new", tmp_path / "journal.db-2.new"
-    for file in (old, young):
+def test_the_leftover_of_a_killed_process_is_removed_and_every_other_file_kept(tmp_path: Path) -> None:
+    old, young = tmp_path / f"journal.db-{'0' * 16}.new", tmp_path / f"journal.db-{'1' * 16}.new"
+    mine, folder = tmp_path / "journal.db-copy.new", tmp_path / f"journal.db-{'2' * 16}.new"
+    for file in (old, young, mine):
         file.write_bytes(b"half")
-    os.utime(old, (0, 0))
-    place.prepare(tmp_path / "journal.db", partial(bytes, 0))
-    assert names_in(tmp_path) == ["journal.db", "journal.db-2.new"]
+    folder.mkdir()
+    for path in (old, mine, folder):
+        os.utime(path, (0, 0))
+    place.prepare(tmp_path / "journal.db", bytes)
+    assert names_in(tmp_path) == sorted(["journal.db", young.name, mine.name, folder.name])

@@ -30,8 +30,8 @@ NETWORK = frozenset(
 """File systems whose locks and shared memory do not reach other machines; write-ahead logs break on them."""
 
 MOUNTS = Path("/proc/self/mountinfo")
-_NEW = ".new"
-"""End of the name of a file that is being made."""
+_PARTS = f"-{'[0-9a-f]' * 16}.new"
+"""End of the names of files that are being made, as a pattern."""
 _ABANDONED = 3600
 """Seconds after which such a file belongs to no living process: making it takes milliseconds."""
 _NO_LINKS = frozenset((errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK))
@@ -65,11 +65,11 @@ def prepare(path: Path, content: Callable[[], bytes], noun: str = "journal") -> 
 
 
 def _create(path: Path, content: bytes) -> None:
-    for left in path.parent.glob(f"{glob.escape(path.name)}-*{_NEW}"):  # by a process that was killed here
-        with contextlib.suppress(FileNotFoundError):
+    for left in path.parent.glob(glob.escape(path.name) + _PARTS):  # by a process that was killed here
+        with contextlib.suppress(OSError):
             if left.stat().st_mtime < time.time() - _ABANDONED:
                 left.unlink()
-    part = path.with_name(f"{path.name}-{secrets.token_hex(8)}{_NEW}")
+    part = path.with_name(f"{path.name}-{secrets.token_hex(8)}.new")
     try:
         descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
