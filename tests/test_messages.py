@@ -125,6 +125,8 @@ def test_an_answer_with_half_a_character_gets_a_form_that_can_be_stored_and_sent
     )
     mended = broken.encodable()
     assert mended == Response("half ?", (ToolCall("i", "f", '{"a": "?"}'),), refusal="é", reasoning="?")
+    named = Response("text", model="m\ud800", finish_reason="\ud800").encodable()
+    assert named == Response("text", model="m?", finish_reason="?")
     parts = Response([{"type": "text", "text": "\ud800"}], (), "stop").encodable()
     assert parts == Response([{"type": "text", "text": "?"}], (), "stop")
     plain = Response("text", (ToolCall("i", "f", "{}"),))

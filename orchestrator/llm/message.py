@@ -205,7 +205,7 @@ class Response:
 
     def encodable(self) -> Response:
         """Return the answer with every text of it in a form that can be stored and sent; itself where all is ASCII."""
-        texts = [self.content, self.refusal, self.reasoning]
+        texts = [self.content, self.refusal, self.reasoning, self.model, self.finish_reason]
         for call in self.tool_calls:
             texts += (call.id, call.name, call.arguments)
         if all(map(_is_ascii, filter(None, texts))):
@@ -214,8 +214,15 @@ class Response:
             ToolCall(encodable(call.id), encodable(call.name), encodable(call.arguments))
             for call in self.tool_calls
         )
-        content, refusal, reasoning = (encodable(one) for one in (self.content, self.refusal, self.reasoning))
-        return replace(self, content=content, tool_calls=calls, refusal=refusal, reasoning=reasoning)
+        return replace(
+            self,
+            content=encodable(self.content),
+            tool_calls=calls,
+            finish_reason=encodable(self.finish_reason),
+            model=encodable(self.model),
+            refusal=encodable(self.refusal),
+            reasoning=encodable(self.reasoning),
+        )
 
 
 class ToolOffer(Protocol):

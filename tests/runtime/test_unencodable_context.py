@@ -11,6 +11,7 @@ from orchestrator.errors import JournalError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
+from orchestrator.llm.message import Response
 from orchestrator.providers.scripted import call
 from tests.runtime.stage import agent
 
@@ -19,6 +20,15 @@ VALUES = {
     "half a character": "\ud800",
     "a number of 65 bits": 2**64,
 }
+
+
+async def test_half_a_character_in_the_name_of_a_model_stops_no_run() -> None:
+    script = [Response(tool_calls=(call("look_up", key="a"),), model="m\ud800"), "done"]
+    journal = MemoryJournal()
+    result = await agent(script, [look_up], journal=journal).run("go")
+    assert (result.outcome, result.output) == ("completed", "done")
+    records = await journal.load(result.run_id)
+    assert next(record.body["model"] for record in records if record.kind == "answer") == "m?"
 
 
 def look_up(key: str) -> str:
