@@ -34,11 +34,11 @@ class Writer:
         self._report = report
         self._clock = clock
         self._codec = codec
+        self._at_once = bool(getattr(journal, "at_once", False))
         self._head: Callable[[str], Awaitable[RunHead]] | None = (
-            None if getattr(journal, "at_once", False) else getattr(journal, "head", None)
+            None if self._at_once else getattr(journal, "head", None)
         )
         """How to ask for the epoch; None where no other process can claim a run, or the journal can only be written."""
-        self._at_once = bool(getattr(journal, "at_once", False))
 
     async def create(
         self, run: Run[Any, Any], at: float, *, deposited: Mapping[str, Any] | None = None
@@ -79,9 +79,8 @@ class Writer:
         if following is not None:
             body["next"] = following.value
             if run.cursor.failure is not None and following == run.graph.failure_event(run.state):
-                body["error"] = error_body(
-                    run.cursor.failure
-                )  # its transition may be another process's to write
+                # Another process may have to write its transition.
+                body["error"] = error_body(run.cursor.failure)
         if body:
             run.writes.drafts.append(Draft("context", body))
 
