@@ -29,7 +29,7 @@ SHOWN = [
 def test_an_address_shows_all_but_its_password(secret: str, shown: str) -> None:
     dsn = JournalAddress(secret)
     assert str(dsn) == shown
-    assert repr(dsn) == f"Dsn({shown!r})"
+    assert repr(dsn) == f"JournalAddress({shown!r})"
     assert dsn.secret == secret
     assert hidden(f"it is {secret}", dsn) == f"it is {shown}"
 

@@ -66,7 +66,7 @@ class LocalEngine:
     have, and those that were begun with a `launch` where the agent has none. `rescan` is how many seconds pass between
     two looks for runs whose process died. Of several engines on one journal one takes a run.
 
-    A `scheduler` is told of them instead, and nothing is carried here that is not submitted or resumed (`worker`).
+    With a `scheduler` the engine names them to it, and runs only what is submitted or resumed (`worker`).
 
     `signals` (SIGTERM, SIGINT) are caught from the start until the engine has stopped: the first one drains it, the
     second ends the process at once. Without, only `run_until_signal` catches them. Raises ConfigError.

@@ -81,7 +81,7 @@ class OrphanRecovery:
 
     @property
     def places(self) -> bool:
-        """Whether a scheduler is told of what is found, and nothing is taken up here."""
+        """Whether the runs that are found go to a scheduler, and none is resumed here."""
         return self._scheduler is not None
 
     async def found(self) -> list[OpenRun]:

@@ -37,7 +37,7 @@ class JournalAddress:
         return f"{scheme}://{user}{at if user else ''}{_SECRETS.sub(_STARS, where)}"
 
     def __repr__(self) -> str:
-        return f"Dsn({str(self)!r})"
+        return f"JournalAddress({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JournalAddress) and other.secret == self.secret

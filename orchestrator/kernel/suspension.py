@@ -36,7 +36,7 @@ class ConcurrencyLimiter(Protocol):
 
 
 class HookServices:
-    """What the hooks of a run may ask of its driver (`run.Keeper`), and how a driver holds a run."""
+    """What the hooks of a run may ask of its driver, and how a driver parks a run that was paused."""
 
     def __init__(
         self, report: Reporter, executor: TransitionExecutor, finalizer: RunFinalizer, clock: Clock

@@ -13,8 +13,7 @@ from orchestrator.machines.llm_loop.model import Success
 from orchestrator.providers.scripted import call
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import tool
-from orchestrator_callbacks.llm_loop import admission
-from orchestrator_callbacks.llm_loop import tool_work as work
+from orchestrator_callbacks.llm_loop import admission, tool_work
 from orchestrator_guards import CallSeen, call_key, fingerprint
 from tests.callbacks.stand import answered, facts, loop_run
 
@@ -29,7 +28,7 @@ def outcomes(results: list[ToolResult | None]) -> list[str]:
 
 async def test_every_call_is_answered_in_order_and_counted() -> None:
     run = answered(loop_run(tools=[echo]), call("echo", n=1), call("ECHO", n=2), call("nothing"))
-    await work.run_calls(run)
+    await tool_work.run_calls(run)
     assert [result.content for result in run.ctx.results[:2]] == ["echo 1", "echo 2"]
     assert outcomes(run.ctx.results) == ["ok", "ok", "error"]
     assert (run.ctx.spent.tool_calls, run.ctx.spent.by_tool) == (3, {"echo": 2, "nothing": 1})
@@ -43,7 +42,7 @@ async def test_of_two_allowed_calls_in_all_those_run_that_are_left(used: int, ok
         loop_run(tools=[echo], limits=replace(OFF, max_tool_calls=2)), call("echo", n=1), call("echo", n=2)
     )
     run.ctx.spent.tool_calls = used
-    await work.run_calls(run)
+    await tool_work.run_calls(run)
     assert outcomes(run.ctx.results) == ["ok"] * ok + ["denied"] * (2 - ok)
     assert (run.ctx.verdict is None) is (ok == 2)
 
@@ -51,7 +50,7 @@ async def test_of_two_allowed_calls_in_all_those_run_that_are_left(used: int, ok
 async def test_the_first_refusal_stands() -> None:
     limits = replace(OFF, max_tool_calls=1, tool_caps={"echo": 1})
     run = answered(loop_run(tools=[echo], limits=limits), *(call("echo", n=n) for n in range(3)))
-    await work.run_calls(run)
+    await tool_work.run_calls(run)
     assert run.ctx.verdict is not None
     assert run.ctx.verdict.guard == "tool_calls"
     assert '"error":"not run: tool_calls: 1 of 1 used"' in run.ctx.results[2].content
@@ -64,14 +63,14 @@ async def test_a_tool_says_what_repeating_it_means(policy: str, times: int, ok: 
     spec = tool(name="watch", progress=policy)(lambda: "same")  # type: ignore[call-overload]
     run = answered(loop_run(tools=[spec], limits=replace(OFF, max_repeated_success=3)), call("watch"))
     run.ctx.progress.successes["watch"] = Success(call_key("watch", "{}"), "same", times)
-    await work.run_calls(run)
+    await tool_work.run_calls(run)
     assert outcomes(run.ctx.results) == ["ok" if ok else "denied"]
 
 
 async def test_a_turn_that_was_expected_to_repeat_is_not_run() -> None:
     run = answered(loop_run(tools=[echo]), call("echo", n=2), call("echo", n=1))
     run.ctx.progress.expected = fingerprint([CallSeen("echo", f'{{"n": {n}}}', "") for n in (1, 2)])
-    await work.run_calls(run)
+    await tool_work.run_calls(run)
     assert outcomes(run.ctx.results) == ["denied", "denied"]
     assert run.ctx.spent.tool_calls == 0
     assert run.ctx.verdict is None
@@ -80,7 +79,7 @@ async def test_a_turn_that_was_expected_to_repeat_is_not_run() -> None:
 async def test_while_wrapping_up_no_tool_runs() -> None:
     run = answered(loop_run(tools=[echo]), call("echo", n=2))
     run.ctx.wrapping_up = True
-    await work.run_calls(run)
+    await tool_work.run_calls(run)
     assert "this is the last turn" in run.ctx.results[0].content
 
 

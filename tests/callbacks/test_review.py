@@ -11,7 +11,7 @@ from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.machines.llm_loop.model import Completion, ContextUse
 from orchestrator.providers.scripted import call
 from orchestrator.tools.result import ToolOutcome, ToolResult
-from orchestrator_callbacks.llm_loop import turn_accounting as review
+from orchestrator_callbacks.llm_loop import turn_accounting
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict
 from tests.callbacks.stand import USER, answered, loop_run
@@ -27,7 +27,7 @@ def turn(run: LoopRun, *texts: str, tool: str = "look", outcome: ToolOutcome = "
     run.ctx.results = [
         ToolResult(one, n, text, outcome) for n, (one, text) in enumerate(zip(calls, texts, strict=True))
     ]
-    review.account(run)
+    turn_accounting.account(run)
     return run
 
 
@@ -99,7 +99,7 @@ def test_two_repeats_are_stuck_at_a_threshold_of_two(turns: int, stuck: bool) ->
     run = loop_run(limits=STUCK)
     for _ in range(turns):
         turn(run, "same")
-    assert review.is_stuck(run.ctx) is stuck
+    assert turn_accounting.is_stuck(run.ctx) is stuck
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_without_restarts_nothing_is_stuck(limits: Limits) -> None:
     run = loop_run(limits=limits)
     for _ in range(4):
         turn(run, "same")
-    assert not review.is_stuck(run.ctx)
+    assert not turn_accounting.is_stuck(run.ctx)
 
 
 def test_a_run_starts_over_only_where_nothing_but_the_stall_refuses() -> None:
@@ -117,13 +117,13 @@ def test_a_run_starts_over_only_where_nothing_but_the_stall_refuses() -> None:
     for _ in range(3):
         turn(run, "same")
     stalled = Verdict(ok=False, guard="no_progress", observed=3, limit=3)
-    assert review.may_start_over(run.ctx, [])
-    assert review.may_start_over(run.ctx, [stalled])
-    assert not review.may_start_over(run.ctx, [stalled, COST])
+    assert turn_accounting.may_start_over(run.ctx, [])
+    assert turn_accounting.may_start_over(run.ctx, [stalled])
+    assert not turn_accounting.may_start_over(run.ctx, [stalled, COST])
     run.ctx.wrapping_up = True
-    assert not review.may_start_over(run.ctx, [])
+    assert not turn_accounting.may_start_over(run.ctx, [])
     run.ctx.wrapping_up, run.ctx.spent.restarts = False, 1
-    assert not review.may_start_over(run.ctx, [])
+    assert not turn_accounting.may_start_over(run.ctx, [])
 
 
 def test_starting_over_keeps_what_was_spent_and_nothing_that_was_said() -> None:
@@ -133,7 +133,7 @@ def test_starting_over_keeps_what_was_spent_and_nothing_that_was_said() -> None:
     ctx = run.ctx
     ctx.spent.usage, ctx.completion, ctx.context = Usage(10), Completion(2, 1), ContextUse(80, 100, 2)
     shown = ctx.messages
-    review.start_over(ctx)
+    turn_accounting.start_over(ctx)
     assert ctx.messages == [USER]
     assert len(shown) == 4, "requests hold views of the old list"
     assert (ctx.iteration, ctx.spent.usage, ctx.spent.restarts) == (3, Usage(10), 1)
@@ -156,10 +156,10 @@ def test_a_run_goes_on_or_wraps_up_or_ends(
 ) -> None:
     run = loop_run(limits=replace(OFF, wrap_up_turns=turns, max_iterations=5))
     run.ctx.verdict, run.ctx.iteration = verdict, iteration
-    assert review.may_go_on(run.ctx) is goes_on
+    assert turn_accounting.may_go_on(run.ctx) is goes_on
     assert run.ctx.wrapping_up is wraps_up
     if wraps_up:
-        assert not review.may_go_on(run.ctx), "there is one such turn"
+        assert not turn_accounting.may_go_on(run.ctx), "there is one such turn"
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_time_is_counted_from_the_start_even_from_second_zero(
 ) -> None:
     run = loop_run()
     run.cursor.started_at, run.cursor.entered_at = began, entered
-    review.note_time(run)
+    turn_accounting.note_time(run)
     assert run.ctx.spent.seconds == seconds
 
 
 def test_unfinished_calls_are_left_out() -> None:
     run = answered(loop_run(Message("assistant", "hm")), call("look", n=1))
     run.ctx.results = [None]
-    review.account(run)
+    turn_accounting.account(run)
     assert not run.ctx.progress.successes

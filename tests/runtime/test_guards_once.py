@@ -19,7 +19,7 @@ from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.machines.llm_loop.model import LoopContext, Spent, TurnDecision
 from orchestrator.providers.scripted import call
 from orchestrator.testing import check_guard, strict_guards
-from orchestrator_callbacks.llm_loop import turn_accounting as review
+from orchestrator_callbacks.llm_loop import turn_accounting
 from orchestrator_guards import Verdict, progress
 
 FAULT = '{"error": "not found"}'
@@ -58,7 +58,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     )
     for name in names:
         monkeypatch.setattr(graph, name, counting(name, getattr(graph, name)))
-    monkeypatch.setattr(review, "progress", counting("progress", progress))
+    monkeypatch.setattr(turn_accounting, "progress", counting("progress", progress))
     return count
 
 
@@ -144,21 +144,21 @@ def test_a_decision_is_void_once_the_run_has_used_more_or_has_other_limits() -> 
     for change in changes:
         ctx = context(replace(OFF, max_iterations=2, max_input_tokens=10, max_seconds=8.0), iteration=1)
         ctx.spent.usage = Usage(5)
-        assert review.decide(ctx, graph.verdicts(ctx))
+        assert turn_accounting.decide(ctx, graph.verdicts(ctx))
         assert may_continue(ctx)
         assert not may_continue(replace(ctx, **change))
 
 
 def test_a_refusal_made_after_the_decision_stands() -> None:
     ctx = context()
-    assert review.decide(ctx, graph.verdicts(ctx))
+    assert turn_accounting.decide(ctx, graph.verdicts(ctx))
     ctx.verdict = Verdict(ok=False, guard="tool_cap", observed=2, limit=2)
     assert may_continue(ctx) is ctx.verdict
 
 
 def test_a_decision_for_a_turn_does_not_allow_a_restart_and_the_other_way_round() -> None:
     ctx = context(replace(OFF, max_iterations=9), iteration=1)
-    assert review.decide(ctx, graph.verdicts(ctx))
+    assert turn_accounting.decide(ctx, graph.verdicts(ctx))
     assert not may_restart(ctx)
     assert ctx.decision is not None
     ctx.limits = replace(OFF, max_iterations=1)

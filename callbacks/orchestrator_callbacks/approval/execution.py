@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.model import Event, PlanStatus
 from orchestrator.machines.approval.plan import Plan, PlanStep
-from orchestrator_callbacks.approval import control_request as wish
+from orchestrator_callbacks.approval import control_request
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
@@ -23,21 +23,21 @@ async def carried_out(run: ApprovalRun) -> Event:
     total = len(Plan.read(run.ctx.plan or {}).steps)
     for number, step in enumerate(steps, total - len(steps) + 1):
         await _turn(run, step)
-        match wish.taken(run, "pause", "cancel"):
+        match control_request.taken(run, "pause", "cancel"):
             case "pause":
                 return Event.PAUSE
             case "cancel":
                 return Event.CANCEL
         if not await _step(run, step, number, total):
-            wish.taken(run, "cancel")
+            control_request.taken(run, "cancel")
             return Event.CANCEL
-    return Event.CANCEL if wish.taken(run, "cancel") else Event.STEPS_COMPLETED
+    return Event.CANCEL if control_request.taken(run, "cancel") else Event.STEPS_COMPLETED
 
 
 async def _turn(run: ApprovalRun, step: PlanStep) -> None:
     """Wait until a step may be begun, or somebody does not want it any more."""
     turn = asyncio.create_task(run.deps.hands.turn(step))
-    heard = asyncio.create_task(run.mailbox.until(lambda: wish.is_there(run, "pause", "cancel")))
+    heard = asyncio.create_task(run.mailbox.until(lambda: control_request.is_there(run, "pause", "cancel")))
     try:
         await asyncio.wait((turn, heard), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -57,7 +57,7 @@ async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bo
     await run.settle()
     await _tell(run, step, number, total, "begins", 0.0, "running", "")
     operation = deps.operation = asyncio.create_task(deps.hands.perform(run, step))
-    heard = asyncio.create_task(run.mailbox.until(lambda: wish.is_there(run, "cancel")))
+    heard = asyncio.create_task(run.mailbox.until(lambda: control_request.is_there(run, "cancel")))
     try:
         await asyncio.wait((operation, heard), return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:

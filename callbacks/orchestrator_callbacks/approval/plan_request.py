@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.machines.approval.intent import Extraction, Intent, standing
 from orchestrator.machines.approval.model import ApprovalContext, Event, PlanStatus
 from orchestrator.machines.approval.plan import Plan
-from orchestrator_callbacks.approval import control_request as wish
+from orchestrator_callbacks.approval import control_request
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
@@ -20,7 +20,7 @@ async def understood(run: ApprovalRun) -> Event:
     if ctx.confirmed and ctx.intent is not None:
         return Event.INTENT_VALIDATED
     extraction = await run.deps.hands.extract(run)
-    if wish.taken(run, "cancel"):
+    if control_request.taken(run, "cancel"):
         return Event.INTENT_REJECTED
     return _decided(ctx, extraction, run.deps.limits.proceed, run.deps.limits.confirm)
 
@@ -43,7 +43,7 @@ async def planned(run: ApprovalRun) -> Event:
     ctx = run.ctx
     plan_id, version = _name(ctx)
     plan = await run.deps.hands.draft(run, plan_id, version)
-    if wish.taken(run, "cancel"):
+    if control_request.taken(run, "cancel"):
         return Event.CANCEL
     ctx.iteration += 1
     present(ctx, plan, run.deps.clock.time(), run.deps.limits.expiry_seconds)

@@ -8,7 +8,7 @@ from orchestrator.llm.message import Message, Response
 from orchestrator.llm.structured_output import UnusableAnswer, error_payload
 from orchestrator.machines.llm_loop.graph import verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator_callbacks.llm_loop import turn_accounting as review
+from orchestrator_callbacks.llm_loop import turn_accounting
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, completion_retries
 
@@ -49,11 +49,11 @@ def request_another(run: LoopRun, issue: str) -> None:
             Attempt(run.graph.name, run.run_id, "completion", attempts + 1, "exhausted", "schema_invalid")
         )
         raise CompletionError(issue, attempts)
-    moved = review.remember(ctx, [], ctx.messages[-1].text) if ctx.limits.max_no_progress else None
+    moved = turn_accounting.remember(ctx, [], ctx.messages[-1].text) if ctx.limits.max_no_progress else None
     asked = _asked(ctx, moved)
-    verdict = review.decide(ctx, asked)
+    verdict = turn_accounting.decide(ctx, asked)
     ctx.verdict = None if verdict else verdict
-    if not review.may_go_on(ctx):
+    if not turn_accounting.may_go_on(ctx):
         raise LimitReached(verdict)  # the failure counts the limit
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     ctx.completion.retries = attempts + 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator_callbacks.llm_loop import admission
-from orchestrator_callbacks.llm_loop import turn_accounting as review
+from orchestrator_callbacks.llm_loop import admission, turn_accounting
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 
@@ -14,4 +13,4 @@ async def before_response_with_tools(run: LoopRun) -> None:
 
 async def before_restart_loop(run: LoopRun) -> None:
     """Go back to the messages the run started with. What was spent stays spent, iterations included (D19)."""
-    review.start_over(run.ctx)
+    turn_accounting.start_over(run.ctx)

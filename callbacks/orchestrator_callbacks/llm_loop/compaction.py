@@ -6,7 +6,7 @@ from orchestrator.kernel.record import Attempt
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.telemetry.scope import logger_from_context
-from orchestrator_callbacks.llm_loop import memory as recall
+from orchestrator_callbacks.llm_loop import memory
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 HEADING = "Summary of the conversation so far:"
@@ -48,7 +48,7 @@ async def compact(run: LoopRun) -> None:
     ctx.completion.mark = -1
     ctx.context.compacted_at, ctx.context.warned, ctx.context.tokens = ctx.iteration, 0, 0
     ctx.spent.compactions += 1
-    kept = await recall.keep_summary(run, summary)
+    kept = await memory.keep_summary(run, summary)
     outcome = "ok" if kept else "exhausted"
     run.emit(Attempt(run.graph.name, run.run_id, "compaction", ctx.spent.compactions, outcome))
 

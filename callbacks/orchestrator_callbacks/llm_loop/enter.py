@@ -6,16 +6,13 @@ from orchestrator.errors import LimitReached
 from orchestrator.kernel.record import BudgetChecked
 from orchestrator.machines.llm_loop.graph import decided, hard_refusal, verdicts
 from orchestrator.machines.llm_loop.model import Event
-from orchestrator_callbacks.llm_loop import answer, compaction, turn
-from orchestrator_callbacks.llm_loop import memory as recall
-from orchestrator_callbacks.llm_loop import tool_work as work
-from orchestrator_callbacks.llm_loop import turn_accounting as review
+from orchestrator_callbacks.llm_loop import answer, compaction, memory, tool_work, turn, turn_accounting
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 
 
 async def enter_init(run: LoopRun) -> Event:
     """Put what memory has to say before the conversation."""
-    await recall.prepare(run)
+    await memory.prepare(run)
     return Event.START_LOOP
 
 
@@ -44,27 +41,27 @@ async def enter_evaluate_response(run: LoopRun) -> Event:
 
 async def enter_process_tools(run: LoopRun) -> Event:
     """Run the calls that are allowed, all at once within the caps; results keep the order of the calls."""
-    await work.run_calls(run)
+    await tool_work.run_calls(run)
     return Event.TOOLS_EXECUTED
 
 
 async def enter_update_budgets(run: LoopRun) -> Event:
     """Count what the turn used and did, then ask every guard whether another may start."""
     ctx = run.ctx
-    asked = verdicts(ctx, review.account(run))
+    asked = verdicts(ctx, turn_accounting.account(run))
     if ctx.verdict is not None:
         asked.insert(0, ctx.verdict)
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
-    if review.may_start_over(ctx, asked):
+    if turn_accounting.may_start_over(ctx, asked):
         return Event.RESTART_LOOP
-    verdict = review.decide(ctx, asked)
+    verdict = turn_accounting.decide(ctx, asked)
     ctx.verdict = None if verdict else verdict
-    return Event.BUDGET_OK if review.may_go_on(ctx) else Event.BUDGET_EXCEEDED
+    return Event.BUDGET_OK if turn_accounting.may_go_on(ctx) else Event.BUDGET_EXCEEDED
 
 
 async def enter_handle_completion(run: LoopRun) -> Event:
     """Accept the final answer, or ask for a better one while retries are left."""
-    review.note_time(run)
+    turn_accounting.note_time(run)
     issue = answer.read(run)
     if issue is None:
         return Event.COMPLETION_SUCCESS
@@ -75,4 +72,4 @@ async def enter_handle_completion(run: LoopRun) -> Event:
 async def enter_finalize(run: LoopRun) -> None:
     """Let the host see the output, then keep the exchange in memory. A failing store costs no output."""
     run.ctx.output = await through(run, "before_finalize", run.ctx.output)
-    await recall.store(run)
+    await memory.store(run)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator_callbacks.llm_loop import admission
-from orchestrator_callbacks.llm_loop import tool_work as work
+from orchestrator_callbacks.llm_loop import admission, tool_work
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 
@@ -13,5 +12,5 @@ async def leave_process_tools(run: LoopRun) -> None:
     Budgets are checked after this, so a turn that trips one is whole in the history (D18), and a conversation
     that was interrupted here can be continued.
     """
-    work.close_ledger(run)
+    tool_work.close_ledger(run)
     admission.close_turn(run.ctx)

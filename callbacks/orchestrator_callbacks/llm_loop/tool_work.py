@@ -11,7 +11,7 @@ from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext
-from orchestrator_callbacks.llm_loop import human_input as people
+from orchestrator_callbacks.llm_loop import human_input
 from orchestrator_callbacks.llm_loop.admission import (
     admit,
     asked_call,
@@ -42,7 +42,7 @@ async def run_calls(run: LoopRun) -> None:
             await _recover(run)
         await _execute(run)
         while ctx.ledger.asked:
-            await people.await_answers(run)
+            await human_input.await_answers(run)
             await _execute(run)
     finally:
         _report(run)

@@ -22,9 +22,7 @@ from orchestrator.llm.message import (
 )
 from orchestrator.llm.retry import RetryAttempt, RetryPolicy
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator_callbacks.llm_loop import guidance as advice
-from orchestrator_callbacks.llm_loop import request_usage as bill
-from orchestrator_callbacks.llm_loop import turn_accounting as review
+from orchestrator_callbacks.llm_loop import guidance, request_usage, turn_accounting
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.delta import DeltaStream
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model, through
@@ -53,7 +51,7 @@ def compose(run: LoopRun) -> Request:
 def _notices(ctx: LoopContext) -> tuple[Message, ...]:
     notices: list[Message] = []
     if ctx.limits.guidance:
-        notices += advice.guidance(ctx)
+        notices += guidance.guidance(ctx)
     if ctx.progress.warning:
         notices.append(Message("user", ctx.progress.warning))
     if ctx.wrapping_up and ctx.verdict is not None:
@@ -71,11 +69,11 @@ async def next_request(run: LoopRun) -> Request:
         request = compose(run)
         if "before_llm_request" in run.deps.points:
             request = await through(run, "before_llm_request", request)
-        refusal = bill.refusal(run, request)
+        refusal = request_usage.refusal(run, request)
         if refusal is None:
             return request
         ctx.verdict = refusal
-        if refusal.guard != "cost" or not review.may_go_on(ctx):
+        if refusal.guard != "cost" or not turn_accounting.may_go_on(ctx):
             break
     raise LimitReached(refusal)
 
@@ -93,7 +91,7 @@ def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
 async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Response:
     """Ask the model for what the runs above have left. An answer that is not waited for counts as if it had come."""
     charge, used = lost(run), NO_USAGE
-    need = replace(charge, cost_micros=bill.most(run, request))
+    need = replace(charge, cost_micros=request_usage.most(run, request))
     try:
         await account.reserve(need)
     except LimitReached as refused:
@@ -277,7 +275,7 @@ def take(run: LoopRun, response: Response) -> None:
         "retries": ctx.spent.retries,
     }
     run.note("answer", answered)
-    if usage.cost_micros is None and (refusal := bill.unpriced(run, response)) is not None:
+    if usage.cost_micros is None and (refusal := request_usage.unpriced(run, response)) is not None:
         ctx.verdict = refusal
         raise LimitReached(refusal)
 

@@ -1,8 +1,8 @@
 """Sessions with one server: each lives in a task of its own, from its first byte to its last.
 
 The SDK's sessions hold task groups of anyio, which must be left by the task that entered them, so no caller may enter
-one: calls come and go in tasks of their own and are cancelled there. The tasks are started by a Keeper, and joined by
-its `stop`.
+one: calls come and go in tasks of their own and are cancelled there. A SessionPool starts the tasks, and its
+`stop` joins them.
 """
 
 from __future__ import annotations

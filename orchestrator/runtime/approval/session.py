@@ -35,8 +35,7 @@ from orchestrator.runtime.approval import projection
 from orchestrator.runtime.approval.plan_executor import PlanExecutor
 from orchestrator.runtime.approval.project_log import ProjectLog
 from orchestrator.runtime.approval.projection import Projection
-from orchestrator_callbacks.approval import before, enter, execution
-from orchestrator_callbacks.approval import control_request as wish
+from orchestrator_callbacks.approval import before, control_request, enter, execution
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 from orchestrator_guards import BlockedGate
 
@@ -228,7 +227,7 @@ class Session:
     async def refuse_posted(self, run: ApprovalRun) -> None:
         """Refuse, in the journal too, what was wished while nobody was at work, or too late."""
         await listener.deliver(run, self.journal)
-        wish.taken(run)
+        control_request.taken(run)
         if run.writes.drafts:
             await self._park(run)
 

@@ -28,7 +28,7 @@ from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.tools.spec import ToolContext, ToolSpec, tool
-from orchestrator_callbacks.llm_loop import request_usage as bill
+from orchestrator_callbacks.llm_loop import request_usage
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lent
 from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
@@ -204,7 +204,8 @@ async def recount(agent: Orchestrator, run: LoopRun, stored: StoredRun) -> dict[
     """Count anew what the runs below a restored run have used, and return it for each run right below it.
 
     Earlier turns count as the run's own records say. For the last one the records of the runs below count: they
-    know of what came after the last record up here. An answer that may have been lost counts as `bill.lost` says.
+    know of what came after the last record up here. An answer that may have been lost counts as
+    `request_usage.lost` says.
     """
     found: dict[str, Usage] = {}
     for entry in stored.ledger.of_turn(run.ctx.iteration):
@@ -233,7 +234,7 @@ async def _used(agent: Orchestrator, run_id: str) -> Usage | None:
         return agent._codec.decoded(stored.context | {"messages": []}).spent.total
     run = restored(stored, agent._machine, agent._deps, agent._codec)
     await recount(agent, run, stored)
-    return run.ctx.spent.total + (bill.lost(run) if asks(run, stored) else NO_USAGE)
+    return run.ctx.spent.total + (request_usage.lost(run) if asks(run, stored) else NO_USAGE)
 
 
 def asks(run: LoopRun, stored: StoredRun) -> bool:

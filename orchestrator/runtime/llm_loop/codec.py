@@ -19,8 +19,7 @@ from orchestrator.runtime.llm_loop.result import Result, result_of
 from orchestrator.runtime.service.position import place
 from orchestrator.runtime.service.recovery import path_of
 from orchestrator.tools.result import ToolResult
-from orchestrator_callbacks.llm_loop import answer
-from orchestrator_callbacks.llm_loop import memory as recall
+from orchestrator_callbacks.llm_loop import answer, memory
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, key_of
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
 
@@ -98,7 +97,7 @@ def history_of(stored: StoredRun, codec: ContextCodec[LoopContext]) -> list[Mess
     _answer(ctx, stored)
     _calls(ctx, stored, made)
     close_turn(ctx)
-    return recall.conversation(ctx)
+    return memory.conversation(ctx)
 
 
 def told(

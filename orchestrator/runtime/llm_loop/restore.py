@@ -14,7 +14,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop.codec import restored
 from orchestrator.runtime.service.recovery import path_of
-from orchestrator_callbacks.llm_loop import request_usage as bill
+from orchestrator_callbacks.llm_loop import request_usage
 from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 
 if TYPE_CHECKING:
@@ -43,5 +43,5 @@ async def _restored(agent: Orchestrator, stored: StoredRun, lease: Lease, limits
         run.ctx.limits = limits
         run.ctx.context.limit = agent._context_limit(limits)
     if subagent.asks(run, stored):
-        run.ctx.spent.usage = run.ctx.spent.usage + bill.lost(run)
+        run.ctx.spent.usage = run.ctx.spent.usage + request_usage.lost(run)
     return run

@@ -19,7 +19,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.llm_loop.ending import ending, refusal
-from orchestrator_callbacks.llm_loop import memory as recall
+from orchestrator_callbacks.llm_loop import memory
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict
 
@@ -101,7 +101,7 @@ def result_of(run: LoopRun, path: Iterable[Transition]) -> Result:
         outcome=end.outcome,
         reason=end.reason,
         output=ctx.output if ended_well else None,
-        messages=tuple(recall.conversation(ctx)),
+        messages=tuple(memory.conversation(ctx)),
         usage=ctx.spent.total,
         transitions=tuple(path),
         verdict=refusal(run) if ctx.verdict is None else ctx.verdict,
