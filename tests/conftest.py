@@ -336,7 +336,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 HOST = '''
 import asyncio, json, sys
 import callbacks, guards
-from orchestrator import Limits, Orchestrator, Response, ScriptedLLM, ToolCall, tool
+from orchestrator import Limits, Orchestrator, Response, ToolCall, tool
+from orchestrator.testing import ScriptedLLM
 
 assert (callbacks.MINE, guards.MINE) == (True, True)
 

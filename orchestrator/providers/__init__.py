@@ -1,8 +1,8 @@
 """Models and what belongs to them: vendors behind extras, limits, prices, tools of MCP servers.
 
-    from orchestrator.providers import Anthropic, Fallback, Limited, McpServer, OpenAI, RateLimit, genai_prices
+    from orchestrator.providers import Anthropic, Fallback, McpServer, OpenAI, RateLimit, RateLimitedModel
 
-Names are loaded when first used. The doubles (`ScriptedLLM`, `FunctionLLM`, `ReplayLLM`) come from `orchestrator`.
+Names are loaded when first used. The doubles (`ScriptedLLM`, `FunctionLLM`, `ReplayLLM`) are in `orchestrator.testing`.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Evaluation, Implementation, Issue, Plan, Rubric, Severity, Validation
 from orchestrator.cli.pipeline.command import CommandStage, StageFailed
 from orchestrator.machines.pipeline.model import Feedback, FeedbackKind, State
 from orchestrator.machines.pipeline.ports import StageRequest
+from orchestrator.pipeline import Evaluation, Implementation, Issue, Plan, Rubric, Severity, Validation
 
 REQUEST = StageRequest(
     stage=State.JUDGING,

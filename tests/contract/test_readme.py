@@ -228,7 +228,8 @@ def test_the_table_of_limits_names_every_limit_with_its_default() -> None:
 
 
 _HOST_MODULE = '''
-from orchestrator import ScriptedLLM, ToolCall, tool
+from orchestrator import ToolCall, tool
+from orchestrator.testing import ScriptedLLM
 
 my_llm = ScriptedLLM([[ToolCall("1", "search", '{"query": "incident"}')], "Two incidents are open."])
 
@@ -264,7 +265,8 @@ _CLEAN = """[[ToolCall("1", "search", '{"query": "incident"}')], "Two incidents 
 _STALLED = """[[ToolCall("1", "search", '{"query": "incident"}')]] * 9"""
 
 _TRACER = """
-from orchestrator import Limits, Orchestrator, ScriptedLLM, ToolCall, tool
+from orchestrator import Limits, Orchestrator, ToolCall, tool
+from orchestrator.testing import ScriptedLLM
 
 @tool(effect="pure")
 async def search(query: str) -> list[str]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Feedback, Implementation, Outcome, Pipeline, PipelineLimits, Plan, StageRequest
+from orchestrator import Outcome
 from orchestrator.examples.pipeline import SPEC, check, judge, search, stages
 from orchestrator.machines.pipeline.model import FeedbackKind, State
+from orchestrator.pipeline import Feedback, Implementation, Pipeline, PipelineLimits, Plan, StageRequest
 
 WANTED: dict[str, Any] = tomllib.loads((SPEC.parent / "requirements.toml").read_text())
 

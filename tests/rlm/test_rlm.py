@@ -13,24 +13,15 @@ from prometheus_client import CollectorRegistry
 from orchestrator import (
     CodeModeState,
     ConfigError,
-    FunctionLLM,
     LLMError,
     MemoryJournal,
     Message,
-    Metrics,
     Outcome,
     Request,
     Response,
     RetryPolicy,
-    Rlm,
-    RlmLimits,
     RunExists,
     RunStopped,
-    ScriptedLLM,
-    SimpleNestedCallPolicy,
-    StopAfter,
-    ToolsModeState,
-    TransitionLog,
     Usage,
     tool,
 )
@@ -41,6 +32,9 @@ from orchestrator.machines.rlm.policy import NestedConfig
 from orchestrator.providers.model_guard import real_models_refused
 from orchestrator.providers.scripted import call
 from orchestrator.repl import ReplError, WorkerRepl
+from orchestrator.rlm import Rlm, RlmLimits, SimpleNestedCallPolicy, StopAfter, ToolsModeState
+from orchestrator.telemetry import Metrics, TransitionLog
+from orchestrator.testing import FunctionLLM, ScriptedLLM
 from tests.runtime.stage import Facts, path, until
 
 
