@@ -7,7 +7,7 @@ facts and, for the run that it follows, `TokenDelta` and `FactsDropped`: togethe
 from __future__ import annotations
 
 from orchestrator.kernel.record import (
-    Attempt,
+    AdmissionRejected,
     BudgetChecked,
     EventFailed,
     Fact,
@@ -16,22 +16,22 @@ from orchestrator.kernel.record import (
     JournalWrite,
     LLMCall,
     Observer,
+    OperationAttempt,
     RolledBack,
     RunAdmitted,
     RunCompleted,
     RunParked,
     RunRecovered,
-    RunRejected,
     RunStarted,
     Streamed,
     TokenDelta,
-    ToolCall,
+    ToolExecution,
     Transition,
     WorkAbandoned,
 )
 
 __all__ = [
-    "Attempt",
+    "AdmissionRejected",
     "BudgetChecked",
     "EventFailed",
     "Fact",
@@ -40,16 +40,16 @@ __all__ = [
     "JournalWrite",
     "LLMCall",
     "Observer",
+    "OperationAttempt",
     "RolledBack",
     "RunAdmitted",
     "RunCompleted",
     "RunParked",
     "RunRecovered",
-    "RunRejected",
     "RunStarted",
     "Streamed",
     "TokenDelta",
-    "ToolCall",
+    "ToolExecution",
     "Transition",
     "WorkAbandoned",
 ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import OrchestratorState
-from orchestrator.machines.ralph.next_state import RalphEvent, next_state
+from orchestrator.machines.ralph.model import OrchestratorState, RalphEvent, RalphState
+from orchestrator.machines.ralph.next_state import OrchestratorEvent, next_state
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.ralph.command_agent import CommandAgent
 from orchestrator.runtime.ralph.prompt_agent import PromptAgent
@@ -16,11 +16,13 @@ __all__ = [
     "RALPH",
     "AgentRequest",
     "CommandAgent",
+    "OrchestratorEvent",
     "OrchestratorState",
     "PromptAgent",
     "RalphEvent",
     "RalphLimits",
     "RalphOrchestrator",
     "RalphResult",
+    "RalphState",
     "next_state",
 ]

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.engines.engine_log import EngineLog
-from orchestrator.engines.handle import Job, Phase
+from orchestrator.engines.handle import EngineJob, Phase
 from orchestrator.engines.operator_command import KINDS, OperatorCommand, StandingCommands
 from orchestrator.engines.registration import STATUS, Registration
 from orchestrator.engines.run_queue import RunQueue
@@ -125,7 +125,7 @@ class CommandHandler:
             "live": [self._plain(job) for job in list(line.live.values())[:_LISTED]],
         }
 
-    def _plain(self, job: Job) -> dict[str, Any]:
+    def _plain(self, job: EngineJob) -> dict[str, Any]:
         live = job.hosting.live(job.run_id)
         return {
             "run_id": job.run_id,
@@ -148,7 +148,7 @@ class CommandHandler:
     async def _cancel_queued(self, order: OperatorCommand) -> None:
         """Drop runs that have not begun; one that the journal has ends as cancelled when its turn comes."""
 
-        def chosen(job: Job) -> bool:
+        def chosen(job: EngineJob) -> bool:
             return order.about in (None, job.hosting.graph)
 
         for job in self._line.let_go(lambda job: chosen(job) and not job.stored):
@@ -157,7 +157,7 @@ class CommandHandler:
             request = Posted(secrets.token_hex(8), "cancel", {"why": order.why}, order.by)
             await job.hosting.journal.post(job.run_id, request)
 
-    async def _begun(self, job: Job) -> None:
+    async def _begun(self, job: EngineJob) -> None:
         """Return once a run that was just begun can be asked something, or is over."""
         # Looked at, for an agent tells nobody when it takes a run in.
         while job.phase is not Phase.OVER and job.hosting.live(job.run_id) is None:  # noqa: ASYNC110

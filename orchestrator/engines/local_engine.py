@@ -37,7 +37,7 @@ from orchestrator.engines.command_handler import CommandHandler
 from orchestrator.engines.dispatcher import Scheduler
 from orchestrator.engines.drain import Drain, DrainReport
 from orchestrator.engines.engine_log import EngineLog
-from orchestrator.engines.handle import Handle, Job
+from orchestrator.engines.handle import EngineJob, Handle
 from orchestrator.engines.loop_affinity import LoopAffinity, refuse_foreign, this_place
 from orchestrator.engines.operator_command import OperatorCommand, StandingCommands
 from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checked_mode
@@ -318,7 +318,7 @@ class LocalEngine:
 
     # ---- inside: runs ----
 
-    def _may_begin(self, job: Job) -> bool:
+    def _may_begin(self, job: EngineJob) -> bool:
         """Hold back a run that could only wait: for its model, or for the end of its conversation's last run."""
         if self._standing.blocks(job.hosting.model):
             return False

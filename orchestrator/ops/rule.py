@@ -13,7 +13,7 @@ ALERT_PREFIX = "Orchestrator"
 DASHBOARD = "/d/orchestrator-operations"
 
 
-class Severity(StrEnum):
+class AlertSeverity(StrEnum):
     """Who hears of it."""
 
     CRITICAL = "critical"
@@ -40,7 +40,7 @@ class Alert:
 
     name: str
     """Without ALERT_PREFIX."""
-    severity: Severity
+    severity: AlertSeverity
     expr: str
     summary: str
     description: str

@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Content, Message, Request, Response, ToolCall
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.reading import (
@@ -212,7 +212,7 @@ class ChatAssembly:
         """What there is of the text by now."""
         return "".join(self._said or ())
 
-    def take(self, event: Event) -> str:
+    def take(self, event: ServerSentEvent) -> str:
         """Take a chunk and return the text it adds."""
         if event.data.startswith(DONE):
             self.over = True

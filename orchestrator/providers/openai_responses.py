@@ -21,7 +21,7 @@ from typing import Any
 
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.reading import (
@@ -199,7 +199,7 @@ class ResponsesAssembly:
         """What there is of the text by now."""
         return "".join(self._said)
 
-    def take(self, event: Event) -> str:
+    def take(self, event: ServerSentEvent) -> str:
         """Take an event and return the text it adds."""
         if event.data.startswith("[DONE]"):  # of compatible servers; OpenAI ends with the response
             return ""

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Request, Response
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event, EventDecoder, EventTooLarge
+from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
 from orchestrator.providers.reading import malformed, parsed, storable
 from orchestrator.providers.size_limit import (
     body_of,
@@ -44,7 +44,7 @@ class AnswerAssembly(Protocol):
         """What there is of the text by now."""
         ...
 
-    def take(self, event: Event) -> str:
+    def take(self, event: ServerSentEvent) -> str:
         """Take an event and return the text it adds. Raises LLMError for an error object, ValueError for no JSON."""
         ...
 
@@ -171,7 +171,7 @@ class SdkModel(ABC):
                 if piece := self._taken(assembly, event):
                     on_delta(piece)
 
-    def _taken(self, assembly: AnswerAssembly, event: Event) -> str:
+    def _taken(self, assembly: AnswerAssembly, event: ServerSentEvent) -> str:
         with self._reading(assembly):
             piece = assembly.take(event)
         if 0 < self.max_response_bytes < assembly.size:

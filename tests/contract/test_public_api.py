@@ -59,8 +59,8 @@ NAMESPACES = {
         "FixedPlanner", "ModelPlanner", "PlanDraft",
     },
     "ralph": SPECIFIED["ralph"] | {
-        "AgentRequest", "CommandAgent", "PromptAgent", "RalphLimits", "RalphResult", "RALPH", "RalphEvent",
-        "next_state",
+        "AgentRequest", "CommandAgent", "PromptAgent", "RalphLimits", "RalphResult", "RALPH", "RalphState",
+        "RalphEvent", "OrchestratorEvent", "next_state",
     },
     "rlm": SPECIFIED["rlm"] | {
         "Rlm", "RlmLimits", "RlmResult", "CODE_MODE", "TOOLS_MODE", "build_tools_mode_machine", "ToolsModeState",
@@ -68,9 +68,9 @@ NAMESPACES = {
         "NestedConfig", "NeverStop", "StopAfter", "NoCompression", "KeepEnds", "NoNesting", "SimpleNestedCallPolicy",
     },
     "events": {
-        "RunStarted", "Transition", "EventFailed", "GuardEvaluated", "Attempt", "LLMCall", "ToolCall", "BudgetChecked",
-        "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "RunRejected", "RunRecovered", "RolledBack",
-        "WorkAbandoned", "Fact", "TokenDelta", "FactsDropped", "Streamed", "Observer",
+        "RunStarted", "Transition", "EventFailed", "GuardEvaluated", "OperationAttempt", "LLMCall", "ToolExecution",
+        "BudgetChecked", "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "AdmissionRejected",
+        "RunRecovered", "RolledBack", "WorkAbandoned", "Fact", "TokenDelta", "FactsDropped", "Streamed", "Observer",
     },
 }  # fmt: skip
 """Modules of public names that only re-export."""

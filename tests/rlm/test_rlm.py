@@ -26,8 +26,14 @@ from orchestrator import (
     tool,
 )
 from orchestrator.errors import RunError
-from orchestrator.kernel.record import Attempt, LLMCall, RunCompleted, RunStarted, Transition
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import (
+    LLMCall,
+    OperationAttempt,
+    RunCompleted,
+    RunStarted,
+    ToolExecution,
+    Transition,
+)
 from orchestrator.machines.rlm.policy import NestedConfig
 from orchestrator.providers.model_guard import real_models_refused
 from orchestrator.providers.scripted import call
@@ -218,7 +224,7 @@ async def test_a_model_that_fails_for_good_fails_the_run_and_one_that_recovers_d
     down, retry = LLMError("down", kind="server_error"), RetryPolicy(attempts=2, base=0)
     done = await rlm([down, "FINAL(1)"], retry=retry, observers=[facts]).completion("p")
     assert done.output == "1"
-    assert [one.outcome for one in facts.of(Attempt)] == ["retry"]
+    assert [one.outcome for one in facts.of(OperationAttempt)] == ["retry"]
     assert [one.outcome for one in facts.of(LLMCall)] == ["server_error", "ok"]
     done = await rlm([down, down], retry=retry).completion("p")
     assert (done.outcome, done.reason, str(done.error)) == (Outcome.FAILED, "llm_error", "down")
@@ -315,7 +321,7 @@ async def test_requests_tools_and_ends_are_facts_with_their_turn() -> None:
         ("INIT", 1, "small", 10, 1),
         ("EXECUTING_TOOLS", 1, "small", 10, 0),
     ]
-    assert [(one.tool, one.iteration, one.outcome) for one in facts.of(ToolCalled)] == [("add", 1, "ok")]
+    assert [(one.tool, one.iteration, one.outcome) for one in facts.of(ToolExecution)] == [("add", 1, "ok")]
     (end,) = facts.of(RunCompleted)
     assert (end.graph, end.outcome, end.iterations, end.summary["tokens_in"]) == (
         "tools_mode",

@@ -25,7 +25,7 @@ _APPEND_BLOBS: Final = APPEND_BLOBS.encode()
 _STANDS: Final = STANDS.encode()
 
 
-class Append:
+class PostgresAppend:
     """Records for a run, with the blobs they name."""
 
     __slots__ = ("blobs", "claims", "lease", "lines", "standing")
@@ -67,7 +67,7 @@ class Part:
         """Begin where a lease stands."""
         return cls(lease, lease.seq, lease.head, lease.seq, lease.head)
 
-    def add(self, append: Append) -> None:
+    def add(self, append: PostgresAppend) -> None:
         """Take one more append."""
         lease = self.lease
         for kind, body in append.lines:
@@ -86,14 +86,14 @@ class Part:
             self.landed = False
 
 
-class Batch:
+class AppendBatch:
     """Some appends, each run's by one lease. Called until it knows of each what became of it."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Part] = {}
         self._sent = False
 
-    def add(self, append: Append) -> JournalError | None:
+    def add(self, append: PostgresAppend) -> JournalError | None:
         """Take an append, or return why it is none."""
         try:
             append.check()
@@ -103,7 +103,7 @@ class Batch:
         self.parts.setdefault(lease.run_id, Part.of(lease)).add(append)
         return None
 
-    def outcome(self, append: Append) -> Fenced | None:
+    def outcome(self, append: PostgresAppend) -> Fenced | None:
         """Return what an append ended with."""
         lease = append.lease
         return None if self.parts[lease.run_id].landed else Fenced(lease.run_id, lease.epoch)

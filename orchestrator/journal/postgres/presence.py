@@ -65,7 +65,7 @@ class Holder:
     """How many runs it holds."""
 
 
-class Presence:
+class PostgresPresence:
     """This journal as a holder. All of it belongs to the writer's thread; `token` and `begun` never change back."""
 
     def __init__(self, name: str, ttl: float) -> None:

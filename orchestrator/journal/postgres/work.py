@@ -16,7 +16,7 @@ from psycopg import errors
 from orchestrator.errors import Held, RunExists, RunUnknown
 from orchestrator.journal.codec import OPEN, encoded
 from orchestrator.journal.postgres import statement
-from orchestrator.journal.postgres.presence import Presence
+from orchestrator.journal.postgres.presence import PostgresPresence
 from orchestrator.journal.writer_thread import DeferredWork
 from orchestrator.kernel.journal import NO_HASH, Lease, Posted, chained
 
@@ -25,13 +25,13 @@ _HELD: Final = statement.HELD.encode()
 
 
 @dataclass(slots=True)
-class Create:
+class PostgresCreate:
     """Begin a run."""
 
     run_id: str
     owner: str
     body: Mapping[str, Any]
-    presence: Presence
+    presence: PostgresPresence
     line: bytes = field(init=False)
     sent: bool = False
 
@@ -72,12 +72,12 @@ class Create:
 
 
 @dataclass(slots=True)
-class Claim:
+class PostgresClaim:
     """Take a run over. None: whoever holds it has just lost his connection; ask again soon."""
 
     run_id: str
     owner: str
-    presence: Presence
+    presence: PostgresPresence
     steal: bool
     sent: int = -1
     """The epoch that was wanted, once it was."""
@@ -109,7 +109,7 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Post:
+class PostgresPost:
     """Leave a request for a run. No lease: the run's row orders those who post."""
 
     run_id: str
@@ -137,7 +137,7 @@ class Post:
 
 
 @dataclass(slots=True)
-class Release(DeferredWork):
+class PostgresRelease(DeferredWork):
     """Give a run back; a lease that is out of date changes nothing."""
 
     lease: Lease
@@ -147,7 +147,7 @@ class Release(DeferredWork):
 
 
 @dataclass(slots=True)
-class Prune:
+class PostgresPrune:
     """Remove some of the ended runs that meet every condition; returns how many, `most` at once."""
 
     older_than: float | None
@@ -160,7 +160,7 @@ class Prune:
 
 
 @dataclass(slots=True)
-class Remove:
+class PostgresRemove:
     """Remove one run, whatever its state, unless somebody holds it."""
 
     run_id: str

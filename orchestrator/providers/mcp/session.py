@@ -39,7 +39,7 @@ class Unreachable(Exception):
     """No session could be opened; the message is a sentence for the person who configured the server."""
 
 
-class Session:
+class McpSession:
     """One session. `over` ends it; `retired` gives it to no new call, and ends it with its last one.
 
     `listed` receives the tools whenever the server lists them again.
@@ -195,10 +195,10 @@ class SessionPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: contextvars.Context | None = None
         self._listed: Listed | None = None
-        self._current: Session | None = None
-        self._live: dict[asyncio.Task[None], Session] = {}
+        self._current: McpSession | None = None
+        self._live: dict[asyncio.Task[None], McpSession] = {}
 
-    async def start(self, listed: Listed) -> Session:
+    async def start(self, listed: Listed) -> McpSession:
         """Open the first session. `listed` receives what it and later ones list afterwards. Raises Unreachable."""
         if self._loop is not None:
             raise Unreachable(f"MCP server {self._name!r} is in use already; make another one")
@@ -214,7 +214,7 @@ class SessionPool:
         self._listed = session.listed = listed
         return session
 
-    async def session(self) -> tuple[Session, bool]:
+    async def session(self) -> tuple[McpSession, bool]:
         """Return a session to call on, and whether it had to be opened. Raises Unreachable."""
         self._check_loop()
         while (session := self._current) is not None and session.usable and session.ready.done():
@@ -236,8 +236,8 @@ class SessionPool:
                 f"MCP server {self._name!r} was connected in another event loop; connect it in this one"
             )
 
-    def _begin(self) -> Session:
-        session = self._current = Session(self._transport, self._seconds, self._listed)
+    def _begin(self) -> McpSession:
+        session = self._current = McpSession(self._transport, self._seconds, self._listed)
         task = asyncio.get_running_loop().create_task(
             session.live(self._name), name=f"mcp {self._name}", context=self._context
         )

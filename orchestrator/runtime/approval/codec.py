@@ -10,7 +10,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
-from orchestrator.machines.approval.model import ApprovalContext, State
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalState
 from orchestrator.runtime.service.position import place
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 
@@ -51,6 +51,6 @@ def restored(
     codec.adopt(run)
     place(run, stored, deps.clock.monotonic())
     run.acknowledge(stored.inbox)  # what is missing before it was reported as lost
-    if run.cursor.state != State.FAILED:  # it has gone on since: the next error is the first again
+    if run.cursor.state != ApprovalState.FAILED:  # it has gone on since: the next error is the first again
         run.clear_error()
     return run

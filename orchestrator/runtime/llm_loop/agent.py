@@ -30,10 +30,10 @@ from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, op
 from orchestrator.runtime.llm_loop.result import Result, result_of
 from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import Control
+from orchestrator.runtime.service.control import RunController
 from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.human_input import HumanInput
-from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator.runtime.service.stream import RunStream
@@ -86,10 +86,10 @@ class Orchestrator(HumanInput[Result]):
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
-        self._live, self._conversations, self._migrations = LiveRuns(), Conversations(), tuple(migrations)
+        self._live, self._conversations, self._migrations = RunRegistry(), Conversations(), tuple(migrations)
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)
         self._driver, self._recovery = self._wired()
-        self._control = Control(self._live, self._journal, self._deps.clock, self._deps.tools)
+        self._control = RunController(self._live, self._journal, self._deps.clock, self._deps.tools)
         self.hosting = LoopHosting(
             self._journal, self._driver, self._deps, self._live, self._recovery, launch
         )

@@ -14,7 +14,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
-from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question, State
+from orchestrator.machines.llm_loop.model import Ledger, LoopContext, LoopState, Question
 from orchestrator.runtime.llm_loop.result import Result, result_of
 from orchestrator.runtime.service.position import place
 from orchestrator.runtime.service.recovery import path_of
@@ -85,7 +85,7 @@ def restored(
     ctx.remembered = stored.remembered
     codec.adopt(run)
     place(run, stored, deps.clock.monotonic())
-    if run.state == State.FINALIZE:
+    if run.state == LoopState.FINALIZE:
         answer.read(run)
     return run
 

@@ -19,7 +19,7 @@ from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.machines.pipeline.ending import ending
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import PipelineContext, State
+from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
 from orchestrator.machines.pipeline.ports import (
     EFFECTS,
     BudgetManager,
@@ -35,10 +35,10 @@ from orchestrator.runtime.pipeline import codec as pipeline_record
 from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
 from orchestrator.runtime.pipeline.result import PipelineResult, result_of
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import Control
+from orchestrator.runtime.service.control import RunController
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.human_input import HumanInput
-from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator_callbacks.pipeline import before, enter, leave
@@ -83,8 +83,8 @@ class Pipeline(HumanInput[PipelineResult]):
         self._machine = Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks)))
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
-        self._live = LiveRuns()
-        self._control = Control(self._live, self._journal, self._clock)
+        self._live = RunRegistry()
+        self._control = RunController(self._live, self._journal, self._clock)
         self._codec = pipeline_record.codec(launch)
         given = {"planner": planner, "validator": validator, "implementer": implementer, "judge": judge}
         if budget is not None and not callable(getattr(budget, "is_exhausted", None)):
@@ -265,9 +265,9 @@ class Pipeline(HumanInput[PipelineResult]):
         return result_of(run, path, run.ending or ending(run))
 
 
-_STATE_OF: Mapping[str, State] = {
-    "planner": State.PLANNING,
-    "validator": State.VALIDATING,
-    "implementer": State.IMPLEMENTING,
-    "judge": State.JUDGING,
+_STATE_OF: Mapping[str, OrchestrationState] = {
+    "planner": OrchestrationState.PLANNING,
+    "validator": OrchestrationState.VALIDATING,
+    "implementer": OrchestrationState.IMPLEMENTING,
+    "judge": OrchestrationState.JUDGING,
 }

@@ -33,8 +33,8 @@ from orchestrator.runtime.ralph import transition_log as ralph_log
 from orchestrator.runtime.ralph.result import RalphResult, result_of
 from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import Control
-from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.control import RunController
+from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
 from orchestrator.runtime.service.run_service import RunService, outside_loop
 from orchestrator_callbacks.ralph import before, enter
@@ -87,8 +87,8 @@ class RalphOrchestrator(RunService[RalphResult]):
         self._machine = Machine(graph, collect(graph, enter, before, extra=tuple(hooks)))
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
-        self._live = LiveRuns()
-        self._control = Control(self._live, self._journal, self._clock)
+        self._live = RunRegistry()
+        self._control = RunController(self._live, self._journal, self._clock)
         self._codec = ralph_record.codec(launch)
         self._agents = self._ports(planner, questioner, executor, reviewer, checker)
         self._host = deps

@@ -31,8 +31,8 @@ from orchestrator.runtime.rlm.mode import mode_of, tool_names
 from orchestrator.runtime.rlm.result import RlmResult, result_of
 from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import Control
-from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.control import RunController
+from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
 from orchestrator.runtime.service.run_service import RunService, new_id, outside_loop
 from orchestrator.tools.spec import ToolSpec
@@ -87,8 +87,8 @@ class Rlm(RunService[RlmResult]):
         self._machine = self._mode.machine(graph, hooks)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
-        self._live, self._conversations, self._hosted = LiveRuns(), Conversations(), HostReference()
-        self._control = Control(self._live, self._journal, self._clock)
+        self._live, self._conversations, self._hosted = RunRegistry(), Conversations(), HostReference()
+        self._control = RunController(self._live, self._journal, self._clock)
         self._codec = rlm_record.codec(self._mode.context, launch)
         self._driver, self._recovery = self._wired(tuple(migrations))
         parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch

@@ -13,7 +13,7 @@ from orchestrator.kernel.record import Fact, Follower, Transition
 from orchestrator.kernel.run import Run
 
 
-class LiveRuns:
+class RunRegistry:
     """The runs under way, by id; as an observer it keeps their last transitions, for `Result.transitions`.
 
     Who follows a run hears every fact about it here, and about the runs below it.

@@ -26,8 +26,8 @@ from orchestrator.kernel.record import Observer, RunParked, RunRecovered, Transi
 from orchestrator.kernel.run import Run
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import Control
-from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.control import RunController
+from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.program_recovery import REASON, ProgramsUnknown
 from orchestrator.runtime.service.recovery import ClaimedRun, OpenRun, Recovery
 from orchestrator.runtime.service.run_scope import RunScope
@@ -43,10 +43,10 @@ class RunService(Generic[R]):
     """The runs of one graph; R is what each gives in the end. Made into something by a composition of `runtime`."""
 
     _journal: Journal
-    _live: LiveRuns
+    _live: RunRegistry
     _driver: Driver
     _recovery: Recovery
-    _control: Control
+    _control: RunController
     _codec: ContextCodec[Any]
     _observers: Sequence[Observer]
     _retire: Callable[[str], None]
