@@ -100,7 +100,7 @@ LONGEST_FIRST = (
     "telemetry/test_exposition_server.py",
     "testing/test_plugin.py",
     "engines/test_taking_up_process.py",
-    "contract/test_readme.py",
+    "contract/test_guides.py",
     "guards/test_budget.py",
     "crash/test_power.py",
     "crash/test_run_owner.py",

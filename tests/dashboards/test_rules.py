@@ -111,6 +111,7 @@ def test_the_pages_are_those_that_users_feel() -> None:
     }
     said = (ROOT / "dashboards" / "README.md").read_text(encoding="utf-8")
     assert f"{len(NAMES)} alerts in {len(ALERTS)} rules" in said
+    assert f"{len(NAMES)} alerts with unit tests" in said
     assert f"{len(NAMES)} alerts with unit tests" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
