@@ -40,6 +40,7 @@ class ContextCodec(Generic[C]):
     """A `kernel.codec.Codec` for contexts of one dataclass.
 
     Args:
+        kind: The dataclass.
         growing: Name of the field with the list of messages, if there is one.
         item: Makes one of these messages plain.
         apart: Fields that are not written, because they follow from others or from other records.

@@ -39,8 +39,8 @@ class CrashingJournal:
     Args:
         inner: The real journal.
         at: Number of the write that crashes, from 1; 0 is never.
-        on: Names of the counted methods.
         when: `before` or `after` the write takes effect.
+        on: Names of the counted methods.
         crash: Called at that write: `fail` raises StoreDown, `kill` ends the process like kill -9.
 
     Example:

@@ -85,7 +85,7 @@ class MemoryJournal:
 
     Args:
         ended: Number of ended runs to keep.
-        clock: Clock of the timestamps.
+        now: Clock of the timestamps.
 
     Example:
         >>> journal = MemoryJournal()

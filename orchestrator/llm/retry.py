@@ -111,11 +111,11 @@ class RetryPolicy:
 
         Args:
             fn: The asynchronous function to call.
-            *args: Its arguments.
             may_retry: Called once after each failed try, before `on_attempt`; by default `classify` decides.
             on_attempt: Called after each try except a cancelled one: a cancellation is never retried.
             clock: Clock that measures the deadline.
             rng: Source of the jitter.
+            *args: Arguments of `fn`.
         """
         return await _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
 

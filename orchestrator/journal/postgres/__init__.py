@@ -50,13 +50,14 @@ class PostgresJournal:
     """A journal in a PostgreSQL database; implements `kernel.journal.Journal`.
 
     Args:
-        address: `postgresql://user:password@host/database`, or libpq's `host=… dbname=…`.
-        schema: Schema of the tables. They are created at the first use, unless `create` is False.
+        dsn: `postgresql://user:password@host/database`, or libpq's `host=… dbname=…`.
+        schema: Schema of the tables.
         name: Name of this holder for other processes (`holders`).
         ttl: Seconds without a heartbeat after which a holder counts as dead; about two if its connection is lost too.
         patience: Seconds to wait for a lost server.
         opening: Seconds to wait for the first connection; None means `patience`.
         queue: Maximum jobs in one statement. Beyond it new runs, claims and requests wait for room.
+        create: Whether missing tables are created at the first use.
         only_reads: Write nothing. A standby suffices, and every call but reads raises StoreDown.
 
     Raises:
