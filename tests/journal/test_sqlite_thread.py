@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ async def test_a_store_that_goes_down_in_mid_batch_answers_everybody_who_waits(t
         without_room = [asyncio.create_task(journal.create(f"run {n}", "me", BODY)) for n in range(20)]
         await asyncio.sleep(0)
         gate.set()
-        everybody = (blocked, broken, down, behind, *without_room)
+        everybody: tuple[Awaitable[Any], ...] = (blocked, broken, down, behind, *without_room)
         await answered(*everybody)
         ends = await asyncio.gather(*everybody, return_exceptions=True)
         assert (ends[0], type(ends[1])) == (None, apsw.ConstraintError)

@@ -50,13 +50,15 @@ class Record:
     def tests_of(self, mutant: Mutant, source: bytes, near: Collection[str]) -> set[str]:
         """Return the tests that execute a mutant; where that is not known, those of the module or of the area.
 
-        What is executed on import belongs to every test of the module, and to those in the folders `near`.
+        What is executed on import belongs to every test of the module.
         """
         names = names_of(source.decode())[mutant.lines[0] - 1 : mutant.lines[1]]
         found = set().union(*(self._tests.get((mutant.path, name), ()) for name in names))
         if mutant.function:
-            return found or self._functions.get((mutant.path, mutant.function), set())
-        return found | self._modules[mutant.path] | {test for test in self.seconds if is_near(test, near)}
+            found = found or self._functions.get((mutant.path, mutant.function), set())
+        else:
+            found |= self._modules[mutant.path]
+        return found or {test for test in self.seconds if is_near(test, near)}
 
     def batches(self, tests: Iterable[str], near: Collection[str], patience: float) -> list[Batch]:
         """Return tests in the order of trying, a few first; at most about `patience` recorded seconds in all."""
