@@ -373,3 +373,17 @@ def test_files_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: P
     assert third.alive(token)
     living.end()
     assert names_in(tmp_path / "owners") == []
+
+
+def test_a_file_that_goes_while_those_of_the_dead_are_swept_keeps_no_other_from_being_removed(
+    tmp_path: Path,
+) -> None:
+    dead, living = (SqlitePresence(tmp_path / "owners") for _ in range(2))
+    dead.begin()
+    dead.abandon()
+    token = living.begin()
+    for name in ("0", "zzz"):
+        (tmp_path / "owners" / name).symlink_to(tmp_path / "gone")  # listed, and not there when it is opened
+    living.sweep()
+    assert names_in(tmp_path / "owners") == sorted(["0", token, "zzz"])
+    living.end()

@@ -188,6 +188,13 @@ def test_a_single_source_may_be_given_alone(source: Any) -> None:
     assert graph.edges[-1].sources == (graph.states("check"),)
 
 
+def test_the_failure_event_may_be_given_by_its_name_for_all_states_or_for_each() -> None:
+    by_state: Any = {state.value: "fail" for state in TOY.states if state is not S.LOST}
+    name: Any = "fail"
+    assert replace(TOY, failure=name).failure is E.FAIL
+    assert replace(TOY, failure=by_state).failure == dict.fromkeys(map(S, by_state), E.FAIL)
+
+
 def test_an_edge_from_a_source_that_is_not_declared_is_one_problem() -> None:
     with pytest.raises(GraphError, match="1 problem\n  - unknown_name: edge source 'nowhere'"):
         LLM_LOOP.extend(edges=[Edge("budget_ok", "nowhere", "init")])

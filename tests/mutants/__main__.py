@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     mutants = at_place(ROOT, AREAS, options.at) if options.at else drawn(ROOT, areas, seed, options.sample)
     total = sum(len(some) for some in mutants.values())
     _say(f"{total} mutants, --seed {seed} --sample {options.sample}")
-    plan = Plan(ROOT, ("", "callbacks", "guards"), Record(RECORD), options.patience, options.workers)
+    plan = Plan(ROOT, ("", "callbacks", "guards"), Record(RECORD, ROOT), options.patience, options.workers)
     verdicts = tried(plan, AREAS, mutants, _tell)
     equivalents = read_equivalents(EQUIVALENTS)
     for line in report(verdicts, equivalents):

@@ -78,10 +78,9 @@ def tried(
 
         def judged(mutant: Mutant, area: Area, unsound: Sequence[str] = ()) -> Verdict:
             source = (plan.root / mutant.path).read_bytes()
-            tests = plan.record.tests_of(mutant, source, area.tests)
+            batches = plan.record.batches(mutant, source, area.tests, plan.patience)
             workplace = free.get()
             try:
-                batches = plan.record.batches(tests, area.tests, plan.patience)
                 verdict = workplace.try_mutant(mutant, batches, unsound)
             finally:
                 free.put(workplace)

@@ -201,7 +201,7 @@ def _statement_changes(node: ast.stmt, *, in_function: bool) -> Iterator[Change]
             yield node, "pass", "statement"
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield node, "pass", "statement"
-        case ast.Return(value=ast.expr() as value) if not _is_none(value):
+        case ast.Return(value=ast.expr() as value) if not _is_falsy(value):
             yield node, "return None", "return"
         case ast.Try(handlers=handlers):
             for handler in handlers:
@@ -209,8 +209,9 @@ def _statement_changes(node: ast.stmt, *, in_function: bool) -> Iterator[Change]
                     yield handler.body[0], "raise", "except"
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_falsy(node: ast.expr) -> bool:
+    """Tell whether a value is None, or a constant that callers cannot tell from None by its truth."""
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def _header_changes(node: ast.stmt) -> Iterator[Change]:
@@ -237,7 +238,7 @@ def _field_changes(values: Sequence[object]) -> Iterator[Change]:
 def _with_item(item: ast.withitem) -> Iterator[Change]:
     yield from _expression(item.context_expr)
     match item.context_expr:
-        case ast.Call(func=ast.Attribute(attr="suppress"), args=[_, *_]) as call:
+        case ast.Call(func=ast.Attribute(attr="suppress") | ast.Name(id="suppress"), args=[_, *_]) as call:
             yield call, f"{ast.unparse(call.func)}()", "except"
 
 

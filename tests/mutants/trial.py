@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants.mutation import Mutant
-from tests.mutants.selection import Batch
+from tests.mutants.selection import Batch, file_of
 
 LEAST_SECONDS, TIMES = 60.0, 8.0
 """A mutant hangs if its tests take so many times as long as they were recorded to take, and this long at least."""
@@ -49,11 +49,11 @@ class Workplace:
         shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
 
     def try_mutant(self, mutant: Mutant, batches: Sequence[Batch], unsound: Sequence[str] = ()) -> Verdict:
-        """Run the tests of a mutant, but those that are `unsound`, which fail without it."""
+        """Run the tests of a mutant, except the tests and files that are `unsound`: they fail without it."""
         given = 0
         with self._changed(mutant):
             for batch in batches:
-                tests = [test for test in batch.tests if test not in unsound]
+                tests = [test for test in batch.tests if test not in unsound and file_of(test) not in unsound]
                 given += len(tests)
                 by = self.failure(tests, max(LEAST_SECONDS, TIMES * batch.seconds)) if tests else ""
                 if by:
@@ -62,7 +62,7 @@ class Workplace:
 
     def failures(self, tests: Sequence[str]) -> list[str]:
         """Return which of some tests fail in the copy as it is."""
-        done = self._pytest(tests, None, "--maxfail=100000")
+        done = self._pytest(tests, None) if tests else None
         return [] if done is None else FAILURE.findall(done.stdout)
 
     def failure(self, tests: Sequence[str], seconds: float) -> str:
@@ -99,7 +99,7 @@ class Workplace:
             "-p",
             "no:cacheprovider",
         ]
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [*command, *options, *tests],
             cwd=self._root,
             env=self._environment,
@@ -107,15 +107,14 @@ class Workplace:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-        )
-        try:
-            said, complained = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        ) as process:
+            try:
+                said, complained = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         return subprocess.CompletedProcess(command, process.returncode, said, complained)
 
     @contextlib.contextmanager
