@@ -21,7 +21,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from orchestrator_guards.turn import Turn
+from orchestrator_guards.turn import TurnFingerprint
 
 WINDOW: Final = 16
 """Turns a window holds at least: enough for a cycle of four at limit 3."""
@@ -72,7 +72,7 @@ def window_size(limit: int) -> int:
     return max(WINDOW, limit * CHANGE_PATIENCE * POLL_PATIENCE + 2)
 
 
-def stall(window: Sequence[Turn], limit: int) -> Stall:
+def stall(window: Sequence[TurnFingerprint], limit: int) -> Stall:
     """Return what the latest turn repeats, the kind nearest to its limit if several fit.
 
     Counting stops at the limit; limit 0 is off and finds nothing. Cost: constant (about 1 µs) for a
@@ -97,7 +97,9 @@ def stall(window: Sequence[Turn], limit: int) -> Stall:
     return found
 
 
-def _in_a_row(window: Sequence[Turn], last: Turn, previous: Turn, limit: int) -> Stall:
+def _in_a_row(
+    window: Sequence[TurnFingerprint], last: TurnFingerprint, previous: TurnFingerprint, limit: int
+) -> Stall:
     """Every kind but the alternation: what the latest turn shares with those just before it."""
     found = _NOTHING
     if not last.calls:
@@ -110,7 +112,7 @@ def _in_a_row(window: Sequence[Turn], last: Turn, previous: Turn, limit: int) ->
     return found
 
 
-def _repeated(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
+def _repeated(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
     """The same calls: with the same results, or with results that change."""
     tools, wait = _tools(last), _wait(last)
     same = _streak(window, lambda turn: turn.results == last.results, limit * wait)
@@ -123,7 +125,7 @@ def _repeated(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
     )
 
 
-def _failing(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
+def _failing(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
     """Turns that fail altogether: with the same message, or the same tools with other messages."""
     tools, wait = _tools(last), _wait(last)
     same = _streak(window, lambda turn: turn.failed and turn.errors == last.errors, limit * wait)
@@ -136,16 +138,16 @@ def _failing(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
     )
 
 
-def _fails_alike(turn: Turn, last: Turn) -> bool:
+def _fails_alike(turn: TurnFingerprint, last: TurnFingerprint) -> bool:
     return turn.failed and turn.tools == last.tools
 
 
-def _monologue(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
+def _monologue(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
     repeats = _streak(window, lambda turn: turn == last, limit)
     return Stall(StallKind.MONOLOGUE, repeats, f"the same text without a call, {repeats + 1} times in a row")
 
 
-def _cycle(window: Sequence[Turn], period: int, limit: int) -> Stall:
+def _cycle(window: Sequence[TurnFingerprint], period: int, limit: int) -> Stall:
     """A cycle of `period` turns that the latest turn closes; whole rounds beyond the first."""
     latest = [window[-1 - i] for i in range(period)]
     wait = POLL_PATIENCE if any(turn.waits for turn in latest) else 1
@@ -161,7 +163,7 @@ def _cycle(window: Sequence[Turn], period: int, limit: int) -> Stall:
     return Stall(StallKind.ALTERNATION, repeats, evidence, wait, period)
 
 
-def _streak(window: Sequence[Turn], same: Callable[[Turn], bool], most: int) -> int:
+def _streak(window: Sequence[TurnFingerprint], same: Callable[[TurnFingerprint], bool], most: int) -> int:
     """Count the turns just before the latest that are `same`, up to `most`."""
     count = 0
     for turn in islice(reversed(window), 1, most + 1):
@@ -176,9 +178,9 @@ def _nearer(one: Stall, other: Stall) -> Stall:
     return other if other.repeats * one.patience > one.repeats * other.patience else one
 
 
-def _wait(turn: Turn) -> int:
+def _wait(turn: TurnFingerprint) -> int:
     return POLL_PATIENCE if turn.waits else 1
 
 
-def _tools(turn: Turn) -> str:
+def _tools(turn: TurnFingerprint) -> str:
     return ", ".join(sorted(turn.tools)) or "an answer without a call"

@@ -14,7 +14,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
-from orchestrator.machines.llm_loop.model import Ledger, LoopContext, LoopState, Question
+from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState, Question
 from orchestrator.runtime.llm_loop.result import Result, result_of
 from orchestrator.runtime.service.position import place
 from orchestrator.runtime.service.recovery import path_of
@@ -201,7 +201,7 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
             ledger.approved[position] = entry.digest
 
 
-def _ask_again(ctx: LoopContext, ledger: Ledger, entry: EffectEntry, call: ToolCall) -> None:
+def _ask_again(ctx: LoopContext, ledger: CallLedger, entry: EffectEntry, call: ToolCall) -> None:
     question = Question.from_record(entry.key, entry.tool, call.arguments, entry.asked or {})
     ledger.asked[entry.position] = question
     ctx.results[entry.position] = ToolResult.failure(
