@@ -94,10 +94,12 @@ def cancellations() -> Callable[[], bool]:
 
     In a task that works behind a scope only what somebody asked for counts.
     """
-    task = asyncio.current_task()
-    if task is None:
-        return lambda: False
     owner = here()
-    count = task.cancelling if owner is None else owner.requests
+    if owner is not None:
+        count = owner.requests
+    elif (task := asyncio.current_task()) is not None:
+        count = task.cancelling
+    else:
+        return lambda: False
     before = count()
     return lambda: count() > before

@@ -83,7 +83,9 @@ class Driver:
         self._finalizer = RunFinalizer(
             self._report, self._writer, self._clock, ending=ending, summary=summary, codec=codec
         )
-        self._services = HookServices(self._report, self._executor, self._finalizer, self._clock)
+        self._services = HookServices(
+            self._report, self._writer, self._executor, self._finalizer, self._clock
+        )
         self._strict = strict
 
     async def start(self, run: Run[Any, Any]) -> StrEnum | None:

@@ -57,8 +57,9 @@ def account(run: LoopRun) -> Verdict | None:
 
 def note_time(run: LoopRun) -> None:
     """Take down how long the run has lasted when it entered the present state."""
-    if run.started_at is not None:
-        run.ctx.spent.seconds = run.entered_at - run.started_at
+    cursor = run.cursor
+    if cursor.started_at is not None:
+        run.ctx.spent.seconds = cursor.entered_at - cursor.started_at
 
 
 def _seen(tools: ToolProvider, result: ToolResult) -> ObservedCall:
