@@ -1,6 +1,6 @@
 """What the end of a window of turns repeats, in five kinds, and how often.
 
-A window holds the fingerprints of the last `window_size(limit)` turns of a run, oldest first (a deque).
+A window holds the fingerprints of the last `window_size(limit)` turns of a run, oldest first.
 
 Decided here, beyond DESIGN §3:
 - A stall is counted in *repeats*: how often the latest turn, or the whole cycle it closes, repeated what

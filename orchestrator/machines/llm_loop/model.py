@@ -6,7 +6,6 @@ instance in one step (`journal.snapshot`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -244,7 +243,7 @@ class LoopContext:
     ledger: Ledger = field(default_factory=Ledger)
     spent: Spent = field(default_factory=Spent)
     progress: Progress = field(default_factory=Progress)
-    turns: deque[Turn] = field(default_factory=deque)
+    turns: tuple[Turn, ...] = field(default=(), metadata={"fingerprint": ("turns", "deque[Turn]")})
     """Fingerprints of the last turns, for the progress guards. A restart empties it."""
     completion: Completion = field(default_factory=Completion)
     context: ContextUse = field(default_factory=ContextUse)
