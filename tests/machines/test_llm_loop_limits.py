@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections import deque
 from dataclasses import fields, replace
 from typing import Any
 
@@ -205,7 +204,7 @@ def test_the_worst_tool_decides_about_errors(streak: int, ok: bool) -> None:
 def test_three_repeats_are_four_equal_turns(turns: int, ok: bool) -> None:
     ctx = context(replace(OFF, max_no_progress=3))
     turn = fingerprint([ObservedCall("look", "{}", "same")])
-    ctx.turns = deque([turn] * turns)
+    ctx.turns = (turn,) * turns
     assert may_continue(ctx).ok is ok
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
@@ -95,9 +94,7 @@ def remember(ctx: LoopContext, seen: list[ObservedCall], text: str = "") -> Verd
         # It was blocked, so it has no result of its own, and counts as the repeat it was.
         turn = state.expected
     size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
-    if ctx.turns.maxlen != size:
-        ctx.turns = deque(ctx.turns, maxlen=size)
-    ctx.turns.append(turn)
+    ctx.turns = (*ctx.turns[1 - size :], turn)
     state.expected, state.warning = None, ""
     if limits.max_no_progress:
         return _escalate(ctx, limits.max_no_progress)
@@ -170,6 +167,6 @@ def start_over(ctx: LoopContext) -> None:
     ctx.messages = ctx.messages[: ctx.base]
     ctx.response, ctx.results, ctx.verdict = None, [], None
     ctx.progress = Progress()
-    ctx.turns.clear()
+    ctx.turns = ()
     ctx.completion = Completion()
     ctx.context.warned, ctx.context.compacted_at, ctx.context.tokens = 0, ctx.iteration, 0

@@ -6,7 +6,6 @@ instance in one step (`journal.snapshot`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -251,9 +250,7 @@ class LoopContext:
     ledger: CallLedger = field(default_factory=CallLedger)
     spent: RunUsage = field(default_factory=RunUsage)
     progress: Progress = field(default_factory=Progress)
-    turns: deque[TurnFingerprint] = field(
-        default_factory=deque, metadata={"fingerprint": ("turns", "deque[Turn]")}
-    )
+    turns: tuple[TurnFingerprint, ...] = field(default=(), metadata={"fingerprint": ("turns", "deque[Turn]")})
     """Fingerprints of the last turns, for the progress guards. A restart empties it."""
     completion: Completion = field(default_factory=Completion)
     context: ContextUse = field(default_factory=ContextUse)

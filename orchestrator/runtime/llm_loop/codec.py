@@ -28,6 +28,7 @@ def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopCont
         LoopContext,
         growing="messages",
         item=_plain_messages,
+        windows=("turns",),
         apart=("response", "results", "ledger", "output", "remembered", "decision"),
         output=_output,
         about=lambda ctx: {"conversation_id": ctx.conversation_id} | ({"launch": launch} if launch else {}),
