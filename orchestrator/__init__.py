@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from orchestrator.kernel.outcome import Outcome as Outcome
     from orchestrator.kernel.record import TokenDelta as TokenDelta
     from orchestrator.kernel.run import Run as Run
+    from orchestrator.kernel.typed import ContextInUse as ContextInUse
     from orchestrator.kernel.typed import StateMachine as StateMachine
-    from orchestrator.kernel.typed_error import ContextInUse as ContextInUse
-    from orchestrator.kernel.typed_error import UnhandledEventError as UnhandledEventError
+    from orchestrator.kernel.typed_machine import UnhandledEventError as UnhandledEventError
     from orchestrator.llm.message import Message as Message
     from orchestrator.llm.message import Request as Request
     from orchestrator.llm.message import Response as Response
@@ -188,7 +188,7 @@ _HOME = {
     "CommandAgent": "runtime.ralph.command_agent",
     "ConfigError": "errors",
     "ContextCompressor": "machines.rlm.policy",
-    "ContextInUse": "kernel.typed_error",
+    "ContextInUse": "kernel.typed",
     "CrashingJournal": "journal.crashing",
     "DbosDispatcher": "engines.dbos",
     "DepthExceeded": "machines.code_mode.model",
@@ -306,7 +306,7 @@ _HOME = {
     "ToolsModeSource": "orchestrator_callbacks.tools_mode.source",
     "ToolsModeState": "machines.tools_mode.model",
     "TransitionLog": "telemetry.log",
-    "UnhandledEventError": "kernel.typed_error",
+    "UnhandledEventError": "kernel.typed_machine",
     "Usage": "llm.message",
     "Validation": "machines.pipeline.model",
     "Validator": "machines.pipeline.ports",
