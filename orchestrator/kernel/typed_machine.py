@@ -13,10 +13,10 @@ from transitions import core
 from orchestrator.errors import EventError, GraphError, RunError
 from orchestrator.kernel.graph import Edge, Graph, enum_of
 from orchestrator.kernel.hooks import Hook, Hooks, is_async
-from orchestrator.kernel.lint import LintRule, Problem, closure, edges_by_event
+from orchestrator.kernel.lint import LintProblem, LintRule, closure, edges_by_event
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.table import Condition, Event, Step, Transition
+from orchestrator.kernel.table import CompiledTransition, MachineCondition, MachineEvent, MachineTransition
 
 
 class TypedEdge(NamedTuple):
@@ -137,20 +137,20 @@ def graph_of(declared: Declaration, *, initial: Hashable | None, asked: Hashable
 
 def _faults(
     names: Mapping[Hashable, str], initial: Hashable | None, asked: Hashable | None
-) -> Iterator[Problem]:
+) -> Iterator[LintProblem]:
     """Yield what keeps the states from becoming an enum."""
     seen: set[str] = set()
     for name in names.values():
         if _member_name(name) in seen:
-            yield Problem(LintRule.TAKEN_NAME, f"two states are named {name!r}")
+            yield LintProblem(LintRule.TAKEN_NAME, f"two states are named {name!r}")
         seen.add(_member_name(name))
     for role, state in (("initial", initial), ("initial state", asked)):
         if state is not None and state not in names:
             known = ", ".join(sorted(map(repr, names.values())))
             text = f"{role} {state_name(state)!r} is not registered; registered: {known or 'none'}"
-            yield Problem(LintRule.UNKNOWN_NAME, text)
+            yield LintProblem(LintRule.UNKNOWN_NAME, text)
     if not names:
-        yield Problem(LintRule.NO_END, "no state is registered")
+        yield LintProblem(LintRule.NO_END, "no state is registered")
 
 
 def _root(declared: Declaration, asked: Hashable | None) -> Hashable:
@@ -161,14 +161,14 @@ def _root(declared: Declaration, asked: Hashable | None) -> Hashable:
     return next((state for state in candidates if closure({state}, arrows) >= set(declared.states)), first)
 
 
-def gaps(graph: Graph) -> Iterator[Problem]:
+def gaps(graph: Graph) -> Iterator[LintProblem]:
     """Yield a problem for each lone guarded edge: where its guard says no the event is unhandled."""
     for (source, event), edges in edges_by_event(graph).items():
         if len(edges) == 1 and edges[0].when is not None:
             message = (
                 f"{event.value!r} in {source.value!r}: its only edge is guarded; add one without a guard"
             )
-            yield Problem(LintRule.GUARD_GAP, message, source, event)
+            yield LintProblem(LintRule.GUARD_GAP, message, source, event)
 
 
 def asyncs(declared: Declaration) -> Iterator[str]:
@@ -186,7 +186,7 @@ def asyncs(declared: Declaration) -> Iterator[str]:
 # ---- the machine ----
 
 
-class AwaitedCondition(Condition):
+class AwaitedCondition(MachineCondition):
     """A guard that is async or stands beside one that is: a prepare callback awaits it, the condition answers so."""
 
     def asking(self) -> Hook:
@@ -215,7 +215,7 @@ class AwaitedCondition(Condition):
         return given[1]
 
 
-class TypedEvent(Event):
+class TypedEvent(MachineEvent):
     """An event that stands for an object: its candidates are the transitions of every event whose class fits it."""
 
     machine: TypedMachine
@@ -223,10 +223,10 @@ class TypedEvent(Event):
     def add_transition(self, transition: core.Transition) -> None:
         """Add a transition to the table, with the callables that were declared for it and its source."""
         super().add_transition(transition)
-        self.machine.complete_transition(cast("Transition", transition))
+        self.machine.complete_transition(cast("MachineTransition", transition))
 
     def trigger(self, run: Run[Any, Any]) -> Coroutine[Any, Any, bool]:  # type: ignore[override]
-        """Choose as `Event.trigger` does, among the candidates of the event object."""
+        """Choose as `MachineEvent.trigger` does, among the candidates of the event object."""
         executor = run.control.executor
         steps = self.machine.candidates(run.cursor.state, type(run.cursor.event_object))
         if executor is None or len(steps) < 2 or not any(step.event == self.name for step in steps):  # noqa: PLR2004
@@ -249,7 +249,7 @@ class TypedMachine(Machine):
             self._edges.setdefault(key, []).append(edge)
         self._awaited = {state_name(edge.source) for edge in declared.edges if is_async(edge.guard)}
         """States that async guards lead from."""
-        self._candidates: dict[tuple[str, type], tuple[Step, ...]] = {}
+        self._candidates: dict[tuple[str, type], tuple[CompiledTransition, ...]] = {}
         super().__init__(graph, hooks or Hooks({}))
         self.objects = {state_name(state): state for state in declared.states}
         """Name -> the state as it was registered."""
@@ -259,7 +259,7 @@ class TypedMachine(Machine):
         super().table_changed()
         self._candidates.clear()
 
-    def candidates(self, state: str, kind: type) -> tuple[Step, ...]:
+    def candidates(self, state: str, kind: type) -> tuple[CompiledTransition, ...]:
         """Return the steps for an event of this class, in the order of the table; none where it leads nowhere."""
         found = self._candidates.get((state, kind))
         if found is None:
@@ -293,7 +293,7 @@ class TypedMachine(Machine):
             if own.on_enter is not None:
                 self.get_state(name).on_enter.insert(0, _hook("on_enter", own.on_enter))
 
-    def complete_transition(self, transition: Transition) -> None:
+    def complete_transition(self, transition: MachineTransition) -> None:
         """Add the callables of the declaration to a transition: on_exit and action come before all hooks."""
         guard = transition.conditions[0].func if transition.conditions else None
         key = (transition.source, transition.event.name, transition.dest, id(guard))
