@@ -236,7 +236,7 @@ class MachineTransition(Watched, core.Transition):
         return self._commit(executor, run, step, executor.now() if step.prepare else began, began)
 
     async def _ask_first(
-        self, executor: TransitionExecutor, run: Run[Any, Any], step: Step, began: float
+        self, executor: TransitionExecutor, run: Run[Any, Any], step: CompiledTransition, began: float
     ) -> bool:
         """Run the hooks that may veto, then commit; their time is not the kernel's."""
         asked = executor.now()
@@ -246,7 +246,12 @@ class MachineTransition(Watched, core.Transition):
         return await self._commit(executor, run, step, now, began + now - asked)
 
     def _commit(
-        self, executor: TransitionExecutor, run: Run[Any, Any], step: Step, now: float, began: float
+        self,
+        executor: TransitionExecutor,
+        run: Run[Any, Any],
+        step: CompiledTransition,
+        now: float,
+        began: float,
     ) -> Coroutine[Any, Any, bool]:
         """Write the record, set the state, tell observers; return the hooks behind that, which the caller awaits."""
         fact = executor.draft(run, step, now)
@@ -260,7 +265,7 @@ class MachineTransition(Watched, core.Transition):
         self,
         executor: TransitionExecutor,
         run: Run[Any, Any],
-        step: Step,
+        step: CompiledTransition,
         fact: Fact | None,
         now: float,
         began: float,

@@ -77,8 +77,8 @@ class RunService(Generic[R]):
         self._clock, self._migrations = clock, tuple(migrations)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
-        self._live = LiveRuns()
-        self._control = Control(self._live, self._journal, clock, tools)
+        self._live = RunRegistry()
+        self._control = RunController(self._live, self._journal, clock, tools)
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
         """Make the driver and the recovery of the runs, and declare to the observers which names will come."""
