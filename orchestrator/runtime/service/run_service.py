@@ -29,6 +29,8 @@ from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service.control import RunController
+from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.program_recovery import REASON, ProgramsUnknown
 from orchestrator.runtime.service.recovery import (
     ClaimedRun,
