@@ -6,12 +6,13 @@ A change of a table fails the tests until its files are accepted; the diff of th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from orchestrator import Orchestrator, ScriptedLLM, ToolCall, tool
+from orchestrator import Orchestrator, ToolCall, tool
 from orchestrator.cli.ops import whole
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.kernel.diagram import mermaid
@@ -20,12 +21,12 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.rule import Profile
 from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX
 from orchestrator.telemetry.table import table
+from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths
-from tests.cli.test_demo import in_readme, normal, shown_on_a_terminal
+from tests.cli.test_demo import normal, shown_on_a_terminal
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
 GRAPHS = "tests/data/golden/graph"
 HINT = "if the difference is wanted, run `make accept`"
 
@@ -80,34 +81,16 @@ def accepted_rows(name: str) -> list[GraphRow]:
     return [GraphRow(*line.split()) for line in lines if line and not line.startswith("#")]
 
 
-# ---- what is in a file of ours among other text ----
+# ---- guides ----
 
 
-def between(text: str, name: str, new: str) -> str:
-    """Return the text with what is between `<!-- name -->` and `<!-- /name -->` replaced."""
-    found, count = re.subn(
-        rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)",
-        lambda match: match[1] + new + match[2],
-        text,
-        flags=re.DOTALL,
-    )
-    if count != 1:
-        raise ValueError(f"{count} places for {name}; there must be one")
-    return found
-
-
-def readme() -> str:
-    """Return the README with the diagram, the traces and the demonstrations of this version."""
-    text = README.read_text(encoding="utf-8")
-    text = between(text, "diagram", f"```mermaid\n{mermaid(LLM_LOOP)}```\n")
-    for name, said in TRACES.items():
-        text = between(text, name, f"```text\n{trace(said)}```\n")
-    for name, module in DEMONSTRATIONS.items():
-        with TemporaryDirectory() as elsewhere:
-            shown = shown_on_a_terminal(module, Path(elsewhere))
-        if normal(shown) != normal(in_readme(name)):  # else only times and ids are other ones
-            text = between(text, name, f"```text\n{shown}```\n")
-    return text
+def guides() -> Iterator[tuple[str, str]]:
+    """Yield the guides with the diagram, the traces and the demonstrations of this version."""
+    texts: dict[str, str] = {}
+    for place in PLACES:
+        text = texts.get(place.file) or (ROOT / place.file).read_text(encoding="utf-8")
+        texts[place.file] = place.filled(text)
+    yield from texts.items()
 
 
 def trace(said: list[Any]) -> str:
@@ -133,12 +116,62 @@ TRACES: dict[str, list[Any]] = {
     "clean-trace": [_CALL, "Two incidents are open."],
     "stalled-trace": [_CALL] * 9,
 }
-"""Place in the README -> what the model says."""
-DEMONSTRATIONS = {
-    "demo-approval": "orchestrator.examples.approval_demo",
-    "demo-plan": "orchestrator.examples.plan_demo",
-}
-"""Place in the README -> the module that is shown there."""
+"""Place in the guides -> what the model says."""
+
+
+class Place(NamedTuple):
+    """A place in a guide, between `<!-- name -->` and `<!-- /name -->`."""
+
+    file: str
+    name: str
+    language: str
+    make: Callable[[], str]
+    differs: Callable[[str, str], bool] = str.__ne__
+    """Whether a new text says something else than the old one."""
+
+    def filled(self, text: str) -> str:
+        """Return the text of the file with what the code gives now. Raises ValueError where the place is not there."""
+        pattern = rf"(<!-- {self.name} -->\n```{self.language}\n)(.*?)(```\n<!-- /{self.name} -->)"
+        found = re.search(pattern, text, re.DOTALL)
+        if found is None:
+            raise ValueError(f"{self.file} has no place {self.name}")
+        new = self.make()
+        if not self.differs(found[2], new):
+            return text
+        return text[: found.start(2)] + new + text[found.end(2) :]
+
+
+def demonstration(module: str) -> str:
+    """Return what a demonstration shows on a terminal."""
+    with TemporaryDirectory() as elsewhere:
+        return shown_on_a_terminal(module, Path(elsewhere))
+
+
+def _says_else(old: str, new: str) -> bool:
+    """Return whether more than times and ids is different."""
+    return normal(old) != normal(new)
+
+
+LOOP_GUIDE = "orchestrator/machines/llm_loop/README.md"
+PLACES = (
+    Place("README.md", "diagram", "mermaid", partial(mermaid, LLM_LOOP)),
+    Place("README.md", "clean-trace", "text", partial(trace, TRACES["clean-trace"])),
+    *(Place(LOOP_GUIDE, name, "text", partial(trace, said)) for name, said in TRACES.items()),
+    Place(
+        "orchestrator/runtime/README.md",
+        "demo-approval",
+        "text",
+        partial(demonstration, "orchestrator.examples.approval_demo"),
+        _says_else,
+    ),
+    Place(
+        "orchestrator/machines/approval/README.md",
+        "demo-plan",
+        "text",
+        partial(demonstration, "orchestrator.examples.plan_demo"),
+        _says_else,
+    ),
+)
 
 
 def metric_catalogue() -> str:
@@ -154,4 +187,4 @@ def derived() -> Iterator[tuple[str, str]]:
         yield f"dashboards/{path}", text
     yield "tests/telemetry/catalogue.txt", metric_catalogue()
     yield "tests/telemetry/metric_table.md", table()
-    yield "README.md", readme()
+    yield from guides()

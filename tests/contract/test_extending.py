@@ -48,10 +48,10 @@ STATE = [
         "",
         """
 
-async def enter_reflect(run: LoopRun) -> Event:
+async def enter_reflect(run: LoopRun) -> LoopEvent:
     \"\"\"Ask the model to look at its results once more.\"\"\"
     run.ctx.progress.warning = "Look at the results once more."
-    return Event.REFLECTED
+    return LoopEvent.REFLECTED
 """,
     ),
     Edit(
@@ -63,13 +63,13 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Event, LoopContext
+from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
 from orchestrator_callbacks.llm_loop.enter import enter_reflect
 
 
 async def test_a_reflection_warns_the_model_and_leads_to_the_budgets():
     ctx = LoopContext([], Limits(), 0)
-    assert await enter_reflect(Run(Machine(LLM_LOOP, Hooks({})), "r", ctx, None)) is Event.REFLECTED
+    assert await enter_reflect(Run(Machine(LLM_LOOP, Hooks({})), "r", ctx, None)) is LoopEvent.REFLECTED
     assert "once more" in ctx.progress.warning
 """,
     ),
@@ -167,8 +167,8 @@ def test_a_state_takes_model_table_hook_and_its_test(copy: Path) -> None:
     done = run_tests(
         copy,
         *("tests/contract/test_graphs.py", "tests/machines/test_llm_loop_edges.py"),
-        "tests/contract/test_readme.py::test_the_diagram_is_the_one_the_command_prints",
-        "tests/contract/test_readme.py::test_the_traces_are_those_of_real_runs",
+        "tests/contract/test_guides.py::test_the_diagram_is_the_one_the_command_prints",
+        "tests/contract/test_guides.py::test_the_traces_are_those_of_real_runs",
         *("tests/testing/test_paths.py", "tests/testing/test_coverage.py", "tests/testing/test_kit.py"),
         *("tests/kernel/test_diagram.py", "tests/kernel/test_graph.py", "tests/kernel/test_lint.py"),
         *("tests/dashboards/test_pack.py", "tests/dashboards/test_drift.py", HOOK_TEST),

@@ -16,7 +16,7 @@ from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
-from orchestrator.machines.pipeline.model import State
+from orchestrator.machines.pipeline.model import OrchestrationState
 from tests.derived import GRAPHS as GOLDEN
 from tests.derived import HINT, ROOT, accepted_graph, accepted_rows, graph_text
 
@@ -93,12 +93,16 @@ def test_every_state_with_work_has_a_way_to_fail_that_no_guard_can_bar(graph: Gr
         assert all(graph.failure_event(state) for state in graph.states if graph.is_working(state))
 
 
-STATES = [pytest.param(source, dest, id=f"{source}-{dest}") for source in State for dest in State]
+STATES = [
+    pytest.param(source, dest, id=f"{source}-{dest}")
+    for source in OrchestrationState
+    for dest in OrchestrationState
+]
 
 
 @pytest.mark.parametrize(("source", "dest"), STATES)
 def test_of_the_pipeline_each_pair_of_states_has_the_one_event_that_the_table_says_or_none(
-    source: State, dest: State
+    source: OrchestrationState, dest: OrchestrationState
 ) -> None:
     rows = {(state, to): event for (state, event), to in table("pipeline").items()}
     event = EVENT_OF.get((source, dest))

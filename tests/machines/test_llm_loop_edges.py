@@ -28,7 +28,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF, ending
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Event, LoopContext, State
+from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent, LoopState
 from orchestrator.providers.scripted import call
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator_guards import Verdict
@@ -53,9 +53,9 @@ async def test_p01_results_travel_on_the_typed_context() -> None:
 def test_p02_guards_stand_on_the_edges_back_to_the_model() -> None:
     guarded = {(edge.event, edge.when) for edge in LLM_LOOP.edges if edge.when is not None}
     assert guarded == {
-        (Event.BUDGET_OK, may_continue),
-        (Event.COMPLETION_RETRY, may_continue),
-        (Event.RESTART_LOOP, may_restart),
+        (LoopEvent.BUDGET_OK, may_continue),
+        (LoopEvent.COMPLETION_RETRY, may_continue),
+        (LoopEvent.RESTART_LOOP, may_restart),
     }
 
 
@@ -71,9 +71,11 @@ async def test_p02_a_hosts_before_budget_ok_may_still_veto() -> None:
 
 def test_p03_failure_leads_from_every_state_but_the_last() -> None:
     assert all(
-        LLM_LOOP.failure_event(state) is Event.FAILURE for state in State if state != "terminate_error"
+        LLM_LOOP.failure_event(state) is LoopEvent.FAILURE
+        for state in LoopState
+        if state != "terminate_error"
     )
-    assert LLM_LOOP.failure_event(State.TERMINATE_ERROR) is None
+    assert LLM_LOOP.failure_event(LoopState.TERMINATE_ERROR) is None
 
 
 async def test_p05_the_last_iteration_ends_in_the_state_that_asks_the_guards() -> None:
@@ -121,7 +123,7 @@ async def test_p08_there_is_one_line_for_each_transition_at_level_info() -> None
 
 
 async def test_p10_restart_loop_is_an_event_of_ours_and_off() -> None:
-    assert Event.RESTART_LOOP in LLM_LOOP.events
+    assert LoopEvent.RESTART_LOOP in LLM_LOOP.events
     assert Limits().max_restarts == 0
 
 

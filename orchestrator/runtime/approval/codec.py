@@ -9,7 +9,7 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.machine import Machine
-from orchestrator.machines.approval.model import ApprovalContext, State
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalState
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 
@@ -47,6 +47,6 @@ def restored(
     """Return the run as it stood at its last record, ready for `drive`. Raises Corrupt; touches nothing."""
     run: ApprovalRun = rebuilt(stored, machine, codec.decoded(stored.context), deps, codec)
     run.acknowledge(stored.inbox)  # what is missing before it was reported as lost
-    if run.cursor.state != State.FAILED:  # it has gone on since: the next error is the first again
+    if run.cursor.state != ApprovalState.FAILED:  # it has gone on since: the next error is the first again
         run.clear_error()
     return run

@@ -11,7 +11,7 @@ from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.machine import Machine
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
-from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question, State
+from orchestrator.machines.llm_loop.model import Ledger, LoopContext, LoopState, Question
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop import answer, memory
@@ -76,7 +76,7 @@ def restored(
     _calls(ctx, stored, made)
     ctx.remembered = stored.remembered
     run: LoopRun = rebuilt(stored, machine, ctx, deps, codec)
-    if run.state == State.FINALIZE:
+    if run.state == LoopState.FINALIZE:
         answer.read(run)
     return run
 

@@ -18,7 +18,7 @@ from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.machines.pipeline.ending import ending
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import PipelineContext, State
+from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
 from orchestrator.machines.pipeline.ports import (
     EFFECTS,
     BudgetManager,
@@ -218,9 +218,9 @@ class Pipeline(HumanInput[PipelineResult]):
             pipeline_record.refuse_unknown(self._restore(stored, records))
 
 
-_STATE_OF: Mapping[str, State] = {
-    "planner": State.PLANNING,
-    "validator": State.VALIDATING,
-    "implementer": State.IMPLEMENTING,
-    "judge": State.JUDGING,
+_STATE_OF: Mapping[str, OrchestrationState] = {
+    "planner": OrchestrationState.PLANNING,
+    "validator": OrchestrationState.VALIDATING,
+    "implementer": OrchestrationState.IMPLEMENTING,
+    "judge": OrchestrationState.JUDGING,
 }

@@ -9,7 +9,7 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.run import Run
 from orchestrator.machines.ralph.contract import OrchestratorOutput, OrchestratorStatus
-from orchestrator.machines.ralph.model import RalphContext, State
+from orchestrator.machines.ralph.model import RalphContext, RalphState
 from orchestrator.runtime.service import program_recovery
 
 
@@ -38,12 +38,12 @@ def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
 
 # ---- for who asks how it stands ----
 
-_NEXT: Mapping[State, str] = {
-    State.INITIALIZING: "resolve the session",
-    State.PLANNING: "plan",
-    State.EXECUTING: "execute {task}",
-    State.REVIEWING: "review {task}",
-    State.COMPLETE: "hold the whole against the goal",
+_NEXT: Mapping[RalphState, str] = {
+    RalphState.INITIALIZING: "resolve the session",
+    RalphState.PLANNING: "plan",
+    RalphState.EXECUTING: "execute {task}",
+    RalphState.REVIEWING: "review {task}",
+    RalphState.COMPLETE: "hold the whole against the goal",
 }
 
 
@@ -57,7 +57,7 @@ _LETS_GO_ON: Mapping[str, str] = {
 
 def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
     """Return how a stored run stands, in the words of the seed's contract (systems 6.3)."""
-    state = State(stored.state) if stored.state in set(State) else State.INITIALIZING
+    state = RalphState(stored.state) if stored.state in set(RalphState) else RalphState.INITIALIZING
     ended, parked = stored.ended, stored.parked
     waits = parked is not None and parked.get("reason") in _LETS_GO_ON
     how = OrchestratorStatus.IN_PROGRESS
@@ -74,7 +74,7 @@ def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
     return OrchestratorOutput(
         status=how,
         session_id=ctx.session_id,
-        current_state=stored.state or State.INITIALIZING.value,
+        current_state=stored.state or RalphState.INITIALIZING.value,
         last_action=str(stored.step.get("event", "")),
         next_action=following,
         summary="; ".join((*ctx.blockers, *failed, ctx.summary or counted)),

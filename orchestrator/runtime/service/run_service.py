@@ -29,8 +29,8 @@ from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import Control
-from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.control import RunController
+from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.program_recovery import REASON, ProgramsUnknown
 from orchestrator.runtime.service.recovery import (
     ClaimedRun,
@@ -79,8 +79,8 @@ class RunService(Generic[R]):
         self._clock, self._migrations = clock, tuple(migrations)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
-        self._live = LiveRuns()
-        self._control = Control(self._live, self._journal, clock, tools)
+        self._live = RunRegistry()
+        self._control = RunController(self._live, self._journal, clock, tools)
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
         """Make the driver and the recovery of the runs, and declare to the observers which names will come."""
