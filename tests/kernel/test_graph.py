@@ -241,4 +241,4 @@ def test_what_is_no_table_is_said_when_it_is_made(given: dict[str, Any], said: s
 
 
 def test_a_graph_shows_as_one_short_line() -> None:
-    assert repr(LLM_LOOP) == "Graph('llm_loop', 8 states)"
+    assert repr(LLM_LOOP) == f"Graph('llm_loop', {len(LLM_LOOP.states)} states)"
