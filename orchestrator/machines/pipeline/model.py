@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from orchestrator.kernel.graph import recorded_as
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator_guards import Analysis, Verdict, analysis
@@ -152,8 +153,9 @@ class Feedback:
 # ---- the run ----
 
 
+@recorded_as("Done")
 @dataclass(frozen=True, slots=True)
-class Done:
+class StageResult:
     """What came of the work of one stay in a state."""
 
     seq: int
@@ -197,7 +199,7 @@ class PipelineContext:
     evaluation: Evaluation | None = None
     best: Attempt | None = None
     """The attempt with the highest score, the first of several."""
-    done: Done | None = None
+    done: StageResult | None = None
     """The stage that ended last."""
     recorded: tuple[Any, ...] = (None, None, None, None)
     """Plan, validation, implementation and evaluation as the records have them: others are a hook's."""

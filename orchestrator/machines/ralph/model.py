@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
+from orchestrator.kernel.graph import recorded_as
 from orchestrator.machines.ralph.contract import PlannerMode, QuestionerMode, Role
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.marker import SETTLED, Marker
@@ -97,12 +98,13 @@ class Task:
     """Ids of tasks that must be done first."""
 
 
-Found: TypeAlias = tuple[str, str, str]
+MissingTask: TypeAlias = tuple[str, str, str]
 """A task that an agent found to be missing: id, description, rationale."""
 
 
+@recorded_as("Answer")
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AgentAnswer:
     """What an agent gave in a stay."""
 
     seq: int
@@ -170,7 +172,9 @@ class RalphContext:
     """Number of that round among all of the session, from 1."""
     feedback: str = ""
     """What was wrong with the last attempt at the current task."""
-    found: tuple[Found, ...] = ()
+    found: tuple[MissingTask, ...] = field(
+        default=(), metadata={"fingerprint": ("found", "tuple[Found, ...]")}
+    )
     """Tasks found that are not in the files yet."""
     requirements: tuple[str, ...] = ()
     """What people asked for since, and no plan has in it."""
@@ -178,7 +182,7 @@ class RalphContext:
     """How many of these the planner of this stay was told."""
     notes: tuple[str, ...] = ()
     """What people said for everybody to know, oldest first."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[AgentAnswer, ...] = ()
     """What the agents gave in the present stay, in order."""
     summary: str = ""
     """What was said last of the whole."""
@@ -194,7 +198,7 @@ class RalphContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TaskCounts:
     """How many tasks a session has, by what is to be done with them."""
 
     planning: int = 0
@@ -212,10 +216,10 @@ class Standing:
         return not (self.open or self.active or self.review or self.failed) and self.done > 0
 
 
-def standing(tasks: tuple[Task, ...]) -> Standing:
+def count_tasks(tasks: tuple[Task, ...]) -> TaskCounts:
     """Count tasks."""
     work = [task.marker for task in tasks if not task.planning]
-    return Standing(
+    return TaskCounts(
         planning=sum(1 for task in tasks if task.planning and task.marker not in SETTLED),
         open=work.count(Marker.OPEN),
         active=work.count(Marker.ACTIVE),

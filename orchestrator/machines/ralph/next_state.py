@@ -28,7 +28,7 @@ from orchestrator.machines.ralph.model import (
     RalphContext,
     RalphEvent,
     RalphState,
-    Standing,
+    TaskCounts,
 )
 
 
@@ -41,7 +41,7 @@ class OrchestratorEvent:
     """Of planner_completed, executor_completed, reviewer_completed and the two of the holistic check."""
     is_new_session: bool = True
     """Of session_resolved; with `progress` where it is an old one."""
-    progress: Standing = field(default_factory=Standing)
+    progress: TaskCounts = field(default_factory=TaskCounts)
     """What progress.md says; of session_resolved and no_tasks_remaining."""
     task_id: str | None = None
     """Of task_selected; of session_resolved and no_tasks_remaining, the task in review where there is one."""

@@ -22,14 +22,14 @@ from orchestrator.machines.ralph.contract import (
     ReviewVerdict,
 )
 from orchestrator.machines.ralph.graph import should_continue_qa, should_retry_task
-from orchestrator.machines.ralph.model import Found, RalphContext, RalphEvent, Standing
+from orchestrator.machines.ralph.model import MissingTask, RalphContext, RalphEvent, TaskCounts
 
 E = RalphEvent
 
 # ---- which event ----
 
 
-def resolved(ctx: RalphContext, stands: Standing) -> RalphEvent:
+def resolved(ctx: RalphContext, stands: TaskCounts) -> RalphEvent:
     """Return where a session goes on: the seed's new or resumed, with version 3.1's inference (R5).
 
     What waits for a review comes first, then what was begun, then planning. On an old session a request is planned.
@@ -59,7 +59,7 @@ def planned(ctx: RalphContext, output: PlannerOutput) -> RalphEvent | None:
     return None
 
 
-def next_work(stands: Standing) -> RalphEvent:
+def next_work(stands: TaskCounts) -> RalphEvent:
     """Return what follows where no task is left to execute: complete only when all are done (R12)."""
     if stands.review:
         return E.REVIEW_PENDING
@@ -218,7 +218,7 @@ def _complaint(output: AgentOutput | None) -> str:
     return "\n".join(said) or "the review failed it, and does not say why"
 
 
-def _with(found: tuple[Found, ...], more: Sequence[DiscoveredTask]) -> tuple[Found, ...]:
+def _with(found: tuple[MissingTask, ...], more: Sequence[DiscoveredTask]) -> tuple[MissingTask, ...]:
     return (*found, *((one.id, one.description, one.rationale) for one in more))
 
 

@@ -22,7 +22,7 @@ from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 class PipelineCodec(ContextCodec[PipelineContext]):
     """The codec of the pipeline. What the stages gave follows from their own records, but where a hook changed it."""
 
-    def changes(self, run: Run[PipelineContext, Any]) -> Mapping[str, Any]:
+    def changes(self, run: Run[PipelineContext, Any]) -> dict[str, Any]:
         """Return what is other than at the last call."""
         changed = super().changes(run)
         amended = progress.amended(run.ctx)
