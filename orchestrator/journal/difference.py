@@ -33,7 +33,7 @@ class RunDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class JournalDifference:
     """All runs that differ, oldest first."""
 
     runs: tuple[RunDifference, ...] = ()
@@ -55,7 +55,7 @@ class Difference:
         return sum(run.requests for run in self.runs)
 
 
-async def difference(backup: Journal, live: Journal) -> Difference:
+async def difference(backup: Journal, live: Journal) -> JournalDifference:
     """Compare every run of two journals and verify each chain. Raises StoreDown.
 
     The backup is read first: records that runs append meanwhile count as lost.
@@ -70,7 +70,7 @@ async def difference(backup: Journal, live: Journal) -> Difference:
         for head in kept
         if head.run_id not in known
     ]
-    return Difference((*found, *removed), tuple(filter(None, (wrong, damage))))
+    return JournalDifference((*found, *removed), tuple(filter(None, (wrong, damage))))
 
 
 async def _of_live(

@@ -41,7 +41,7 @@ class Pending(asyncio.Future[T]):
         return False
 
 
-class Job(Generic[S, T]):
+class WriterJob(Generic[S, T]):
     """A unit of writing, its preparation before the transaction, and the future of its caller."""
 
     __slots__ = ("first", "loop", "pending", "work")
@@ -63,7 +63,7 @@ class DeferredWork(ABC):
         """Do the work."""
 
 
-Outcome: TypeAlias = tuple[Job[Any, Any], Any, BaseException | None]
+Outcome: TypeAlias = tuple[WriterJob[Any, Any], Any, BaseException | None]
 """A job, and its result or its error."""
 
 
@@ -82,13 +82,13 @@ class WriterThread(ABC, Generic[S]):
         """Transactions committed, each with one sync."""
         self._limit = limit
         self._noun = noun
-        self._jobs: deque[Job[S, Any]] = deque()
+        self._jobs: deque[WriterJob[S, Any]] = deque()
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._ringing: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         """Loops that will wake the thread at the end of their present turn."""
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         """Callers that wait for room in the queue."""
-        self._owed: list[Job[S, Any]] = []
+        self._owed: list[WriterJob[S, Any]] = []
         """Runs to release whose owners were told so, although the store could not be reached then."""
         self._thread = threading.Thread(target=self._serve, name=f"{noun} {name}", daemon=True)
 
@@ -101,7 +101,7 @@ class WriterThread(ABC, Generic[S]):
     def submit(self, work: Callable[[S], T], first: Callable[[], None] | None = None) -> Pending[T]:
         """Queue a job and return its outcome to await. Raises StoreDown."""
         self.refuse_if_down()
-        job = Job(work, first)
+        job = WriterJob(work, first)
         self._jobs.append(job)
         if self.down is not None:  # it went down since the check, and would never deliver the outcome
             self._fail_queued(self.down)
@@ -144,7 +144,7 @@ class WriterThread(ABC, Generic[S]):
     # ---- in the thread ----
 
     @abstractmethod
-    def _commit(self, jobs: Sequence[Job[S, Any]]) -> None:
+    def _commit(self, jobs: Sequence[WriterJob[S, Any]]) -> None:
         """Write some jobs and report their outcomes."""
 
     @abstractmethod
@@ -165,7 +165,7 @@ class WriterThread(ABC, Generic[S]):
             self._close()
 
     def _serve_batch(self) -> bool:
-        jobs: list[Job[S, Any]] = []
+        jobs: list[WriterJob[S, Any]] = []
         more = True
         try:
             jobs, more = self._take(self._idle())
@@ -179,13 +179,13 @@ class WriterThread(ABC, Generic[S]):
             self._fail(jobs, self.down)
         return more and self.down is None
 
-    def _take(self, patience: float | None) -> tuple[list[Job[S, Any]], bool]:
+    def _take(self, patience: float | None) -> tuple[list[WriterJob[S, Any]], bool]:
         """Wait for the bell; return the jobs of one batch, and whether to continue after it."""
         try:
             more = self._bell.get(timeout=patience)
         except queue.Empty:
             return [], True
-        jobs: list[Job[S, Any]] = []
+        jobs: list[WriterJob[S, Any]] = []
         with contextlib.suppress(IndexError):
             while len(jobs) < self._limit:
                 jobs.append(self._jobs.popleft())
@@ -194,7 +194,7 @@ class WriterThread(ABC, Generic[S]):
             return jobs, True
         return jobs, more
 
-    def _owe(self, job: Job[S, Any]) -> None:
+    def _owe(self, job: WriterJob[S, Any]) -> None:
         """Report a run as released, and release it when the store can be reached.
 
         Otherwise it would be held by a living process that does not drive it, for the life of that process.
@@ -202,7 +202,7 @@ class WriterThread(ABC, Generic[S]):
         self._owed.append(job)
         self._deliver([(job, None, None)])
 
-    def _one_by_one(self, jobs: Sequence[Job[S, Any]], error: Exception) -> None:
+    def _one_by_one(self, jobs: Sequence[WriterJob[S, Any]], error: Exception) -> None:
         """Run the jobs singly after a failed batch, of which nothing took effect, to find the one at fault."""
         if len(jobs) == 1:
             self._fail(jobs, error)
@@ -215,7 +215,7 @@ class WriterThread(ABC, Generic[S]):
 
     # ---- delivery ----
 
-    def _fail(self, jobs: Sequence[Job[S, Any]], error: BaseException) -> None:
+    def _fail(self, jobs: Sequence[WriterJob[S, Any]], error: BaseException) -> None:
         self._deliver([(job, None, _copy(error)) for job in jobs])
 
     def _fail_queued(self, reason: JournalError) -> None:

@@ -13,7 +13,7 @@ ALERT_PREFIX = "Orchestrator"
 DASHBOARD = "/d/orchestrator-operations"
 
 
-class Severity(StrEnum):
+class AlertSeverity(StrEnum):
     """The recipient of an alert."""
 
     CRITICAL = "critical"
@@ -40,7 +40,7 @@ class Alert:
 
     name: str
     """Name without ALERT_PREFIX."""
-    severity: Severity
+    severity: AlertSeverity
     expr: str
     summary: str
     description: str

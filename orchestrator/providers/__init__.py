@@ -1,8 +1,8 @@
 """Models of vendors behind extras, rate limits, prices, and tools of MCP servers.
 
-    from orchestrator.providers import Anthropic, Fallback, Limited, McpServer, OpenAI, RateLimit, genai_prices
+    from orchestrator.providers import Anthropic, Fallback, McpServer, OpenAI, RateLimit, RateLimitedModel
 
-Names are loaded when first used. Import the doubles (`ScriptedLLM`, `FunctionLLM`, `ReplayLLM`) from `orchestrator`.
+Names are loaded when first used. The doubles (`ScriptedLLM`, `FunctionLLM`, `ReplayLLM`) are in `orchestrator.testing`.
 """
 
 from __future__ import annotations

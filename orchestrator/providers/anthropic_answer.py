@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.llm.message import Content, Response, ToolCall, Usage
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.reading import count, malformed, mapping, objects, parsed, text, text_or_none
 from orchestrator.providers.size_limit import kept_size
 
@@ -155,7 +155,7 @@ class MessageAssembly:
         """The text so far."""
         return "".join(self._said)
 
-    def take(self, event: Event) -> str:
+    def take(self, event: ServerSentEvent) -> str:
         """Add an event and return its new text."""
         raw = parsed(event.data)
         if fault.holds_error(raw):

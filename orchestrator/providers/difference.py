@@ -14,7 +14,7 @@ _LEAD = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RequestDifference:
     """The first difference between a message and the recorded one."""
 
     index: int
@@ -28,14 +28,14 @@ class Difference:
 
 def differences(
     expected: Sequence[Message], actual: Sequence[Message], *, start: int = 0
-) -> Iterator[Difference]:
+) -> Iterator[RequestDifference]:
     """Yield the differences in role, content, calls, ids and argument text; `start` is the first index."""
     for offset in range(max(len(expected), len(actual))):
         index = start + offset
         if offset >= len(expected):
-            yield Difference(index, "message", "nothing", f"a message of {actual[offset].role}")
+            yield RequestDifference(index, "message", "nothing", f"a message of {actual[offset].role}")
         elif offset >= len(actual):
-            yield Difference(index, "message", f"a message of {expected[offset].role}", "nothing")
+            yield RequestDifference(index, "message", f"a message of {expected[offset].role}", "nothing")
         else:
             yield from _message_differences(expected[offset], actual[offset], index)
 
@@ -49,7 +49,7 @@ def compare(expected: Sequence[Message], actual: Sequence[Message]) -> list[str]
     return [str(difference) for difference in differences(expected, actual)]
 
 
-def _message_differences(expected: Message, actual: Message, index: int) -> Iterator[Difference]:
+def _message_differences(expected: Message, actual: Message, index: int) -> Iterator[RequestDifference]:
     """Yield the differences of two messages."""
     if expected is actual:
         return
@@ -66,7 +66,7 @@ def _message_differences(expected: Message, actual: Message, index: int) -> Iter
         pairs.append((f"{where}.arguments", theirs.arguments, ours.arguments))
     for member, recorded, mine in pairs:
         if recorded != mine:
-            yield Difference(index, member, *_cut_to_difference(recorded, mine))
+            yield RequestDifference(index, member, *_cut_to_difference(recorded, mine))
 
 
 def _content(message: Message) -> object:

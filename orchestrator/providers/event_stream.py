@@ -15,7 +15,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """One event. `name` is empty if the stream gives none."""
 
     name: str
@@ -46,7 +46,7 @@ class EventDecoder:
         self._begun = False
         self._after_return = False
 
-    def feed(self, chunk: bytes) -> Iterator[Event]:
+    def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         """Yield the events that end in this chunk."""
         if not self._begun:
             chunk = bytes(self._line) + chunk
@@ -64,7 +64,7 @@ class EventDecoder:
         self._keep(rest)
         self._after_return = self._after_return or chunk.endswith(b"\r")
 
-    def finish(self) -> Iterator[Event]:
+    def finish(self) -> Iterator[ServerSentEvent]:
         """Yield an event that lacks only its empty line. Half a line is lost: the connection was cut in it."""
         if self._line.removeprefix(b"data:").strip() == b"[DONE]":
             yield from self._ended_line()
@@ -77,12 +77,12 @@ class EventDecoder:
         if 0 < self._limit < self._size:
             raise EventTooLarge(self._limit)
 
-    def _ended_line(self) -> Iterator[Event]:
+    def _ended_line(self) -> Iterator[ServerSentEvent]:
         size, line = len(self._line), self._line.decode()
         self._line.clear()
         if not line:
             if self._data:
-                yield Event(self._name, "\n".join(self._data))
+                yield ServerSentEvent(self._name, "\n".join(self._data))
             self._name, self._data, self._size = "", [], 0
             return
         field, _, value = line.partition(":")

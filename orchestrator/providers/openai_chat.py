@@ -22,7 +22,7 @@ from typing import Any
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Content, Message, Request, Response, ToolCall
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.reading import (
@@ -213,7 +213,7 @@ class ChatAssembly:
         """The text so far."""
         return "".join(self._said or ())
 
-    def take(self, event: Event) -> str:
+    def take(self, event: ServerSentEvent) -> str:
         """Add a chunk and return its new text."""
         if event.data.startswith(DONE):
             self.over = True

@@ -23,7 +23,7 @@ from typing import Any
 
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.reading import (
@@ -204,7 +204,7 @@ class ResponsesAssembly:
         """The text so far."""
         return "".join(self._said)
 
-    def take(self, event: Event) -> str:
+    def take(self, event: ServerSentEvent) -> str:
         """Add an event and return its new text."""
         if event.data.startswith("[DONE]"):  # from compatible servers; OpenAI ends with the response
             return ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.llm.message import Message, ToolCall
 from orchestrator.llm.port import Clock, SystemClock
-from orchestrator.providers.difference import Difference
+from orchestrator.providers.difference import RequestDifference
 from orchestrator.providers.recording import ProviderRecord
 from orchestrator.tools.result import ToolResult
 
@@ -180,7 +180,7 @@ class RecordingEnds(OrchestratorError):
 class ReplayDiverged(OrchestratorError):
     """The run differs from the recording. `difference` is the first one: index, member, recorded, ours."""
 
-    def __init__(self, record: ProviderRecord, difference: Difference) -> None:
+    def __init__(self, record: ProviderRecord, difference: RequestDifference) -> None:
         super().__init__(f"the run left recording {record.id!r}: {difference}")
         self.record_id = record.id
         self.difference = difference

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.port import Clock
-from orchestrator.providers.difference import Difference, compare, differences
+from orchestrator.providers.difference import RequestDifference, compare, differences
 from orchestrator.providers.recorded_run import (
     RecordingEnds,
     ReplayDiverged,
@@ -115,7 +115,7 @@ class ReplayLLM:
         if index >= source.stop or is_prompt(recorded[index]):
             raise RecordingEnds(source.record, index, "the model's answer")
         if recorded[index].role != "assistant":
-            missing = Difference(index, "message", f"a message of {recorded[index].role}", "nothing")
+            missing = RequestDifference(index, "message", f"a message of {recorded[index].role}", "nothing")
             raise ReplayDiverged(source.record, missing)
         return index
 

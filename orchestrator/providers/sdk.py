@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Request, Response
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event, EventDecoder, EventTooLarge
+from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
 from orchestrator.providers.reading import malformed, parsed, storable
 from orchestrator.providers.size_limit import (
     body_of,
@@ -44,7 +44,7 @@ class AnswerAssembly(Protocol):
         """The text so far."""
         ...
 
-    def take(self, event: Event) -> str:
+    def take(self, event: ServerSentEvent) -> str:
         """Add an event and return its new text. Raises LLMError for an error object, ValueError for invalid JSON."""
         ...
 
@@ -172,7 +172,7 @@ class SdkModel(ABC):
                 if piece := self._taken(assembly, event):
                     on_delta(piece)
 
-    def _taken(self, assembly: AnswerAssembly, event: Event) -> str:
+    def _taken(self, assembly: AnswerAssembly, event: ServerSentEvent) -> str:
         with self._reading(assembly):
             piece = assembly.take(event)
         if 0 < self.max_response_bytes < assembly.size:

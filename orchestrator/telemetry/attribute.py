@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from orchestrator.kernel.record import LLMCall, ToolCall
+from orchestrator.kernel.record import LLMCall, ToolExecution
 from orchestrator.llm.message import finish_word
 from orchestrator.telemetry import semconv as ours
 from orchestrator.telemetry.semconv import Conventions
@@ -36,7 +36,7 @@ def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> A
     }
 
 
-def tool_attributes(fact: ToolCall, names: Conventions) -> Attributes:
+def tool_attributes(fact: ToolExecution, names: Conventions) -> Attributes:
     """Return the attributes of a tool call."""
     return {
         names.operation: names.tool,

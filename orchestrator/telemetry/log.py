@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.kernel.clock import WHOLE, micros
 from orchestrator.kernel.record import (
-    Attempt,
     BudgetChecked,
     EventFailed,
     Fact,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    OperationAttempt,
     RunCompleted,
     RunParked,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
     WorkAbandoned,
 )
@@ -107,10 +107,10 @@ class TransitionLog:
             RunParked: self._parked,
             EventFailed: self._failed,
             BudgetChecked: self._budgets,
-            Attempt: self._attempt,
+            OperationAttempt: self._attempt,
             GuardEvaluated: self._guard,
             LLMCall: self._llm,
-            ToolCall: self._tool,
+            ToolExecution: self._tool,
             JournalWrite: self._journal,
             WorkAbandoned: self._abandoned,
         }
@@ -258,7 +258,7 @@ class TransitionLog:
             limit=number(fact.limit),
         )
 
-    def _attempt(self, fact: Attempt) -> None:
+    def _attempt(self, fact: OperationAttempt) -> None:
         if fact.outcome == "ok":
             return
         again = fact.outcome == "retry"
@@ -293,7 +293,7 @@ class TransitionLog:
             **self._span(),
         )
 
-    def _tool(self, fact: ToolCall) -> None:
+    def _tool(self, fact: ToolExecution) -> None:
         if fact.outcome == "ok" and not self._debug:
             return
         logger = self._now(fact)

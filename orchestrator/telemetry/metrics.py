@@ -19,21 +19,21 @@ from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
     FAILURES,
     OPERATIONS,
-    Attempt,
+    AdmissionRejected,
     BudgetChecked,
     EventFailed,
     Fact,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    OperationAttempt,
     RolledBack,
     RunAdmitted,
     RunCompleted,
     RunParked,
     RunRecovered,
-    RunRejected,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
     WorkAbandoned,
 )
@@ -77,16 +77,16 @@ class Metrics:
             Transition: self._transition,
             GuardEvaluated: self._guard,
             LLMCall: self._llm,
-            ToolCall: self._tool,
+            ToolExecution: self._tool,
             JournalWrite: self._journal,
             BudgetChecked: self._budgets,
-            Attempt: self._attempt,
+            OperationAttempt: self._attempt,
             EventFailed: self._failed,
             RunStarted: self._started,
             RunParked: self._parked,
             RunCompleted: self._completed,
             RunAdmitted: self._admitted,
-            RunRejected: self._rejected,
+            AdmissionRejected: self._rejected,
             RunRecovered: self._found,
             RolledBack: self._found,
             WorkAbandoned: self._abandoned,
@@ -232,7 +232,7 @@ class Metrics:
         machine = self._use.machine(fact.graph).name
         self._use.histograms["run_queue_wait_seconds", machine].observe(fact.waited)
 
-    def _rejected(self, fact: RunRejected) -> None:
+    def _rejected(self, fact: AdmissionRejected) -> None:
         self._by_reason("runs_rejected_total", fact.graph, fact.reason)
 
     def _found(self, fact: RunRecovered | RolledBack) -> None:
@@ -315,7 +315,7 @@ class Metrics:
 
     # ---- operations of a run ----
 
-    def _attempt(self, fact: Attempt) -> None:
+    def _attempt(self, fact: OperationAttempt) -> None:
         machine = self._use.machine(fact.graph).name
         operation = closed(fact.operation, OPERATIONS, OTHER)
         if operation not in ("llm", "tool"):  # each try of those has a fact of its own
@@ -367,7 +367,7 @@ class Metrics:
         self._timed(self._use.histograms["llm_request_duration_seconds", *model], fact.seconds)
         self._seldom(fact, machine, model)
 
-    def _tool(self, fact: ToolCall) -> None:
+    def _tool(self, fact: ToolExecution) -> None:
         meters = self._use.calls.get((fact.graph, fact.tool, fact.outcome))
         if meters is None:
             outcome = closed(fact.outcome, ROWS["tool_calls_total"].values["outcome"], "error")

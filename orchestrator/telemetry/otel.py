@@ -38,14 +38,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import (
-    Attempt,
     EventFailed,
     Fact,
     LLMCall,
+    OperationAttempt,
     RunCompleted,
     RunParked,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
 )
 from orchestrator.telemetry import semconv as ours
@@ -123,9 +123,9 @@ class Spans:
         self._by_type: dict[type[Any], Callable[[Any], None]] = {
             Transition: self._transition,
             LLMCall: self._llm,
-            ToolCall: self._tool,
+            ToolExecution: self._tool,
             EventFailed: self._failed,
-            Attempt: self._attempt,
+            OperationAttempt: self._attempt,
             RunStarted: self._started,
             RunParked: self._parked,
             RunCompleted: self._completed,
@@ -299,7 +299,7 @@ class Spans:
             attributes[self._names.error] = type(fact.error).__name__
         run.span.add_event(ours.FAILED_EVENT, attributes, _nano(fact.at))
 
-    def _attempt(self, fact: Attempt) -> None:
+    def _attempt(self, fact: OperationAttempt) -> None:
         run = self._recording(fact) if fact.outcome == "retry" else None
         if run is not None:
             attributes: Attributes = {
@@ -321,7 +321,7 @@ class Spans:
         bad = fact.outcome not in {"ok", "cancelled"}
         self._call(fact, f"{self._names.llm} {fact.model}", attributes, start, client=True, bad=bad)
 
-    def _tool(self, fact: ToolCall) -> None:
+    def _tool(self, fact: ToolExecution) -> None:
         attributes = tool_attributes(fact, self._names)
         run = self._open.get((fact.graph, fact.run_id))
         start = fact.at or (self._now() if run is None else run.since)
@@ -330,7 +330,7 @@ class Spans:
 
     def _call(
         self,
-        fact: LLMCall | ToolCall,
+        fact: LLMCall | ToolExecution,
         name: str,
         attributes: Attributes,
         start: float,

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError, Held
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.lock import LockHolder, _exclusive
-from orchestrator.journal.sqlite.owner import LEAST_TTL, Presence, _state
+from orchestrator.journal.sqlite.owner import LEAST_TTL, SqlitePresence, _state
 from orchestrator.testing.journal_case import BODY, NOTE, write
 
 OWNER = """
@@ -214,7 +214,7 @@ def test_a_lease_is_valid_for_its_ttl_after_the_last_heartbeat(ttl: float, silen
 
 
 def test_a_presence_that_ended_sends_no_heartbeat(tmp_path: Path) -> None:
-    presence = Presence(tmp_path / "owners")
+    presence = SqlitePresence(tmp_path / "owners")
     assert presence.renew() is None
     presence.begin()
     assert presence.renew() is not None

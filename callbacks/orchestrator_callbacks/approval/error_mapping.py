@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from orchestrator.errors import Corrupt, JournalError, LLMError, OrchestratorError
 from orchestrator.machines.approval.fault import RULES, ApprovalError, Fault
-from orchestrator.machines.approval.model import Event
+from orchestrator.machines.approval.model import ApprovalEvent
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (Corrupt, "ST-002"),
@@ -22,7 +22,7 @@ _OF_PROVIDERS = {row.kind: row.code for row in RULES.values() if row.code.starts
 """Kind of a provider's error -> its code."""
 
 
-async def known(work: Awaitable[Event]) -> Event:
+async def known(work: Awaitable[ApprovalEvent]) -> ApprovalEvent:
     """Return what the work of a state gives; whatever it raises is an error of the table, or the journal's.
 
     A record of a failure has the error's text, and that of a stranger may hold a key or a prompt.

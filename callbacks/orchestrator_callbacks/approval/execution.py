@@ -7,31 +7,31 @@ import inspect
 from typing import Any
 
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.model import Event, PlanStatus
-from orchestrator.machines.approval.plan import Plan, PlanStep
+from orchestrator.machines.approval.model import ApprovalEvent, PlanStatus
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep
 from orchestrator_callbacks.approval import control_request
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
-async def carried_out(run: ApprovalRun) -> Event:
+async def carried_out(run: ApprovalRun) -> ApprovalEvent:
     """Carry out the steps that are left, one by one.
 
     It pauses between steps only. A cancel is heard at once, also while a step is in flight: the state moves on, and
     Cancelling waits for the step (B2). A step that waits for its turn is not in flight.
     """
     steps = await run.deps.hands.left(run)
-    total = len(Plan.read(run.ctx.plan or {}).steps)
+    total = len(ApprovalPlan.read(run.ctx.plan or {}).steps)
     for number, step in enumerate(steps, total - len(steps) + 1):
         await _turn(run, step)
         match control_request.taken(run, "pause", "cancel"):
             case "pause":
-                return Event.PAUSE
+                return ApprovalEvent.PAUSE
             case "cancel":
-                return Event.CANCEL
+                return ApprovalEvent.CANCEL
         if not await _step(run, step, number, total):
             control_request.taken(run, "cancel")
-            return Event.CANCEL
-    return Event.CANCEL if control_request.taken(run, "cancel") else Event.STEPS_COMPLETED
+            return ApprovalEvent.CANCEL
+    return ApprovalEvent.CANCEL if control_request.taken(run, "cancel") else ApprovalEvent.STEPS_COMPLETED
 
 
 async def _turn(run: ApprovalRun, step: PlanStep) -> None:
@@ -52,7 +52,7 @@ async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bo
     """Carry out one step. False where somebody cancelled meanwhile: then it is still in flight."""
     deps = run.deps
     began = deps.clock.monotonic()
-    label = Plan.read(run.ctx.plan or {}).step_label(step)
+    label = ApprovalPlan.read(run.ctx.plan or {}).step_label(step)
     run.note("step", {"step": label, "status": "running", "at": deps.clock.time()})
     await run.settle()
     await _tell(run, step, number, total, "begins", 0.0, "running", "")
@@ -109,7 +109,7 @@ async def settled(operation: asyncio.Task[Any]) -> None:
         raise late
 
 
-async def taken_back(run: ApprovalRun) -> Event:
+async def taken_back(run: ApprovalRun) -> ApprovalEvent:
     """Wait for the step in flight, then take back what the plan has changed. An edit from outside is kept, and told."""
     ctx, deps = run.ctx, run.deps
     if deps.operation is not None:
@@ -125,7 +125,7 @@ async def taken_back(run: ApprovalRun) -> Event:
         message = f"not everything could be undone: {names} changed from outside and was kept"
         raise ApprovalError([Fault("ST-007", message)])
     ctx.plan_status = PlanStatus.CANCELLED.value
-    return Event.ROLLBACK_FINISHED
+    return ApprovalEvent.ROLLBACK_FINISHED
 
 
 def _path(one: object) -> str:

@@ -11,7 +11,7 @@ from orchestrator.llm.port import Clock
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.model import RalphContext
-from orchestrator.machines.ralph.ports import AgentPort, AnswerPort, Session
+from orchestrator.machines.ralph.ports import AgentPort, AnswerPort, RalphSession
 
 Asks: TypeAlias = AnswerPort | Literal["wait", "park"] | None
 """Who answers questions: a callable; whoever posts an answer, waited for in place (`wait`) or by a run that is left
@@ -22,7 +22,7 @@ parked (`park`); None: nobody, planning goes on with them open."""
 class RalphDeps:
     """Handles of one run."""
 
-    session: Session
+    session: RalphSession
     agents: Mapping[Role, AgentPort]
     """Role -> who does its work. Planner, executor and reviewer are always there."""
     clock: Clock

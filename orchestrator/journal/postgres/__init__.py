@@ -33,11 +33,18 @@ except ImportError as error:
     raise MissingExtra("psycopg", "postgres") from error
 
 from orchestrator.journal.postgres import read
-from orchestrator.journal.postgres.batch import Append
-from orchestrator.journal.postgres.handle import OpenJournal
-from orchestrator.journal.postgres.health import Health, examine, size
+from orchestrator.journal.postgres.batch import PostgresAppend
+from orchestrator.journal.postgres.handle import PostgresHandle
+from orchestrator.journal.postgres.health import PostgresHealth, examine, size
 from orchestrator.journal.postgres.presence import Holder, holders
-from orchestrator.journal.postgres.work import Claim, Create, Post, Prune, Release, Remove
+from orchestrator.journal.postgres.work import (
+    PostgresClaim,
+    PostgresCreate,
+    PostgresPost,
+    PostgresPrune,
+    PostgresRelease,
+    PostgresRemove,
+)
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
 
 T = TypeVar("T")
@@ -105,7 +112,7 @@ class PostgresJournal:
             "create": create and not only_reads,
             "only_reads": only_reads,
         }
-        self._handle: OpenJournal | None = None
+        self._handle: PostgresHandle | None = None
         self._closed = False
         self._pid = os.getpid()
         self._aside = _aside()
@@ -148,13 +155,13 @@ class PostgresJournal:
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
         """Create a run and claim it. Raises RunExists or StoreDown."""
         handle = await self._to_write()
-        return await handle.writer.call(Create(run_id, owner, body, handle.presence))
+        return await handle.writer.call(PostgresCreate(run_id, owner, body, handle.presence))
 
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
         """Claim an existing run; waits some seconds if its holder was just lost. Raises RunUnknown, Held, StoreDown."""
         handle = await self._to_write()
         while True:
-            lease = await handle.writer.call(Claim(run_id, owner, handle.presence, steal))
+            lease = await handle.writer.call(PostgresClaim(run_id, owner, handle.presence, steal))
             if lease is not None:
                 return lease
             await asyncio.sleep(LOOK_AGAIN)
@@ -172,17 +179,17 @@ class PostgresJournal:
             raise StoreDown(f"journal {self.address} is not open: a lease comes from create or claim")
         if not drafts:
             return None
-        return handle.writer.submit(Append(lease, drafts, blobs))
+        return handle.writer.submit(PostgresAppend(lease, drafts, blobs))
 
     async def release(self, lease: Lease) -> None:
         """Release the run after its queued jobs."""
         handle = await self._to_write()
-        await handle.writer.call(Release(lease))
+        await handle.writer.call(PostgresRelease(lease))
 
     async def post(self, run_id: str, request: Posted) -> bool:
         """Post a request to a run; return False if its id was posted before. Raises RunUnknown, StoreDown."""
         handle = await self._to_write()
-        return await handle.writer.call(Post(run_id, request))
+        return await handle.writer.call(PostgresPost(run_id, request))
 
     async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
         """Remove ended, released runs that meet every given condition; without a condition, none."""
@@ -190,7 +197,7 @@ class PostgresJournal:
             return 0
         handle = await self._to_write()
         removed = 0
-        while some := await handle.writer.call(Prune(older_than, keep_last or 0)):
+        while some := await handle.writer.call(PostgresPrune(older_than, keep_last or 0)):
             removed += some
         return removed
 
@@ -201,7 +208,7 @@ class PostgresJournal:
         it.
         """
         handle = await self._to_write()
-        await handle.writer.call(Remove(run_id))
+        await handle.writer.call(PostgresRemove(run_id))
 
     # ---- the contract: reading ----
 
@@ -262,13 +269,13 @@ class PostgresJournal:
         """Return the bytes of the tables with their indexes. Raises StoreDown."""
         return await self._read(size)
 
-    async def check(self) -> Health:
+    async def check(self) -> PostgresHealth:
         """Read and verify everything, for `doctor`. Problems are in the result, not raised."""
         return await self._read(examine)
 
     # ---- internals ----
 
-    def _here(self) -> OpenJournal | None:
+    def _here(self) -> PostgresHandle | None:
         """Return the handle if it is open. Raises StoreDown if it must not be used."""
         handle = self._handle
         if handle is not None and self._pid != os.getpid():
@@ -279,7 +286,7 @@ class PostgresJournal:
             raise StoreDown(f"journal {self.address} is closed")
         return handle
 
-    async def _opened(self) -> OpenJournal:
+    async def _opened(self) -> PostgresHandle:
         handle = self._here()
         if handle is None:
             # never opened, and forked since: the pool's thread belongs to the parent
@@ -294,16 +301,16 @@ class PostgresJournal:
                 raise
         return handle
 
-    async def _to_write(self) -> OpenJournal:
+    async def _to_write(self) -> PostgresHandle:
         handle = await self._opened()
         if self._open_with["only_reads"]:
             raise StoreDown(f"journal {self.address} was opened to be read only")
         return handle
 
-    def _open(self, given_up: threading.Event) -> OpenJournal:
+    def _open(self, given_up: threading.Event) -> PostgresHandle:
         """Open the journal in the one thread of the pool, so that two first callers do not open it twice."""
         if self._handle is None:
-            self._handle = OpenJournal(self.address, **self._open_with, given_up=given_up)
+            self._handle = PostgresHandle(self.address, **self._open_with, given_up=given_up)
             weakref.finalize(self, self._handle.close)
         return self._handle
 

@@ -26,7 +26,7 @@ _APPEND_BLOBS: Final = APPEND_BLOBS.encode()
 _STANDS: Final = STANDS.encode()
 
 
-class Append:
+class PostgresAppend:
     """Records for a run, with the blobs they name."""
 
     __slots__ = ("blobs", "claims", "lease", "lines", "standing")
@@ -68,7 +68,7 @@ class Part:
         """Start at the position of a lease."""
         return cls(lease, lease.seq, lease.head, lease.seq, lease.head)
 
-    def add(self, append: Append) -> None:
+    def add(self, append: PostgresAppend) -> None:
         """Add one more append."""
         lease = self.lease
         for kind, body in append.lines:
@@ -87,14 +87,14 @@ class Part:
             self.landed = False
 
 
-class Batch:
+class AppendBatch:
     """Several appends, those of each run by one lease. It is called until the outcome of each is known."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Part] = {}
         self._sent = False
 
-    def add(self, append: Append) -> JournalError | None:
+    def add(self, append: PostgresAppend) -> JournalError | None:
         """Add an append, or return the error that refuses it."""
         try:
             append.check()
@@ -104,7 +104,7 @@ class Batch:
         self.parts.setdefault(lease.run_id, Part.of(lease)).add(append)
         return None
 
-    def outcome(self, append: Append) -> Fenced | None:
+    def outcome(self, append: PostgresAppend) -> Fenced | None:
         """Return the error of an append, or None if it landed."""
         lease = append.lease
         return None if self.parts[lease.run_id].landed else Fenced(lease.run_id, lease.epoch)

@@ -10,14 +10,14 @@ from typing import TypeVar
 from orchestrator.errors import StoreDown
 from orchestrator.journal.address import JournalAddress
 from orchestrator.journal.postgres.error_mapping import POOL
-from orchestrator.journal.postgres.presence import Presence
-from orchestrator.journal.postgres.session import Db, Session, pooled, process
-from orchestrator.journal.postgres.writer import Writer
+from orchestrator.journal.postgres.presence import PostgresPresence
+from orchestrator.journal.postgres.session import Db, PostgresSession, pooled, process
+from orchestrator.journal.postgres.writer import PostgresWriter
 
 T = TypeVar("T")
 
 
-class OpenJournal:
+class PostgresHandle:
     """All open resources. The constructor opens them or raises; `given_up`, once set, ends the wait for a server."""
 
     def __init__(
@@ -35,15 +35,15 @@ class OpenJournal:
         given_up: threading.Event,
     ) -> None:
         self.pid = os.getpid()
-        self.presence = Presence(name, ttl)
-        self._reader = Session(
+        self.presence = PostgresPresence(name, ttl)
+        self._reader = PostgresSession(
             address, tables=tables, patience=patience, create=create, only_reads=only_reads
         )
         self._reader.stopping = given_up
         self._reader.run(lambda _: None, opening)
-        self._session = Session(address, tables=tables, patience=patience, greet=self.presence.greet)
+        self._session = PostgresSession(address, tables=tables, patience=patience, greet=self.presence.greet)
         self._session.stopping = given_up
-        self.writer = Writer(self._session, self.presence, limit=queue, name=str(address))
+        self.writer = PostgresWriter(self._session, self.presence, limit=queue, name=str(address))
         try:
             self._refuse_shared(address)
             if not only_reads:

@@ -19,7 +19,7 @@ _SIZE: Final = b"""SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class PostgresHealth:
     """The result of a check. `problems` is empty if everything read equals what was written."""
 
     version: int
@@ -39,7 +39,7 @@ class Health:
         return not self.problems
 
 
-def examine(db: psycopg.Connection[Any]) -> Health:
+def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
     """Read everything; an active run is verified in the state it has when it is read."""
     heads: list[RunHead] = []
     problems: list[str] = []
@@ -57,7 +57,7 @@ def examine(db: psycopg.Connection[Any]) -> Health:
             except JournalError as error:
                 problems.append(str(error))
     problems += _blobs(db)
-    return Health(
+    return PostgresHealth(
         version=schema.VERSION,
         server=".".join(map(str, divmod(db.info.server_version, 10000))),
         settings=schema.settings(db),

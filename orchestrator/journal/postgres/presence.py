@@ -65,7 +65,7 @@ class Holder:
     """Number of runs that it holds."""
 
 
-class Presence:
+class PostgresPresence:
     """This journal as a holder. Only the writer's thread uses it; `token` and `begun` never change back."""
 
     def __init__(self, name: str, ttl: float) -> None:

@@ -59,7 +59,7 @@ class _Outage:
     """The last error."""
 
 
-class Session:
+class PostgresSession:
     """One connection, for one thread at a time. `patience` is in seconds; each new connection is passed to `greet`."""
 
     def __init__(

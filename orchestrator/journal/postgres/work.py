@@ -17,7 +17,7 @@ from psycopg import errors
 from orchestrator.errors import Held, RunExists, RunUnknown
 from orchestrator.journal.codec import OPEN, encoded
 from orchestrator.journal.postgres import statement
-from orchestrator.journal.postgres.presence import Presence
+from orchestrator.journal.postgres.presence import PostgresPresence
 from orchestrator.journal.writer_thread import DeferredWork
 from orchestrator.kernel.journal import NO_HASH, Lease, Posted, chained
 
@@ -26,13 +26,13 @@ _HELD: Final = statement.HELD.encode()
 
 
 @dataclass(slots=True)
-class Create:
-    """Create a run."""
+class PostgresCreate:
+    """PostgresCreate a run."""
 
     run_id: str
     owner: str
     body: Mapping[str, Any]
-    presence: Presence
+    presence: PostgresPresence
     line: bytes = field(init=False)
     sent: bool = False
 
@@ -73,12 +73,12 @@ class Create:
 
 
 @dataclass(slots=True)
-class Claim:
-    """Claim a run. Returns None if its holder has just lost its connection; then retry soon."""
+class PostgresClaim:
+    """PostgresClaim a run. Returns None if its holder has just lost its connection; then retry soon."""
 
     run_id: str
     owner: str
-    presence: Presence
+    presence: PostgresPresence
     steal: bool
     sent: int = -1
     """The requested epoch, once it was requested."""
@@ -110,8 +110,8 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Post:
-    """Post a request to a run. It needs no lease: the run's row orders the posts."""
+class PostgresPost:
+    """PostgresPost a request to a run. It needs no lease: the run's row orders the posts."""
 
     run_id: str
     request: Posted
@@ -138,8 +138,8 @@ class Post:
 
 
 @dataclass(slots=True)
-class Release(DeferredWork):
-    """Release a run; a lease that is out of date changes nothing."""
+class PostgresRelease(DeferredWork):
+    """PostgresRelease a run; a lease that is out of date changes nothing."""
 
     lease: Lease
 
@@ -148,7 +148,7 @@ class Release(DeferredWork):
 
 
 @dataclass(slots=True)
-class Prune:
+class PostgresPrune:
     """Remove ended runs that meet every condition, up to `most` at once; return their number."""
 
     older_than: float | None
@@ -161,8 +161,8 @@ class Prune:
 
 
 @dataclass(slots=True)
-class Remove:
-    """Remove one run in any state, unless it is held."""
+class PostgresRemove:
+    """PostgresRemove one run in any state, unless it is held."""
 
     run_id: str
     sent: bool = False

@@ -25,11 +25,20 @@ import apsw
 
 from orchestrator.errors import ConfigError, Corrupt, StoreDown
 from orchestrator.journal.sqlite import backup, read
-from orchestrator.journal.sqlite.backup import Health as Health
+from orchestrator.journal.sqlite.backup import SqliteHealth as SqliteHealth
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
-from orchestrator.journal.sqlite.handle import OpenJournal
+from orchestrator.journal.sqlite.handle import SqliteHandle
 from orchestrator.journal.sqlite.owner import LEAST_TTL, TTL
-from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Release, Remove, nothing
+from orchestrator.journal.sqlite.work import (
+    SqliteAppend,
+    SqliteClaim,
+    SqliteCreate,
+    SqlitePost,
+    SqlitePrune,
+    SqliteRelease,
+    SqliteRemove,
+    nothing,
+)
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
 
 T = TypeVar("T")
@@ -81,7 +90,7 @@ class SqliteJournal:
         self._now = now
         self._ttl = ttl
         self._only_reads = only_reads
-        self._handle: OpenJournal | None = None
+        self._handle: SqliteHandle | None = None
         self._closed = False
         self._pid = os.getpid()
         self._aside = self._new_aside()
@@ -123,12 +132,12 @@ class SqliteJournal:
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
         """Create a run and claim it. Raises RunExists or StoreDown."""
         handle = await self._opened()
-        return await handle.writer.call(Create(run_id, owner, body, handle.presence, self._now))
+        return await handle.writer.call(SqliteCreate(run_id, owner, body, handle.presence, self._now))
 
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
         """Claim an existing run. Raises RunUnknown, Held, Corrupt, StoreDown."""
         handle = await self._opened()
-        return await handle.writer.call(Claim(run_id, owner, handle.presence, steal))
+        return await handle.writer.call(SqliteClaim(run_id, owner, handle.presence, steal))
 
     def append(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
@@ -142,18 +151,18 @@ class SqliteJournal:
             raise StoreDown(f"journal {self.path} is not open: a lease comes from create or claim")
         if not drafts:
             return None
-        job = Append(lease, drafts, blobs, handle.blobs, self._now)
+        job = SqliteAppend(lease, drafts, blobs, handle.blobs, self._now)
         return handle.writer.submit(job, job.first)
 
     async def release(self, lease: Lease) -> None:
         """Release the run after its queued jobs."""
         handle = await self._opened()
-        await handle.writer.call(Release(lease))
+        await handle.writer.call(SqliteRelease(lease))
 
     async def post(self, run_id: str, request: Posted) -> bool:
         """Post a request to a run; return False if its id was posted before. Raises RunUnknown, StoreDown."""
         handle = await self._opened()
-        return await handle.writer.call(Post(run_id, request, self._now))
+        return await handle.writer.call(SqlitePost(run_id, request, self._now))
 
     async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
         """Remove ended, released runs that meet every given condition; without a condition, none."""
@@ -161,7 +170,7 @@ class SqliteJournal:
             return 0
         handle = await self._opened()
         removed = 0
-        while some := await handle.writer.call(Prune(handle.presence, older_than, keep_last or 0)):
+        while some := await handle.writer.call(SqlitePrune(handle.presence, older_than, keep_last or 0)):
             removed += some
         await self._forget(handle)
         return removed
@@ -169,7 +178,7 @@ class SqliteJournal:
     async def erase(self, run_id: str) -> None:
         """Remove a run and the blobs that only it names, from file and log. Raises RunUnknown or Held."""
         handle = await self._opened()
-        await handle.writer.call(Remove(run_id, handle.presence))
+        await handle.writer.call(SqliteRemove(run_id, handle.presence))
         await self._forget(handle)
 
     # ---- the contract: reading ----
@@ -249,9 +258,9 @@ class SqliteJournal:
 
     async def size(self) -> int:
         """Return the bytes of the file, of its log and of the blobs beside it."""
-        return await self._read(OpenJournal.size)
+        return await self._read(SqliteHandle.size)
 
-    async def check(self) -> Health:
+    async def check(self) -> SqliteHealth:
         """Read and verify everything, for `doctor`. Problems are in the result, not raised."""
         return await self._read(backup.check)
 
@@ -260,7 +269,7 @@ class SqliteJournal:
     def _new_aside(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, thread_name_prefix=f"journal {self.path.name} read")
 
-    def _here(self) -> OpenJournal | None:
+    def _here(self) -> SqliteHandle | None:
         """Return the handle if it is open. Raises StoreDown if it must not be used."""
         handle = self._handle
         if handle is not None and self._pid != os.getpid():
@@ -271,7 +280,7 @@ class SqliteJournal:
             raise StoreDown(f"journal {self.path} is closed")
         return handle
 
-    async def _opened(self) -> OpenJournal:
+    async def _opened(self) -> SqliteHandle:
         handle = self._here()
         if handle is None:
             # never opened, and forked since: the pool's thread belongs to the parent
@@ -281,20 +290,20 @@ class SqliteJournal:
         handle.writer.refuse_if_down()
         return handle
 
-    def _open(self) -> OpenJournal:
+    def _open(self) -> SqliteHandle:
         """Open the journal in the one thread of the pool, so that two first callers do not open it twice."""
         if self._handle is None:
-            self._handle = OpenJournal(
+            self._handle = SqliteHandle(
                 self.path, queue=self._queue, busy=self._busy, ttl=self._ttl, only_reads=self._only_reads
             )
             weakref.finalize(self, self._handle.close)
         return self._handle
 
-    async def _forget(self, handle: OpenJournal) -> None:
+    async def _forget(self, handle: SqliteHandle) -> None:
         await handle.writer.call(nothing, handle.sweep)
-        await self._read(OpenJournal.truncate)
+        await self._read(SqliteHandle.truncate)
 
-    async def _read(self, reading: Callable[[OpenJournal], T]) -> T:
+    async def _read(self, reading: Callable[[SqliteHandle], T]) -> T:
         handle = await self._opened()
         try:
             answer = asyncio.get_running_loop().run_in_executor(self._aside, _guarded, handle, reading)
@@ -304,12 +313,12 @@ class SqliteJournal:
 
 
 def _page(
-    number: int, among: Mapping[str, str], handle: OpenJournal
+    number: int, among: Mapping[str, str], handle: SqliteHandle
 ) -> tuple[list[RunHead], list[Corrupt], int | None]:
     return read.page(handle.reader, number, handle.presence.state, among)
 
 
-def _guarded(handle: OpenJournal, reading: Callable[[OpenJournal], T]) -> T:
+def _guarded(handle: SqliteHandle, reading: Callable[[SqliteHandle], T]) -> T:
     """Read, and map errors to ours; a doubtful read poisons the writer too."""
     handle.writer.refuse_if_down()
     try:

@@ -13,12 +13,12 @@ import apsw
 from orchestrator.errors import JournalError, StoreDown
 from orchestrator.journal.sqlite import place, proof, read, schema
 from orchestrator.journal.sqlite.error_mapping import explain
-from orchestrator.journal.sqlite.handle import OpenJournal, beside
+from orchestrator.journal.sqlite.handle import SqliteHandle, beside
 from orchestrator.kernel.journal import RunHead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class SqliteHealth:
     """The result of a check. `problems` is empty if everything read equals what was written."""
 
     version: int
@@ -40,12 +40,12 @@ class Health:
         return not self.problems
 
 
-def check(handle: OpenJournal) -> Health:
+def check(handle: SqliteHandle) -> SqliteHealth:
     """Verify every run, blob and request of a journal."""
     return examine(handle.path, handle)
 
 
-def examine(path: Path, handle: OpenJournal) -> Health:
+def examine(path: Path, handle: SqliteHandle) -> SqliteHealth:
     """Read everything through a new connection; appends after its start are not included."""
     db = proof.connect(path, busy=handle.busy, query_only=True)
     try:
@@ -55,7 +55,7 @@ def examine(path: Path, handle: OpenJournal) -> Health:
         heads, records, wrong = _prove_runs(db, handle)
         problems += wrong + _prove_blobs(db, handle)
         files = (path, beside(path, "-wal"))
-        return Health(
+        return SqliteHealth(
             version=int(str(db.pragma("user_version"))),
             sqlite=apsw.sqlite_lib_version(),
             pragmas=schema.read_back(db),
@@ -70,7 +70,7 @@ def examine(path: Path, handle: OpenJournal) -> Health:
         proof.close(db)
 
 
-def _prove_runs(db: apsw.Connection, handle: OpenJournal) -> tuple[list[RunHead], int, list[str]]:
+def _prove_runs(db: apsw.Connection, handle: SqliteHandle) -> tuple[list[RunHead], int, list[str]]:
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
@@ -88,7 +88,7 @@ def _prove_runs(db: apsw.Connection, handle: OpenJournal) -> tuple[list[RunHead]
     return heads, records, problems
 
 
-def _prove_blobs(db: apsw.Connection, handle: OpenJournal) -> list[str]:
+def _prove_blobs(db: apsw.Connection, handle: SqliteHandle) -> list[str]:
     problems: list[str] = []
     for (digest,) in db.execute("SELECT lower(hex(digest)) FROM blob").fetchall():
         try:
@@ -98,7 +98,7 @@ def _prove_blobs(db: apsw.Connection, handle: OpenJournal) -> list[str]:
     return problems
 
 
-def write(handle: OpenJournal, target: Path) -> None:
+def write(handle: SqliteHandle, target: Path) -> None:
     """Copy a journal that is in use. The copy is verified before it gets its name."""
     db = proof.connect(handle.path, busy=handle.busy)
     try:
@@ -180,7 +180,7 @@ def restore(source: Path, path: Path) -> None:
 
 
 def _prove(part: Path, busy: float) -> None:
-    handle = OpenJournal(part, queue=1, busy=busy)
+    handle = SqliteHandle(part, queue=1, busy=busy)
     try:
         found = check(handle)
     finally:

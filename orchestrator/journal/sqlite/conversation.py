@@ -37,7 +37,7 @@ from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.sqlite import place, schema
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.schema import checksum
-from orchestrator.journal.sqlite.writer import Transaction, Writer
+from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction
 from orchestrator.llm.message import Message, encodable
 from orchestrator.llm.port import FailureEpisode
 
@@ -123,7 +123,7 @@ class SqliteMemory:
         self._busy = busy
         self._now = now
         self._lock = threading.Lock()
-        self._writer: Writer | None = None
+        self._writer: SqliteWriter | None = None
         self._closed = False
         self._pid = os.getpid()
 
@@ -260,7 +260,7 @@ class SqliteMemory:
         except JournalError as error:
             raise _down(error) from error
 
-    def _opened(self) -> Writer:
+    def _opened(self) -> SqliteWriter:
         """Return the writer; open it if there is none, or if the last one met an error of the disk."""
         if self._pid != os.getpid():
             self._adopt()
@@ -293,7 +293,7 @@ class SqliteMemory:
             db.close(force=True)
 
 
-def _open(path: Path, busy: float) -> Writer:
+def _open(path: Path, busy: float) -> SqliteWriter:
     """Open the file and start the thread. Raises StoreDown, Corrupt or TooNew, and then changes nothing."""
     made = place.prepare(path, MEMORY.image, _NOUN)
     with contextlib.ExitStack() as on_failure:
@@ -301,7 +301,7 @@ def _open(path: Path, busy: float) -> Writer:
         db = schema.connect(path, busy=busy, kind=MEMORY)
         on_failure.callback(db.close, force=True)
         _empty_log(db, path, busy)  # pages that a failed sync left there are written again, not trusted
-        writer = Writer(
+        writer = SqliteWriter(
             db,
             limit=_BATCH,
             explain=lambda error: explain(error, path, busy, _NOUN),
@@ -363,6 +363,6 @@ def _down(error: JournalError) -> MemoryDown:
     return MemoryDown(str(error), error.kind)
 
 
-def _stop(writer: Writer, pid: int) -> None:
+def _stop(writer: SqliteWriter, pid: int) -> None:
     if pid == os.getpid():
         writer.stop()

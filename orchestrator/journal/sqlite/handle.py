@@ -13,10 +13,10 @@ from orchestrator.journal.sqlite import place, proof, schema
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.high_water import HighWaterMark
-from orchestrator.journal.sqlite.owner import TTL, Presence
+from orchestrator.journal.sqlite.owner import TTL, SqlitePresence
 from orchestrator.journal.sqlite.reading import NoWriter, connect_to_read
 from orchestrator.journal.sqlite.schema import transaction
-from orchestrator.journal.sqlite.writer import Writer
+from orchestrator.journal.sqlite.writer import SqliteWriter
 
 _abandoned: list[object] = []
 """Connections of a parent, kept by a forked child: closing them would touch locks that the child does not have."""
@@ -27,7 +27,7 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-class OpenJournal:
+class SqliteHandle:
     """All open resources. The constructor opens them, or raises and changes nothing."""
 
     def __init__(
@@ -39,9 +39,9 @@ class OpenJournal:
         self.path = path
         self.busy = busy
         self.pid = os.getpid()
-        self.presence = Presence(beside(path, "-owners"), ttl)
+        self.presence = SqlitePresence(beside(path, "-owners"), ttl)
         self.blobs = Blobs(beside(path, "-blobs"), self.presence.begin)
-        self.writer: Writer
+        self.writer: SqliteWriter
         if only_reads:
             self._db = self.reader = connect_to_read(path, busy=busy)
             self.writer = NoWriter(path, self.explain)
@@ -57,7 +57,7 @@ class OpenJournal:
             self._db = db  # once the writer exists, only its thread uses it
             self._tidy()
             mark = HighWaterMark(path, self.presence)
-            self.writer = Writer(
+            self.writer = SqliteWriter(
                 db,
                 limit=queue,
                 explain=self.explain,

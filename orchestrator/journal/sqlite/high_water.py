@@ -39,7 +39,7 @@ from orchestrator.errors import Corrupt
 from orchestrator.journal.sqlite import log, mark, place
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT
 from orchestrator.journal.sqlite.mark import COPY, SECTOR, SLOT, HighWater
-from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.proof import REMEDY, JournalUsage, problem, usage, write_usage
 from orchestrator.journal.sqlite.schema import transaction
 
@@ -51,7 +51,7 @@ _FREE = mark.packed_slot(bytes(8), 0, HighWater())
 class HighWaterMark:
     """The slot of one open journal. Everything here belongs to the thread that writes."""
 
-    def __init__(self, path: Path, presence: Presence) -> None:
+    def __init__(self, path: Path, presence: SqlitePresence) -> None:
         self._path = path
         self._presence = presence
         self._map: mmap.mmap | None = None

@@ -40,7 +40,7 @@ _HEARTBEAT: Final = struct.Struct("<qdd")
 """Process id, ttl, and the time of the heartbeat (monotonic); a CRC-32 follows."""
 _SUM: Final = struct.Struct("<I")
 
-_held: weakref.WeakSet[Presence] = weakref.WeakSet()
+_held: weakref.WeakSet[SqlitePresence] = weakref.WeakSet()
 
 
 class HolderState(NamedTuple):
@@ -75,7 +75,7 @@ _ENDED: Final = HolderState(0.0)
 _VALID: Final = HolderState(math.inf)
 
 
-class Presence:
+class SqlitePresence:
     """The lock and heartbeat of one open journal.
 
     `token` (16 hex digits) names it in its runs' rows and in its slot of the mark. `ttl` is in seconds.

@@ -19,7 +19,7 @@ from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.journal.sqlite.place import refuse_network, refuse_orphaned_log
 from orchestrator.journal.sqlite.proof import IntegrityCheck, connect
 from orchestrator.journal.sqlite.schema import APPLICATION, refuse_damaged_log, refuse_foreign
-from orchestrator.journal.sqlite.writer import Transaction, Writer
+from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ _AS_IT_IS = "mode=ro"
 _ALONE = "mode=ro&immutable=1"
 
 
-class NoWriter(Writer):
+class NoWriter(SqliteWriter):
     """Replaces a journal's writer, without a thread: it refuses everything but reads."""
 
     def __init__(self, path: Path, explain: Callable[[BaseException], JournalError]) -> None:

@@ -13,7 +13,7 @@ from orchestrator.errors import Fenced, Held, RunExists
 from orchestrator.journal.codec import ENDED, OPEN, check_blob, encoded, lines, only_claims, standing
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
-from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
@@ -34,13 +34,13 @@ PROGRESS = "SELECT progress FROM run WHERE run_id=?"
 
 
 @dataclass(slots=True)
-class Create:
-    """Create a run."""
+class SqliteCreate:
+    """SqliteCreate a run."""
 
     run_id: str
     owner: str
     body: Mapping[str, Any]
-    presence: Presence
+    presence: SqlitePresence
     now: Now
 
     def __call__(self, tx: Transaction) -> Lease:
@@ -68,12 +68,12 @@ class Create:
 
 
 @dataclass(slots=True)
-class Claim:
-    """Claim a run."""
+class SqliteClaim:
+    """SqliteClaim a run."""
 
     run_id: str
     owner: str
-    presence: Presence
+    presence: SqlitePresence
     steal: bool
 
     def __call__(self, tx: Transaction) -> Lease:
@@ -88,7 +88,7 @@ class Claim:
         return Lease(self.run_id, self.owner, epoch, row.seq, row.head)
 
 
-class Append:
+class SqliteAppend:
     """Add records to a run, with the blobs they name."""
 
     __slots__ = ("_blobs", "_claims", "_lease", "_lines", "_now", "_standing", "_store")
@@ -143,8 +143,8 @@ class Append:
 
 
 @dataclass(slots=True)
-class Post:
-    """Post a request to a run. It needs no lease: the write lock of the store orders the posts."""
+class SqlitePost:
+    """SqlitePost a request to a run. It needs no lease: the write lock of the store orders the posts."""
 
     run_id: str
     request: Posted
@@ -174,11 +174,11 @@ class Post:
 
 
 @dataclass(slots=True)
-class Remove:
-    """Remove one run in any state, unless it is held."""
+class SqliteRemove:
+    """SqliteRemove one run in any state, unless it is held."""
 
     run_id: str
-    presence: Presence
+    presence: SqlitePresence
 
     def __call__(self, tx: Transaction) -> None:
         row = known(tx.cursor, self.run_id)
@@ -188,10 +188,10 @@ class Remove:
 
 
 @dataclass(slots=True)
-class Prune:
+class SqlitePrune:
     """Remove ended runs that meet every condition, up to `most` at once; return their number."""
 
-    presence: Presence
+    presence: SqlitePresence
     older_than: float | None
     keep_last: int
     most: int = 50
@@ -211,8 +211,8 @@ class Prune:
 
 
 @dataclass(slots=True)
-class Release(DeferredWork):
-    """Release a run; a lease that is out of date changes nothing."""
+class SqliteRelease(DeferredWork):
+    """SqliteRelease a run; a lease that is out of date changes nothing."""
 
     lease: Lease
 
@@ -220,7 +220,7 @@ class Release(DeferredWork):
         tx.cursor.execute(RELEASE, (self.lease.run_id, self.lease.epoch))
 
 
-def _refuse_held(row: RunRow, presence: Presence) -> None:
+def _refuse_held(row: RunRow, presence: SqlitePresence) -> None:
     """Raise Held if the lease of a run is valid."""
     state = presence.state(row.holder)
     if state.alive:

@@ -20,7 +20,7 @@ from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.mark import HighWater
 from orchestrator.journal.sqlite.proof import close
-from orchestrator.journal.writer_thread import DeferredWork, Job, Outcome, WriterThread
+from orchestrator.journal.writer_thread import DeferredWork, Outcome, WriterJob, WriterThread
 from orchestrator.kernel.journal import Lease
 
 CHECKPOINT_PAGES = 1000
@@ -56,7 +56,7 @@ class Transaction:
             lease.seq, lease.head = seq, head
 
 
-class Writer(WriterThread[Transaction]):
+class SqliteWriter(WriterThread[Transaction]):
     """Owns the writing connection from its start on. `poison` may be called from any thread."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Writer(WriterThread[Transaction]):
             self._end()
         return self.down
 
-    def _commit(self, jobs: Sequence[Job[Transaction, Any]]) -> None:
+    def _commit(self, jobs: Sequence[WriterJob[Transaction, Any]]) -> None:
         try:
             outcomes = self._transact(jobs)
         except TRANSIENT as error:
@@ -123,7 +123,7 @@ class Writer(WriterThread[Transaction]):
         owed, self._owed = self._owed, []
         self._commit(owed)
 
-    def _transact(self, jobs: Sequence[Job[Transaction, Any]]) -> list[Outcome]:
+    def _transact(self, jobs: Sequence[WriterJob[Transaction, Any]]) -> list[Outcome]:
         if self._mark is not None:
             self._mark.begin(self._db)
         for job in jobs:
@@ -175,7 +175,7 @@ class Writer(WriterThread[Transaction]):
         close(self._db)
 
 
-def _attempt(job: Job[Transaction, Any], transaction: Transaction) -> Outcome:
+def _attempt(job: WriterJob[Transaction, Any], transaction: Transaction) -> Outcome:
     try:
         return job, job.work(transaction), None
     except RunError as refused:

@@ -32,7 +32,7 @@ class FaultFamily(StrEnum):
     IPC = "command"
 
 
-class Severity(StrEnum):
+class FaultSeverity(StrEnum):
     """How bad it is: a warning leaves all as it is, an error stops the work, after a fatal one nothing is trusted."""
 
     WARNING = "warning"
@@ -56,7 +56,7 @@ class FaultRule(NamedTuple):
 
     code: str
     meaning: str
-    severity: Severity
+    severity: FaultSeverity
     recovery_path: RecoveryPath
     retries: int = 0
     """Further tries, made without asking."""
@@ -76,7 +76,7 @@ class FaultRule(NamedTuple):
         return self.retries > 0
 
 
-_W, _E, _F = Severity.WARNING, Severity.ERROR, Severity.FATAL
+_W, _E, _F = FaultSeverity.WARNING, FaultSeverity.ERROR, FaultSeverity.FATAL
 _RETRY, _MODIFY, _CONFIGURE = RecoveryPath.RETRY, RecoveryPath.MODIFY, RecoveryPath.CONFIGURE
 _INSTALL, _REPORT, _RESTART = RecoveryPath.INSTALL, RecoveryPath.REPORT, RecoveryPath.RESTART
 
@@ -210,7 +210,7 @@ class Fault:
         return self.rule.category
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> FaultSeverity:
         """How bad it is."""
         return self.rule.severity
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from orchestrator.machines.approval.fault import Fault
 from orchestrator.machines.approval.intent import Extraction, Intent
-from orchestrator.machines.approval.plan import Fingerprint, Plan, PlanDraft
+from orchestrator.machines.approval.plan import ApprovalPlan, Fingerprint, PlanDraft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class PlanRequest:
     intent: Intent
     changes: str = ""
     """What the person wants to be different from the plan before."""
-    previous: Plan | None = None
+    previous: ApprovalPlan | None = None
     """That plan."""
     faults: tuple[Fault, ...] = ()
     """What was wrong with the answer before."""
@@ -25,7 +25,7 @@ class PlanRequest:
     """The files of the project."""
 
 
-class Planner(Protocol):
+class ApprovalPlanner(Protocol):
     """Makes plans. Raises Faulted with a code of the family AI, CFG or VAL."""
 
     @property

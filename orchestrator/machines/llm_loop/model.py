@@ -17,7 +17,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator_guards import DIGEST_VERSION, Turn, Verdict
 
 
-class State(StrEnum):
+class LoopState(StrEnum):
     """Seed 003's eight states."""
 
     INIT = "init"
@@ -30,7 +30,7 @@ class State(StrEnum):
     TERMINATE_ERROR = "terminate_error"
 
 
-class Event(StrEnum):
+class LoopEvent(StrEnum):
     """Seed 003's ten events and the eleventh of its code, `restart_loop`."""
 
     START_LOOP = "start_loop"

@@ -25,10 +25,7 @@ class OrchestrationState(StrEnum):
     BUDGET_EXHAUSTED = "budget_exhausted"
 
 
-State = OrchestrationState
-
-
-class Event(StrEnum):
+class PipelineEvent(StrEnum):
     """What leads from one state to another. From each state each event leads to one, and no other leads there."""
 
     START = "start"

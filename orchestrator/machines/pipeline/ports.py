@@ -25,8 +25,8 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Feedback,
     Implementation,
+    OrchestrationState,
     Plan,
-    State,
     Validation,
 )
 
@@ -37,7 +37,7 @@ EFFECTS = ("pure", "idempotent", "irreversible")
 class StageRequest:
     """What a stage is asked to do, with everything that is known."""
 
-    stage: State
+    stage: OrchestrationState
     spec: Any
     iteration: int
     """Plans that were validated so far: 0 for the first plan, 1 for all that is done with it."""

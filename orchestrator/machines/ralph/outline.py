@@ -32,7 +32,7 @@ def encoded(text: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class OutlineProblem:
     """Something in a file that cannot be read. `line` counts from 1."""
 
     line: int
@@ -68,7 +68,7 @@ class Outline:
     lines: tuple[str, ...]
     """With their ends: joined, they are the file."""
     nodes: tuple[Node, ...]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[OutlineProblem, ...] = ()
 
     @property
     def newline(self) -> str:
@@ -107,7 +107,7 @@ class _Reading:
     """Goes through the lines once and gives the nodes, their ends not known yet."""
 
     lines: tuple[str, ...]
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[OutlineProblem] = field(default_factory=list)
     section: str = ""
     _open: list[int] = field(default_factory=list)
     """Indents of the items that the next one may be inside of."""
@@ -167,14 +167,14 @@ class _Reading:
         for index in range(start + 1, len(self.lines)):
             if closing.fullmatch(self.lines[index]):
                 return index + 1
-        self.problems.append(Problem(start + 1, "a code fence begins here and never ends"))
+        self.problems.append(OutlineProblem(start + 1, "a code fence begins here and never ends"))
         return len(self.lines)
 
     def _past_comment(self, start: int) -> int:
         for index in range(start + 1, len(self.lines)):
             if "-->" in self.lines[index]:
                 return index + 1
-        self.problems.append(Problem(start + 1, "a comment begins here and never ends"))
+        self.problems.append(OutlineProblem(start + 1, "a comment begins here and never ends"))
         return len(self.lines)
 
 

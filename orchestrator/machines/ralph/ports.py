@@ -42,7 +42,7 @@ AgentPort: TypeAlias = Callable[[AgentRequest], Awaitable[Any] | Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PlanQuestion:
     """A question of plan.questions.md."""
 
     id: str
@@ -52,11 +52,11 @@ class Question:
     """None while nobody has answered."""
 
 
-AnswerPort: TypeAlias = Callable[[Sequence[Question]], Awaitable[Mapping[str, str]] | Mapping[str, str]]
+AnswerPort: TypeAlias = Callable[[Sequence[PlanQuestion]], Awaitable[Mapping[str, str]] | Mapping[str, str]]
 """Asks a person: question id -> answer, for those that got one."""
 
 
-class Session(Protocol):
+class RalphSession(Protocol):
     """The files of a session. Sync, quick, one owner. What changed outside since it was read is never overwritten."""
 
     id: str
@@ -121,7 +121,7 @@ class Session(Protocol):
         """Return how many rounds of questions there were."""
         ...
 
-    def questions(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[PlanQuestion, ...]:
         """Return the questions, answered or not."""
         ...
 

@@ -22,14 +22,14 @@ from orchestrator.machines.ralph.contract import (
     ReviewVerdict,
 )
 from orchestrator.machines.ralph.graph import should_continue_qa, should_retry_task
-from orchestrator.machines.ralph.model import Event, Found, RalphContext, Standing
+from orchestrator.machines.ralph.model import Found, RalphContext, RalphEvent, Standing
 
-E = Event
+E = RalphEvent
 
 # ---- which event ----
 
 
-def resolved(ctx: RalphContext, stands: Standing) -> Event:
+def resolved(ctx: RalphContext, stands: Standing) -> RalphEvent:
     """Return where a session goes on: the seed's new or resumed, with version 3.1's inference (R5).
 
     What waits for a review comes first, then what was begun, then planning. On an old session a request is planned.
@@ -45,7 +45,7 @@ def resolved(ctx: RalphContext, stands: Standing) -> Event:
     return E.COMPLETION_RESUMED if stands.complete else E.SESSION_RESOLVED
 
 
-def planned(ctx: RalphContext, output: PlannerOutput) -> Event | None:
+def planned(ctx: RalphContext, output: PlannerOutput) -> RalphEvent | None:
     """Return what follows a planner's answer; what people asked for meanwhile is planned first.
 
     None: it asks, may not any more, and is to plan all the same (R8).
@@ -59,14 +59,14 @@ def planned(ctx: RalphContext, output: PlannerOutput) -> Event | None:
     return None
 
 
-def next_work(stands: Standing) -> Event:
+def next_work(stands: Standing) -> RalphEvent:
     """Return what follows where no task is left to execute: complete only when all are done (R12)."""
     if stands.review:
         return E.REVIEW_PENDING
     return E.NO_TASKS_REMAINING if stands.complete else E.EXECUTOR_BLOCKED
 
 
-def executed(ctx: RalphContext, output: ExecutorOutput) -> Event:
+def executed(ctx: RalphContext, output: ExecutorOutput) -> RalphEvent:
     """Return what follows an execution. A failed one is rework without a review, up to the limit (R4, R7)."""
     if output.status is ExecutorStatus.COMPLETED:
         return E.EXECUTOR_COMPLETED
@@ -75,14 +75,14 @@ def executed(ctx: RalphContext, output: ExecutorOutput) -> Event:
     return E.EXECUTOR_FAILED if should_retry_task(ctx).ok else E.ATTEMPTS_EXHAUSTED
 
 
-def reviewed(ctx: RalphContext, output: ReviewerOutput | None) -> Event:
+def reviewed(ctx: RalphContext, output: ReviewerOutput | None) -> RalphEvent:
     """Return what follows a review, None where there is no report: rework up to the limit of attempts (R4)."""
     if output is not None and output.verdict is ReviewVerdict.QUALIFIED:
         return E.QUALIFIED
     return E.REWORK if should_retry_task(ctx).ok else E.ATTEMPTS_EXHAUSTED
 
 
-def checked(ctx: RalphContext, output: CheckerOutput) -> Event:
+def checked(ctx: RalphContext, output: CheckerOutput) -> RalphEvent:
     """Return what follows the holistic check. What people asked for since is not part of what passed."""
     if ctx.requirements:
         return E.NEW_REQUIREMENTS
@@ -92,7 +92,7 @@ def checked(ctx: RalphContext, output: CheckerOutput) -> Event:
 # ---- what it changes ----
 
 
-def take(ctx: RalphContext, event: Event, output: AgentOutput | None = None) -> None:
+def take(ctx: RalphContext, event: RalphEvent, output: AgentOutput | None = None) -> None:
     """Change the context as `event` does; `output` is the agent's answer that led to it."""
     ctx.about = (ctx.current_task_id, ctx.attempt)
     change = _CHANGES.get(event)
@@ -227,7 +227,7 @@ _QA_MODES: Mapping[NextAction, QuestionerMode] = {
     NextAction.QA_RESEARCH: QuestionerMode.RESEARCH,
 }
 
-_CHANGES: Mapping[Event, Callable[[RalphContext, AgentOutput | None], None]] = {
+_CHANGES: Mapping[RalphEvent, Callable[[RalphContext, AgentOutput | None], None]] = {
     E.SESSION_RESOLVED: _resolved,
     E.QA_NEEDED: _qa,
     E.PLANNER_COMPLETED: _planned,

@@ -44,7 +44,7 @@ from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.llm.json_schema import UnusablePattern
 from orchestrator.providers.mcp.answer import SessionLost, ToolDisabled, text_of
 from orchestrator.providers.mcp.offer import ServerTool, clean, declared, digest_of
-from orchestrator.providers.mcp.session import Session, SessionPool, Unreachable
+from orchestrator.providers.mcp.session import McpSession, SessionPool, Unreachable
 from orchestrator.providers.mcp.transport import Http, Stdio
 from orchestrator.providers.size_limit import DEFAULT_BYTES, check_limit
 from orchestrator.tools.spec import Effect, ToolContext, ToolSpec
@@ -269,7 +269,7 @@ class McpServer:
         session, _ = await self._open(offer)
         return await session.call(offer.theirs, arguments, seconds)
 
-    async def _open(self, offer: ServerTool) -> tuple[Session, bool]:
+    async def _open(self, offer: ServerTool) -> tuple[McpSession, bool]:
         """Return a session on which the tool is unchanged. Raises SessionLost and ToolDisabled."""
         try:
             found = await self._keeper.session()

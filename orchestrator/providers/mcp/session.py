@@ -38,7 +38,7 @@ class Unreachable(Exception):
     """No session could be opened; the message is a sentence for the person who configured the server."""
 
 
-class Session:
+class McpSession:
     """One session. `over` ends it; after `retired` it accepts no new call and ends with its last one.
 
     `listed` receives the tools each time the server lists them.
@@ -194,10 +194,10 @@ class SessionPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: contextvars.Context | None = None
         self._listed: Listed | None = None
-        self._current: Session | None = None
-        self._live: dict[asyncio.Task[None], Session] = {}
+        self._current: McpSession | None = None
+        self._live: dict[asyncio.Task[None], McpSession] = {}
 
-    async def start(self, listed: Listed) -> Session:
+    async def start(self, listed: Listed) -> McpSession:
         """Open the first session. `listed` receives the later lists of all sessions. Raises Unreachable."""
         if self._loop is not None:
             raise Unreachable(f"MCP server {self._name!r} is in use already; make another one")
@@ -213,7 +213,7 @@ class SessionPool:
         self._listed = session.listed = listed
         return session
 
-    async def session(self) -> tuple[Session, bool]:
+    async def session(self) -> tuple[McpSession, bool]:
         """Return a session for a call, and whether it had to be opened. Raises Unreachable."""
         self._check_loop()
         while (session := self._current) is not None and session.usable and session.ready.done():
@@ -235,8 +235,8 @@ class SessionPool:
                 f"MCP server {self._name!r} was connected in another event loop; connect it in this one"
             )
 
-    def _begin(self) -> Session:
-        session = self._current = Session(self._transport, self._seconds, self._listed)
+    def _begin(self) -> McpSession:
+        session = self._current = McpSession(self._transport, self._seconds, self._listed)
         task = asyncio.get_running_loop().create_task(
             session.live(self._name), name=f"mcp {self._name}", context=self._context
         )

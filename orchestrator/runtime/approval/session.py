@@ -24,9 +24,9 @@ from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.ending import ending
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import ApprovalContext, Event, State
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState
 from orchestrator.machines.approval.path import is_never_allowed
-from orchestrator.machines.approval.ports import Planner
+from orchestrator.machines.approval.ports import ApprovalPlanner
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval import codec as record
 from orchestrator.runtime.approval import control_request as listener
@@ -40,7 +40,7 @@ from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 from orchestrator_guards import BlockedGate
 
 
-class Session:
+class ApprovalSession:
     """Opens the store, claims the present run and moves it; gives both back in the end.
 
     `damage` is set where what is stored cannot be trusted at all: then there is no run, and nothing is touched.
@@ -49,7 +49,7 @@ class Session:
     def __init__(  # noqa: PLR0917 - the arguments of Approval
         self,
         project: Path | str,
-        planner: Planner | None,
+        planner: ApprovalPlanner | None,
         limits: ApprovalLimits,
         clock: Clock,
         observers: Iterable[Observer],
@@ -203,7 +203,7 @@ class Session:
             RunCompleted(name, run.run_id, run.cursor.state, outcome.value, reason, now, seconds, *facts)
         )
 
-    async def drive(self, run: ApprovalRun, event: Event | None = None) -> None:
+    async def drive(self, run: ApprovalRun, event: ApprovalEvent | None = None) -> None:
         """Fire an event and carry the run on until it waits for a person. Raises why the event was refused."""
         self.deps.refusal = None
         await self.refuse_posted(run)
@@ -238,7 +238,7 @@ class Session:
             run.note("context", body)
             await self._park(run)
 
-    async def jump(self, run: ApprovalRun, to: State, why: str, *, corrupt: bool = False) -> None:
+    async def jump(self, run: ApprovalRun, to: ApprovalState, why: str, *, corrupt: bool = False) -> None:
         """Put a run into a state past the table: recovery only, and audited by a record of its own (B9)."""
         body = {
             "from": run.cursor.state,

@@ -22,9 +22,9 @@ from orchestrator.machines.approval.drift import DriftEntry, DriftReport
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import Intent
 from orchestrator.machines.approval.plan import (
+    ApprovalPlan,
     FileChange,
     Fingerprint,
-    Plan,
     PlanDraft,
     PlanStep,
     StepKind,
@@ -70,13 +70,13 @@ class Workspace:
         version: int,
         intent: Intent | None = None,
         derived_from: str = "",
-    ) -> Plan:
+    ) -> ApprovalPlan:
         """Return the plan that a draft is here and now. Raises Faulted VAL-004 (-003, -005), with all that is wrong."""
         if found := rules.faults(draft, self.caps):
             raise ApprovalError(found, code="VAL-004")
         files = sum(len(step.paths) for step in draft.steps)
         targets, outcomes = await self._in_time(partial(self._rehearsed, draft), files)
-        return Plan(
+        return ApprovalPlan(
             goal=draft.goal,
             steps=draft.steps,
             id=plan_id,
@@ -88,7 +88,7 @@ class Workspace:
             derived_from=derived_from,
         )
 
-    async def revalidated(self, plan: Plan) -> None:
+    async def revalidated(self, plan: ApprovalPlan) -> None:
         """Raise Faulted where a plan of which nothing is done yet would not be the same plan now."""
         draft = PlanDraft(goal=plan.goal, steps=plan.steps)
         drift = await self.drift(plan)
@@ -98,7 +98,7 @@ class Workspace:
         if now.caps_digest != plan.caps_digest:
             raise ApprovalError(Fault("CFG-004", "the limits for plans changed since this plan was made"))
 
-    async def drift(self, plan: Plan, done: Collection[str] = ()) -> DriftReport:
+    async def drift(self, plan: ApprovalPlan, done: Collection[str] = ()) -> DriftReport:
         """Compare every file of a plan with what it must be, now that the steps `done` are."""
         return await self._in_time(partial(self._drift, plan, frozenset(done)), len(plan.targets))
 
@@ -111,7 +111,7 @@ class Workspace:
 
         A file that is too slow is not left out: whoever plans would take it for one that is not there.
         """
-        progress = listing.Progress()
+        progress = listing.ListingProgress()
         listed = asyncio.ensure_future(within(0, partial(listing.files, self.root, self.caps, progress)))
         try:
             while not listed.done():
@@ -121,7 +121,7 @@ class Workspace:
             listed.cancel()
         return listed.result()
 
-    def _left(self, progress: listing.Progress) -> float | None:
+    def _left(self, progress: listing.ListingProgress) -> float | None:
         """Return how long what is looked at now may still take; None: for ever. Raises Faulted."""
         path, since = progress.at
         if not self._index_seconds:
@@ -144,7 +144,7 @@ class Workspace:
 
     # ---- inside: blocks ----
 
-    def _drift(self, plan: Plan, done: frozenset[str]) -> DriftReport:
+    def _drift(self, plan: ApprovalPlan, done: frozenset[str]) -> DriftReport:
         compared = (
             DriftEntry(expected=expected, found=listing.fingerprint_at(self.root, path))
             for path, expected in plan.expected(done).items()
