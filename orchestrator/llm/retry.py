@@ -162,7 +162,7 @@ class RetryTable:
         return await _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
 
 
-async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
+async def _called(  # noqa: PLR0917 - the arguments of both kinds of policy
     policy: RetryPolicy,
     fn: Callable[[], Awaitable[T]],
     on_attempt: Callable[[RetryAttempt], None] | None,

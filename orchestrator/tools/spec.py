@@ -283,7 +283,7 @@ def _name_and_text(target: object) -> tuple[str, str]:
 
 def _is_async(target: object) -> bool:
     """Return whether a call gives a coroutine. `__wrapped__` does not count: a sync wrapper may run the coroutine."""
-    asked = (target, getattr(type(target), "__call__", None))  # noqa: B004  the method itself is wanted
+    asked = (target, getattr(type(target), "__call__", None))  # noqa: B004  the method itself is needed
     return any(inspect.iscoroutinefunction(function) for function in asked)
 
 

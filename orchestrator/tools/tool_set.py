@@ -319,7 +319,7 @@ class _Group:
                 await call()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  raised by the turn, once the others have ended
+        except BaseException as error:  # noqa: BLE001  raised by the turn after the others have ended
             self.failures.append(error)
             asyncio.get_running_loop().call_soon(self._stop)
 

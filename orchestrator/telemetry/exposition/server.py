@@ -137,7 +137,7 @@ class _Server(TCPServer):
     def _talk(self, request: socket.socket, client_address: Any) -> None:
         try:
             self.finish_request(request, client_address)
-        except Exception:  # noqa: BLE001 - whatever the other side does, the server goes on
+        except Exception:  # noqa: BLE001 - no client may stop the server
             self.handle_error(request, client_address)
         finally:
             with self._lock:
