@@ -68,13 +68,10 @@ class RetryAttempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long a call is tried. All times are seconds; 0 disables a limit.
+    """How often and how long a call is tried. All times are seconds; 0 disables a limit. Raises ConfigError.
 
-    The n-th delay is `base * 2**(n-1) ± jitter`, at most `max_delay`. A Retry-After replaces it and is not capped,
-    but ends the tries if it exceeds the deadline.
-
-    Raises:
-        ConfigError: A value is out of range.
+    The n-th delay is `base * 2**(n-1) ± jitter`, at most `max_delay`. A Retry-After replaces it and is not capped, but
+    ends the tries if it exceeds the deadline.
 
     Example:
         >>> RetryPolicy(attempts=6, deadline=60).attempts
@@ -109,13 +106,8 @@ class RetryPolicy:
     ) -> Coroutine[Any, Any, T]:
         """Return the first answer of `fn(*args)`. If all tries fail, raise the last error with a note about the tries.
 
-        Args:
-            fn: The asynchronous function to call.
-            may_retry: Called once after each failed try, before `on_attempt`; by default `classify` decides.
-            on_attempt: Called after each try except a cancelled one: a cancellation is never retried.
-            clock: Clock that measures the deadline.
-            rng: Source of the jitter.
-            *args: Arguments of `fn`.
+        `may_retry` is called once after each failed try, before `on_attempt`; by default `classify` decides.
+        `on_attempt` is called after each try except a cancelled one: a cancellation is never retried.
         """
         return _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
 
@@ -131,8 +123,7 @@ class RetryPolicy:
     ) -> T:
         """Return the first answer of `fn(*args)`, as `call` does, for code that runs in a thread.
 
-        `sleep` waits the given seconds between two tries; an error that it raises ends the tries. `clock` measures
-        the deadline.
+        `sleep` waits seconds between two tries; an error that it raises ends them. `clock` measures the deadline.
         """
         started = clock.monotonic()
         try:
@@ -171,7 +162,7 @@ class RetryTable:
         return _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
 
 
-async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
+async def _called(  # noqa: PLR0917 - the arguments of both kinds of policy
     policy: RetryPolicy,
     fn: Callable[[], Awaitable[T]],
     on_attempt: Callable[[RetryAttempt], None] | None,

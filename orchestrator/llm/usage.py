@@ -130,7 +130,7 @@ class Usage:
         if isinstance(stored, Usage):
             return stored
         if not isinstance(stored, Mapping):
-            raise ValueError(f"a usage is an object, not {type(stored).__name__}")  # noqa: TRY004 - a record's fault
+            raise ValueError(f"a usage is an object, not {type(stored).__name__}")  # noqa: TRY004 - the record is invalid
         known = {item.name: stored[item.name] for item in fields(cls) if stored.get(item.name) is not None}
         for name, count in known.items():
             if not isinstance(count, int) or isinstance(count, bool):
