@@ -1,6 +1,6 @@
-"""What it takes to go on with a stored run of the loop in this process, beside what every graph's runs need."""
+"""Restoration of a stored run of the loop in this process, beyond the steps of all graphs."""
 
-# ruff: noqa: SLF001 - with llm_loop.py it is one class in two files
+# ruff: noqa: SLF001 - one class with agent.py
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def restore(
     agent: Orchestrator, run_id: str, limits: Limits | None, by: str
 ) -> tuple[LoopRun, Iterable[Transition]]:
-    """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
+    """Claim a run of the journal and record its resumption; return the run with its path."""
 
     async def again(stored: StoredRun, _: list[Record], lease: Lease) -> LoopRun:
         return await _restored(agent, stored, lease, limits)
@@ -34,7 +34,7 @@ async def restore(
 
 
 async def _restored(agent: Orchestrator, stored: StoredRun, lease: Lease, limits: Limits | None) -> LoopRun:
-    """Return the run with what the runs below it have used, other limits, and a lost answer charged."""
+    """Return the run with its child runs' usage, the new limits, and the charge for a lost answer."""
     run = restored(stored, agent._machine, agent._deps, agent._codec, lease)
     below = await subagent.recount(agent, run, stored)
     if below:

@@ -1,4 +1,4 @@
-"""Runs of the ralph loop as records, and out of records again: in another process, after a crash, tomorrow."""
+"""Runs of the ralph loop as records, and their restoration in another process or after a crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[RalphContext]
 def restored(
     stored: StoredRun, machine: Machine, ctx: RalphContext, deps: RalphDeps, codec: ContextCodec[RalphContext]
 ) -> RalphRun:
-    """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside."""
+    """Return the run as of its last record, ready for `drive`. Changes nothing outside."""
     above = stored.created.get("parent_run_id")
     run: RalphRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
     codec.adopt(run)
@@ -34,7 +34,7 @@ def restored(
 
 
 def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
-    """Return the totals that `run.completed` logs, and for each limit that is on the share of it that was used."""
+    """Return the totals for `run.completed`, and the used share of each enabled limit."""
     ctx, limits = run.ctx, run.ctx.limits
     budgets = (
         ("iterations", ctx.iteration, limits.max_executions),
@@ -50,14 +50,14 @@ def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
     }
 
 
-# ---- for who asks how it stands ----
+# ---- status ----
 
 _NEXT: Mapping[State, str] = {
     State.INITIALIZING: "resolve the session",
     State.PLANNING: "plan",
     State.EXECUTING: "execute {task}",
     State.REVIEWING: "review {task}",
-    State.COMPLETE: "hold the whole against the goal",
+    State.COMPLETE: "check the work against the goal",
 }
 
 
@@ -66,11 +66,11 @@ _LETS_GO_ON: Mapping[str, str] = {
     "paused": "resume",
     program_recovery.REASON: "end its programs on other hosts, then resume with --again",
 }
-"""Why a run is parked -> what a person does about that."""
+"""Reason of a parked run -> action of a person that continues it."""
 
 
 def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
-    """Return how a stored run stands, in the words of the seed's contract (systems 6.3)."""
+    """Return the status of a stored run."""
     state = State(stored.state) if stored.state in set(State) else State.INITIALIZING
     ended, parked = stored.ended, stored.parked
     waits = parked is not None and parked.get("reason") in _LETS_GO_ON

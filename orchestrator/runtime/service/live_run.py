@@ -1,4 +1,4 @@
-"""The runs of an agent that are under way in this process, with the paths they have taken."""
+"""The live runs of an agent in this process, with their paths."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from orchestrator.kernel.run import Run
 
 
 class LiveRuns:
-    """The runs under way, by id; as an observer it keeps their last transitions, for `Result.transitions`.
+    """The live runs by id. As an observer it keeps their last transitions for `Result.transitions`.
 
-    Who follows a run hears every fact about it here, and about the runs below it.
+    The follower of a run gets every fact about it and its child runs here.
     """
 
     def __init__(self, kept: int = 10_000) -> None:
@@ -29,12 +29,12 @@ class LiveRuns:
         self._talking: set[str | None] = set()
 
     def open(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> None:
-        """Take a run in. Raises RunExists when its id is under way, ConfigError when its conversation is."""
+        """Add a run. Raises RunExists if its id is active, ConfigError if its conversation is."""
         conversation = run.ctx.conversation_id
         if run.run_id in self._runs:
             raise RunExists(run.run_id)
         if conversation in self._talking:
-            raise ConfigError(f"conversation {conversation!r} has a run under way; wait for its end")
+            raise ConfigError(f"conversation {conversation!r} has an active run; wait for its end")
         if conversation is not None:
             self._talking.add(conversation)
         above = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
@@ -47,9 +47,9 @@ class LiveRuns:
 
     @contextlib.contextmanager
     def taking(self, run_id: str) -> Iterator[None]:
-        """Within the block nobody else here takes the run up: the journal knows us all by one name. Raises Held."""
+        """Exclude other resumptions of the run in this process, which has only one owner name. Raises Held."""
         if run_id in self._taken or run_id in self._runs:
-            raise Held(run_id, "this process: it is under way here")
+            raise Held(run_id, "this process: it is active here")
         self._taken.add(run_id)
         try:
             yield
@@ -63,16 +63,16 @@ class LiveRuns:
         return iter(self._runs)
 
     def find(self, run_id: str) -> Run[Any, Any] | None:
-        """Return a run that lives here, or None."""
+        """Return a live run, or None."""
         return self._runs.get(run_id)
 
     def end_of(self, run_id: str) -> asyncio.Future[Any]:
-        """Return what becomes the Result of a run that lives here."""
+        """Return a future for the Result of a live run."""
         self.get(run_id)
         return self._ends.setdefault(run_id, asyncio.get_running_loop().create_future())
 
     def ended(self, run_id: str, result: object) -> None:
-        """Hand the Result, or the error, to whoever waits for it elsewhere in this process."""
+        """Pass the Result, or the error, to the other waiters of this process."""
         end = self._ends.pop(run_id, None)
         if end is None or end.done():
             return
@@ -88,14 +88,14 @@ class LiveRuns:
         return self._runs[run_id]
 
     def close(self, run: Run[Any, Any]) -> tuple[Transition, ...]:
-        """Let a run go; return its path."""
+        """Remove a run; return its path."""
         del self._runs[run.run_id]
         self._followers.pop(run.run_id, None)
         self._talking.discard(run.ctx.conversation_id)
         return tuple(self._paths.pop(run.run_id))
 
     def observe(self, fact: Fact) -> None:
-        """Keep a transition; tell who follows the run."""
+        """Keep a transition; pass the fact to the follower of the run."""
         if type(fact) is Transition:
             self._paths[fact.run_id].append(fact)
         if self._followers and (tell := self._followers.get(fact.run_id)) is not None:

@@ -78,11 +78,11 @@ def test_a_score_may_be_a_whole_number() -> None:
 @pytest.mark.parametrize(
     ("stage", "value", "said"),
     [
-        (State.PLANNING, None, "planning gave nothing"),
+        (State.PLANNING, None, "planning returned nothing; it must return a result"),
         (State.PLANNING, {1, object()}, "cannot be stored as JSON"),
         (State.VALIDATING, "ok", "it must give a Validation or a list of issues"),
         (State.VALIDATING, {"ok": True}, "it must give a Validation"),
-        (State.VALIDATING, [{"severity": "fatal", "message": "m"}], "known: error, warning, info"),
+        (State.VALIDATING, [{"severity": "fatal", "message": "m"}], "allowed: error, warning, info"),
         (State.VALIDATING, ["bad"], "it needs severity and message"),
         (State.JUDGING, 9.0, "must give an Evaluation or a mapping with a score"),
         (State.JUDGING, {"score": None}, "gave score None; it must be a number"),
@@ -90,8 +90,16 @@ def test_a_score_may_be_a_whole_number() -> None:
         (State.JUDGING, {"score": 9, "categories": {"a": -1}}, "judging gave a -1"),
         (State.JUDGING, {"score": 9, "categories": "none"}, "they must map names to scores"),
         (State.JUDGING, {"score": 9, "tokens": 1.5}, "gave tokens 1.5"),
-        (State.JUDGING, {"score": 9, "comments": "\ud800"}, "judging gave what cannot be stored as JSON"),
-        (State.VALIDATING, [Issue(Severity.INFO, "\udfff")], "validating gave what cannot be stored as JSON"),
+        (
+            State.JUDGING,
+            {"score": 9, "comments": "\ud800"},
+            "judging returned a value that cannot be stored as JSON",
+        ),
+        (
+            State.VALIDATING,
+            [Issue(Severity.INFO, "\udfff")],
+            "validating returned a value that cannot be stored as JSON",
+        ),
         (State.PLANNING, Plan("p", -1), "gave tokens -1; it must be 0 or more"),
         (State.IMPLEMENTING, Implementation("p", "few"), "gave tokens 'few'"),  # type: ignore[arg-type]
         (State.PLANNING, {"n": 2**70}, "cannot be stored as JSON"),
