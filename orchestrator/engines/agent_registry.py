@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from orchestrator.engines.agent import EngineAgent, refuse_bound
-from orchestrator.engines.handle import Job
+from orchestrator.engines.handle import EngineJob
 from orchestrator.engines.operator_command import StandingCommands
 from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
-from orchestrator.kernel.record import Follower, RunRejected
+from orchestrator.kernel.record import AdmissionRejected, Follower
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.telemetry.engine import Load
@@ -101,7 +101,7 @@ class AgentRegistry:
     def refused(self, agent: str | None, run_id: str | None, reason: str) -> None:
         """Publish to the observers of an agent that one of its runs was rejected."""
         host = self[self.chosen(agent)].hosting
-        host.tell(RunRejected(host.graph, run_id or "", reason, self.clock.time()))
+        host.tell(AdmissionRejected(host.graph, run_id or "", reason, self.clock.time()))
 
     def load(self, line: RunQueue, phase: str) -> Load:
         """Return the load of all agents together."""
@@ -142,13 +142,15 @@ class AgentRegistry:
         agent: str,
         work: Callable[[], Coroutine[Any, Any, Any]],
         conversation_id: str | None,
-    ) -> Job:
+    ) -> EngineJob:
         """Return a queue entry for a new run of an agent."""
         end = asyncio.get_running_loop().create_future()
         hosting, context = self[agent].hosting, contextvars.copy_context()
-        return Job(run_id, agent, hosting, work, context, end, conversation_id)
+        return EngineJob(run_id, agent, hosting, work, context, end, conversation_id)
 
-    def stored_job(self, head: RunHead, agent: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Job:
+    def stored_job(
+        self, head: RunHead, agent: str, work: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> EngineJob:
         """Return a queue entry for a run of the journal."""
         job = self.job(head.run_id, agent, work, head.conversation_id)
         job.stored = True

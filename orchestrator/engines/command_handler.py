@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.engines.engine_log import EngineLog
-from orchestrator.engines.handle import Job, Phase
+from orchestrator.engines.handle import EngineJob, Phase
 from orchestrator.engines.operator_command import KINDS, OperatorCommand, StandingCommands
 from orchestrator.engines.registration import STATUS, Registration
 from orchestrator.engines.run_queue import RunQueue
@@ -126,7 +126,7 @@ class CommandHandler:
             "live": [self._plain(job) for job in list(line.live.values())[:_LISTED]],
         }
 
-    def _plain(self, job: Job) -> dict[str, Any]:
+    def _plain(self, job: EngineJob) -> dict[str, Any]:
         live = job.hosting.live(job.run_id)
         return {
             "run_id": job.run_id,
@@ -152,7 +152,7 @@ class CommandHandler:
         A stored run gets a cancel request and ends as cancelled in its turn.
         """
 
-        def chosen(job: Job) -> bool:
+        def chosen(job: EngineJob) -> bool:
             return order.about in (None, job.hosting.graph)
 
         for job in self._line.let_go(lambda job: chosen(job) and not job.stored):
@@ -161,7 +161,7 @@ class CommandHandler:
             request = Posted(secrets.token_hex(8), "cancel", {"why": order.why}, order.by)
             await job.hosting.journal.post(job.run_id, request)
 
-    async def _begun(self, job: Job) -> None:
+    async def _begun(self, job: EngineJob) -> None:
         """Return when a run that was just started accepts requests, or is over."""
         # Polled, because an agent does not announce that it has taken a run.
         while job.phase is not Phase.OVER and job.hosting.live(job.run_id) is None:  # noqa: ASYNC110

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from orchestrator.engines.handle import Job
+from orchestrator.engines.handle import EngineJob
 from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import JournalError, NotAdmitting, RunUnknown, Suspended
 from orchestrator.kernel.journal import Journal
@@ -123,12 +123,12 @@ class Drain:
             if not job.hosting.ask(job.run_id, "pause", by=SHUTDOWN, why=self._why):
                 self._cut(job)  # it has not reached the journal yet
 
-    def _cut(self, job: Job) -> None:
+    def _cut(self, job: EngineJob) -> None:
         job.cut = True
         if job.task is not None:
             job.task.cancel()
 
-    async def _tell(self, job: Job) -> None:
+    async def _tell(self, job: EngineJob) -> None:
         """Record the outcome of an interrupted run from its state in the journal."""
         if job.end.done():  # it ended nevertheless
             self._found["ended"].append(job.run_id)

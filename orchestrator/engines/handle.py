@@ -27,7 +27,7 @@ class Phase(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class EngineJob:
     """One run of an engine. `work` starts or resumes it."""
 
     run_id: str
@@ -79,7 +79,7 @@ class Handle:
 
     __slots__ = ("_job",)
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: EngineJob) -> None:
         self._job = job
 
     @property

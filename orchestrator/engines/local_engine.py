@@ -36,7 +36,7 @@ from orchestrator.engines.command_handler import CommandHandler
 from orchestrator.engines.dispatcher import Scheduler
 from orchestrator.engines.drain import Drain, DrainReport
 from orchestrator.engines.engine_log import EngineLog
-from orchestrator.engines.handle import Handle, Job
+from orchestrator.engines.handle import EngineJob, Handle
 from orchestrator.engines.loop_affinity import LoopAffinity, refuse_foreign, this_place
 from orchestrator.engines.operator_command import OperatorCommand, StandingCommands
 from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checked_mode
@@ -319,7 +319,7 @@ class LocalEngine:
 
     # ---- private: runs ----
 
-    def _may_begin(self, job: Job) -> bool:
+    def _may_begin(self, job: EngineJob) -> bool:
         """Return whether a queued run may start: its model is not blocked, and no run of its conversation is active."""
         if self._standing.blocks(job.hosting.model):
             return False

@@ -7,10 +7,10 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from orchestrator.engines.handle import Job, Phase
+from orchestrator.engines.handle import EngineJob, Phase
 from orchestrator.engines.slot import Slots
 from orchestrator.errors import ConfigError, Overloaded, RunExists, Suspended
-from orchestrator.kernel.record import RunAdmitted, RunRejected
+from orchestrator.kernel.record import AdmissionRejected, RunAdmitted
 
 
 class RunQueue:
@@ -20,21 +20,21 @@ class RunQueue:
     some kilobytes.
     """
 
-    def __init__(self, name: str, slots: int, queue: int, may_begin: Callable[[Job], bool]) -> None:
+    def __init__(self, name: str, slots: int, queue: int, may_begin: Callable[[EngineJob], bool]) -> None:
         _check_queue(queue)
         self.name = name
         self._most = queue
         self._may_begin = may_begin
-        self.queued: deque[Job] = deque()
-        self._known: dict[str, Job] = {}
-        self.live: dict[str, Job] = {}
+        self.queued: deque[EngineJob] = deque()
+        self._known: dict[str, EngineJob] = {}
+        self.live: dict[str, EngineJob] = {}
         """Started runs that are not over, by run id."""
         self.slots = Slots(slots, self._begin)
         self.frozen = False
         self.changed = asyncio.Event()
         """Set whenever the phase of a run has changed."""
 
-    def enter(self, job: Job, *, bounded: bool = True) -> None:
+    def enter(self, job: EngineJob, *, bounded: bool = True) -> None:
         """Admit a run; it starts at once if a slot is free. Raises RunExists, or Overloaded for a full queue."""
         if self.find(job.run_id) is not None:
             raise RunExists(job.run_id)
@@ -46,18 +46,18 @@ class RunQueue:
             self.queued.remove(job)
             del self._known[job.run_id]
             clock = job.hosting.clock
-            job.hosting.tell(RunRejected(job.hosting.graph, job.run_id, "queue_full", clock.time()))
+            job.hosting.tell(AdmissionRejected(job.hosting.graph, job.run_id, "queue_full", clock.time()))
             raise Overloaded(self.name, self._most, self.slots.limit)
 
-    def find(self, run_id: str) -> Job | None:
+    def find(self, run_id: str) -> EngineJob | None:
         """Return a queued or active run."""
         return self._known.get(run_id)
 
-    def active(self) -> list[Job]:
+    def active(self) -> list[EngineJob]:
         """Return the runs that work, or would work if they had a slot."""
         return [job for job in self.live.values() if job.phase is not Phase.WAITING]
 
-    def let_go(self, which: Callable[[Job], bool]) -> list[Job]:
+    def let_go(self, which: Callable[[EngineJob], bool]) -> list[EngineJob]:
         """Remove runs from the queue and return them."""
         gone = [job for job in self.queued if which(job)]
         for job in gone:
@@ -76,7 +76,7 @@ class RunQueue:
         found = {phase.value: phases.count(phase) for phase in (Phase.RUNNING, Phase.READY, Phase.WAITING)}
         return found | {Phase.QUEUED.value: len(self.queued)}
 
-    def of_graph(self, graph: str | None) -> Iterator[Job]:
+    def of_graph(self, graph: str | None) -> Iterator[EngineJob]:
         """Yield the active runs of one graph, or of all graphs."""
         return (job for job in tuple(self.live.values()) if graph in (None, job.hosting.graph))
 
@@ -118,7 +118,7 @@ class RunQueue:
         job.task.add_done_callback(functools.partial(self._finished, job))
         return True
 
-    def _finished(self, job: Job, task: asyncio.Task[object]) -> None:
+    def _finished(self, job: EngineJob, task: asyncio.Task[object]) -> None:
         del self.live[job.run_id], self._known[job.run_id]
         if not task.cancelled():
             job.settle(task.exception() or task.result())
@@ -126,7 +126,7 @@ class RunQueue:
             job.settle(Suspended(job.run_id, "interrupted"))
         self._unseat(job)
 
-    def _unseat(self, job: Job) -> None:
+    def _unseat(self, job: EngineJob) -> None:
         seated, job.seated = job.seated, False
         if seated:
             self.slots.give()

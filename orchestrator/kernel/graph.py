@@ -108,7 +108,7 @@ class Graph:
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.states)} states)"
 
-    def lint(self) -> list[lint.Problem]:
+    def lint(self) -> list[lint.LintProblem]:
         """Return every problem of the table, worst first; an empty list is a clean graph."""
         return lint.structure(self) or lint.behaviour(self)
 
@@ -131,7 +131,7 @@ class Graph:
         problems = [*_taken("state", self.states, states), *_taken("event", self.events, events)]
         if missing := dropped - {(source, event) for source, event, _, _ in self.rows}:
             told = (f"no row {event!r} from {source!r} to drop" for source, event in sorted(missing))
-            problems += [lint.Problem(lint.LintRule.UNKNOWN_NAME, text) for text in told]
+            problems += [lint.LintProblem(lint.LintRule.UNKNOWN_NAME, text) for text in told]
         if problems:
             raise GraphError(self.name, problems)
         kept = [
@@ -263,7 +263,7 @@ def guard_name(guard: Guard | None) -> str | None:
     return None if guard is None else str(getattr(guard, "__name__", type(guard).__name__))
 
 
-def _taken(kind: str, enum: type[StrEnum], names: Iterable[str]) -> Iterator[lint.Problem]:
+def _taken(kind: str, enum: type[StrEnum], names: Iterable[str]) -> Iterator[lint.LintProblem]:
     """Yield a problem for each new name that is there already; capitals do not tell names apart."""
     known = {member.name: member.value for member in enum} | {
         member.value.upper(): member.value for member in enum
@@ -272,7 +272,7 @@ def _taken(kind: str, enum: type[StrEnum], names: Iterable[str]) -> Iterator[lin
         before = known.get(name.upper())
         if before is not None:
             message = f"{kind} {name!r} is there already, as {before!r}; choose another name"
-            yield lint.Problem(lint.LintRule.TAKEN_NAME, message)
+            yield lint.LintProblem(lint.LintRule.TAKEN_NAME, message)
         known[name.upper()] = name
 
 

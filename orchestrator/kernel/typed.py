@@ -35,7 +35,7 @@ from orchestrator.kernel.diagram import FORMATS
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import is_async
 from orchestrator.kernel.journal import JournalWriter
-from orchestrator.kernel.lint import Problem
+from orchestrator.kernel.lint import LintProblem
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Observer
 from orchestrator.kernel.run import Run
@@ -188,12 +188,12 @@ class StateMachine(Generic[S, E, C]):
         """The table as the kernel has it. Raises GraphError with every structural fault."""
         return graph_of(self._parts(), declared=self._initial, asked=None)
 
-    def lint(self) -> list[Problem]:
+    def lint(self) -> list[LintProblem]:
         """Return every problem of the table, worst first; an empty list is a clean one. Raises nothing."""
         try:
             graph = self.graph
         except GraphError as error:
-            return [problem for problem in error.problems if isinstance(problem, Problem)]
+            return [problem for problem in error.problems if isinstance(problem, LintProblem)]
         return [*graph.lint(), *gaps(graph)]
 
     def draw(self, form: str = "mermaid", current: S | None = None) -> str:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, cast
 from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEvent
 from orchestrator.kernel.graph import Edge, Graph, guard_name
 from orchestrator.kernel.hooks import Hook, Hooks, is_async
-from orchestrator.kernel.lint import LintRule, Problem
+from orchestrator.kernel.lint import LintProblem, LintRule
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.table import Step, Transition
+from orchestrator.kernel.table import CompiledTransition, MachineTransition
 
 
 class Row(NamedTuple):
@@ -98,9 +98,9 @@ def graph_of(parts: Parts, *, declared: Hashable | None, asked: Hashable | None)
         if state is not None and state not in names:
             known = ", ".join(sorted(map(repr, names.values())))
             text = f"{role} {state_name(state)!r} is not registered; registered: {known or 'none'}"
-            problems.append(Problem(LintRule.UNKNOWN_NAME, text))
+            problems.append(LintProblem(LintRule.UNKNOWN_NAME, text))
     if not names:
-        problems.append(Problem(LintRule.NO_END, "no state is registered"))
+        problems.append(LintProblem(LintRule.NO_END, "no state is registered"))
     if problems:
         raise GraphError(parts.name, problems)
     root = declared if declared is not None else _root(parts, asked)
@@ -123,12 +123,12 @@ def graph_of(parts: Parts, *, declared: Hashable | None, asked: Hashable | None)
     )
 
 
-def _clashes(names: Iterable[str]) -> Iterator[Problem]:
+def _clashes(names: Iterable[str]) -> Iterator[LintProblem]:
     seen: dict[str, str] = {}
     for name in names:
         folded = _BORDER.sub("_", name).strip("_").upper()
         if folded in seen:
-            yield Problem(LintRule.TAKEN_NAME, f"two states are named {name!r}")
+            yield LintProblem(LintRule.TAKEN_NAME, f"two states are named {name!r}")
         seen[folded] = name
 
 
@@ -152,7 +152,7 @@ def _reached(start: Hashable, onward: Mapping[Hashable, set[Hashable]]) -> set[H
     return found
 
 
-def gaps(graph: Graph) -> Iterator[Problem]:
+def gaps(graph: Graph) -> Iterator[LintProblem]:
     """Yield a problem for each lone guarded edge: where its guard says no the event is unhandled (L4 of the seed)."""
     groups: dict[tuple[StrEnum, StrEnum], list[Edge]] = {}
     for source, event, _, edge in graph.rows:
@@ -162,7 +162,7 @@ def gaps(graph: Graph) -> Iterator[Problem]:
             message = (
                 f"{event.value!r} in {source.value!r}: its only edge is guarded; add one without a guard"
             )
-            yield Problem(LintRule.GUARD_GAP, message, source, event)
+            yield LintProblem(LintRule.GUARD_GAP, message, source, event)
 
 
 # ---- the machine ----
@@ -190,12 +190,12 @@ class TypedMachine(Machine):
 
     def __init__(self, graph: Graph, parts: Parts, hooks: Hooks | None = None) -> None:
         self._parts = parts
-        self._from: dict[str, list[tuple[type, Transition]]] = {}
+        self._from: dict[str, list[tuple[type, MachineTransition]]] = {}
         self.awaited = {
             state_name(row.source) for row in parts.rows if row.guard is not None and is_async(row.guard)
         }
         """States from which an async guard leads."""
-        self.known: dict[tuple[str, type], tuple[Step, ...]] = {}
+        self.known: dict[tuple[str, type], tuple[CompiledTransition, ...]] = {}
         """What `candidates` has found."""
         super().__init__(graph, hooks or Hooks({}))
         self.objects = {state_name(state): state for state in parts.places}
@@ -223,14 +223,14 @@ class TypedMachine(Machine):
                 own += self._typed(transition, self._parts.rows[number])
             transition.before[:0] = own
 
-    def _typed(self, transition: Transition, row: Row) -> list[Hook]:
+    def _typed(self, transition: MachineTransition, row: Row) -> list[Hook]:
         """Give a transition the guard of its row; return the row's action as a hook."""
         if row.guard is not None and transition.source in self.awaited:
             transition.conditions = [self.transition_cls.condition_cls(_Asked(row.guard))]
         self._from.setdefault(transition.source, []).append((row.event, transition))
         return [] if row.action is None else [_of_event("action", row.action)]
 
-    def candidates(self, state: str, kind: type) -> tuple[Step, ...]:
+    def candidates(self, state: str, kind: type) -> tuple[CompiledTransition, ...]:
         """Return the steps for an event of this class, in the order of registration; none where it leads nowhere."""
         found = self.known.get((state, kind))
         if found is None:
@@ -255,7 +255,7 @@ class TypedMachine(Machine):
             )
         return InvalidEvent(graph=graph, state=state, event=name, allowed=self.events_from(state))
 
-    async def judge(self, run: Run[Any, Any], steps: Iterable[Step]) -> None:
+    async def judge(self, run: Run[Any, Any], steps: Iterable[CompiledTransition]) -> None:
         """Ask the guards of a state that has async ones, until one allows its edge; the kernel hears the answers."""
         answers: dict[int, Any] = {}
         _ANSWERS.set(answers)

@@ -15,7 +15,7 @@ from orchestrator.errors import EventError, Refused, RunError
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.table import Step
+from orchestrator.kernel.table import CompiledTransition
 from orchestrator.kernel.typed_error import UnhandledEventError
 from orchestrator.kernel.typed_table import TypedMachine
 
@@ -102,7 +102,7 @@ class Walker(Driver):
             if breathe and not turns % TURNS:
                 await asyncio.sleep(0)
 
-    async def _step(self, run: Run[Any, Any], steps: Sequence[Step]) -> EventError | None:
+    async def _step(self, run: Run[Any, Any], steps: Sequence[CompiledTransition]) -> EventError | None:
         """Fire an event; return why it leads nowhere, where it does."""
         if not steps:
             return self.machine.strange(run.cursor.state, type(run.cursor.event_object))

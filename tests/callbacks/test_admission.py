@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.machines.llm_loop.model import Success
@@ -32,7 +32,7 @@ async def test_every_call_is_answered_in_order_and_counted() -> None:
     assert [result.content for result in run.ctx.results[:2]] == ["echo 1", "echo 2"]
     assert outcomes(run.ctx.results) == ["ok", "ok", "error"]
     assert (run.ctx.spent.tool_calls, run.ctx.spent.by_tool) == (3, {"echo": 2, "nothing": 1})
-    told = [(fact.position, fact.tool, fact.outcome) for fact in facts(run, ToolCalled)]
+    told = [(fact.position, fact.tool, fact.outcome) for fact in facts(run, ToolExecution)]
     assert told == [(0, "echo", "ok"), (1, "echo", "ok"), (2, "_unregistered", "error")]
 
 

@@ -20,7 +20,10 @@ Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
 
 MINE = """
-from orchestrator import Approval, Orchestrator, Pipeline, RalphOrchestrator, Rlm
+from orchestrator import Orchestrator, RalphOrchestrator
+from orchestrator.approval import Approval
+from orchestrator.pipeline import Pipeline
+from orchestrator.rlm import Rlm
 from orchestrator.machines.pipeline.model import Evaluation
 from orchestrator.providers.scripted import FunctionLLM
 

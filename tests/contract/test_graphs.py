@@ -19,7 +19,7 @@ from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
-from orchestrator.machines.pipeline.model import State
+from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 
@@ -237,12 +237,16 @@ def test_every_state_with_work_has_a_way_to_fail_that_no_guard_can_bar(graph: Gr
         assert all(graph.failure_event(state) for state in graph.states if graph.is_working(state))
 
 
-STATES = [pytest.param(source, dest, id=f"{source}-{dest}") for source in State for dest in State]
+STATES = [
+    pytest.param(source, dest, id=f"{source}-{dest}")
+    for source in OrchestrationState
+    for dest in OrchestrationState
+]
 
 
 @pytest.mark.parametrize(("source", "dest"), STATES)
 def test_of_the_pipeline_each_pair_of_states_has_the_one_event_that_the_table_says_or_none(
-    source: State, dest: State
+    source: OrchestrationState, dest: OrchestrationState
 ) -> None:
     rows = {(state, to): event for (state, event), to in table(PIPELINE_TABLE).items()}
     event = EVENT_OF.get((source, dest))

@@ -21,7 +21,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "cli/test_demo.py": "examples/ and cli/test_run.py have what the demonstration shows",
     "cli/test_demo_plan.py": "cli/test_approval.py has what the demonstration shows",
     "contract/test_pythons.py": "contract/test_distribution.py embeds the wheel in the running Python",
-    "contract/test_readme_workers.py": "cli/test_worker.py starts a worker",
+    "contract/test_guide_workers.py": "cli/test_worker.py starts a worker",
     "crash/test_approval_kill.py": "cli/test_approval_terminal.py kills a plan in its execution",
     "crash/test_fleet.py": "cli/test_worker.py and engines/test_worker.py have a worker each",
     "crash/test_log_damage.py": "journal/test_sqlite_mark.py and crash/test_damage.py damage the log",

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.writer_thread import ENOUGH
 from orchestrator.testing.journal_case import BODY, NOTE, PARKED, write
 
@@ -284,7 +284,7 @@ def test_a_forked_child_cannot_use_its_parents_handle(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_child_does_not_keep_its_parent_alive_in_others_eyes(tmp_path: Path) -> None:
-    presence, other = Presence(tmp_path / "owners"), Presence(tmp_path / "owners")
+    presence, other = SqlitePresence(tmp_path / "owners"), SqlitePresence(tmp_path / "owners")
     token = presence.begin()
     ready, go = os.pipe(), os.pipe()
     child = os.fork()
@@ -303,7 +303,7 @@ def test_a_child_does_not_keep_its_parent_alive_in_others_eyes(tmp_path: Path) -
 
 
 def test_files_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
-    dead, living, third = (Presence(tmp_path / "owners") for _ in range(3))
+    dead, living, third = (SqlitePresence(tmp_path / "owners") for _ in range(3))
     dead.begin()
     dead.abandon()
     token = living.begin()

@@ -11,28 +11,30 @@ from hypothesis import strategies as st
 
 from orchestrator import (
     CodeModeContext,
-    CodeModeSource,
     CodeModeState,
     ConfigError,
-    KeepEnds,
     Message,
-    NestedConfig,
-    NeverStop,
-    NoCompression,
-    NoNesting,
     Orchestrator,
     Outcome,
-    PolicyHooks,
-    Rlm,
-    RlmLimits,
-    ScriptedLLM,
-    SimpleNestedCallPolicy,
-    StopAfter,
     ToolCall,
     tool,
 )
 from orchestrator.machines.rlm.policy import estimate
 from orchestrator.providers.scripted import call
+from orchestrator.rlm import (
+    CodeModeSource,
+    KeepEnds,
+    NestedConfig,
+    NeverStop,
+    NoCompression,
+    NoNesting,
+    PolicyHooks,
+    Rlm,
+    RlmLimits,
+    SimpleNestedCallPolicy,
+    StopAfter,
+)
+from orchestrator.testing import ScriptedLLM
 
 KEYS = {"iteration", "max_iterations", "agent_mode", "depth", "history", "last_result"}
 

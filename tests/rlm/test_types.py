@@ -11,8 +11,6 @@ import pytest
 
 import orchestrator
 from orchestrator import (
-    CODE_MODE,
-    TOOLS_MODE,
     CodeBlocksFound,
     CodeExecuted,
     CodeModeContext,
@@ -24,22 +22,19 @@ from orchestrator import (
     LLMResponseReceived,
     MaxIterationsReached,
     Message,
-    NestedConfig,
     NoToolCalls,
     PolicyStop,
-    RlmLimits,
     ToolCall,
     ToolCallsFound,
     ToolsExecuted,
     ToolsModeContext,
-    ToolsModeEvent,
-    ToolsModeState,
     Usage,
 )
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
 from orchestrator.machines.rlm.ending import finish_reason, output_of
 from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS
 from orchestrator.machines.rlm.model import ModeContext
+from orchestrator.rlm import CODE_MODE, TOOLS_MODE, NestedConfig, RlmLimits, ToolsModeEvent, ToolsModeState
 
 CALL = ToolCall("c", "look", "{}")
 

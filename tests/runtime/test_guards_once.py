@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import Limits, MemoryJournal, Orchestrator, ScriptedLLM
+from orchestrator import Limits, MemoryJournal, Orchestrator
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.llm_loop import graph
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.machines.llm_loop.model import LoopContext, Spent, TurnDecision
 from orchestrator.providers.scripted import call
-from orchestrator.testing import check_guard, strict_guards
+from orchestrator.testing import ScriptedLLM, check_guard, strict_guards
 from orchestrator_callbacks.llm_loop import turn_accounting
 from orchestrator_guards import Verdict, progress
 

@@ -20,7 +20,7 @@ from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.fault import AgentFailed, OutsideEdit, SessionFileError
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import State
+from orchestrator.machines.ralph.model import RalphState
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.ralph.command_agent import CommandAgent
 from orchestrator.runtime.ralph.ralph import RalphOrchestrator
@@ -43,7 +43,7 @@ async def test_an_agent_that_raises_fails_the_run_with_its_reason(
     world = World(tmp_path, {Role.EXECUTOR: [error] * 9}, tasks=ONE)
     result = await world.ralph().run_async("x")
 
-    assert (result.state, result.outcome, result.reason) == (State.FAILED, Outcome.FAILED, reason)
+    assert (result.state, result.outcome, result.reason) == (RalphState.FAILED, Outcome.FAILED, reason)
     assert said in str(result.error)
     assert markers(result.session_path) == {"task-1": "/"}, "it was begun: the next run goes on with it"
     assert moves_of(result.session_path)[-1] == ("Executing", "error", "Failed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.machines.approval.model import ApprovalContext, PlanStatus
-from orchestrator.machines.approval.plan import Plan
+from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_callbacks.approval.error_mapping import fault_of
@@ -78,7 +78,7 @@ async def before_steps_completed(run: ApprovalRun) -> None:
     """Record that all steps are done."""
     ctx = run.ctx
     ctx.plan_status = PlanStatus.COMPLETED.value
-    ctx.completed = [*ctx.completed, Plan.read(ctx.plan or {}).label]
+    ctx.completed = [*ctx.completed, ApprovalPlan.read(ctx.plan or {}).label]
 
 
 # ---- errors ----

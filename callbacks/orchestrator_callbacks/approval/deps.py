@@ -12,7 +12,7 @@ from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.intent import Extraction
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.model import ApprovalContext
-from orchestrator.machines.approval.plan import Plan, PlanStep
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep
 from orchestrator_guards import BlockedGate
 
 
@@ -46,7 +46,7 @@ class PlanActions(Protocol):
         """Request the person's intent from the planner. Raises ApprovalError after the retries of the error table."""
         ...
 
-    async def draft(self, run: ApprovalRun, plan_id: str, version: int) -> Plan:
+    async def draft(self, run: ApprovalRun, plan_id: str, version: int) -> ApprovalPlan:
         """Request a valid plan from the planner. Raises ApprovalError after the retries of the error table."""
         ...
 

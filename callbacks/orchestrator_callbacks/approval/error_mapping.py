@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from orchestrator.errors import Corrupt, JournalError, LLMError, OrchestratorError
 from orchestrator.machines.approval.fault import RULES, ApprovalError, Fault
-from orchestrator.machines.approval.model import Event
+from orchestrator.machines.approval.model import ApprovalEvent
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (Corrupt, "ST-002"),
@@ -22,7 +22,7 @@ _OF_PROVIDERS = {row.kind: row.code for row in RULES.values() if row.code.starts
 """Kind of a provider's error -> its code."""
 
 
-async def known(work: Awaitable[Event]) -> Event:
+async def known(work: Awaitable[ApprovalEvent]) -> ApprovalEvent:
     """Return the event of a state's work. Converts every exception to ApprovalError or JournalError.
 
     The record of a failure contains the error's text, and the text of an unknown exception may contain a key or a

@@ -7,31 +7,31 @@ import inspect
 from typing import Any
 
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.model import Event, PlanStatus
-from orchestrator.machines.approval.plan import Plan, PlanStep
+from orchestrator.machines.approval.model import ApprovalEvent, PlanStatus
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep
 from orchestrator_callbacks.approval import control_request
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
-async def carried_out(run: ApprovalRun) -> Event:
+async def carried_out(run: ApprovalRun) -> ApprovalEvent:
     """Execute the remaining steps one by one.
 
     A pause takes effect between steps. A cancel takes effect at once, even while a step is in flight: the state
     changes, and Cancelling waits for the step. A step that waits for a rate limit is not in flight.
     """
     steps = await run.deps.hands.left(run)
-    total = len(Plan.read(run.ctx.plan or {}).steps)
+    total = len(ApprovalPlan.read(run.ctx.plan or {}).steps)
     for number, step in enumerate(steps, total - len(steps) + 1):
         await _turn(run, step)
         match control_request.taken(run, "pause", "cancel"):
             case "pause":
-                return Event.PAUSE
+                return ApprovalEvent.PAUSE
             case "cancel":
-                return Event.CANCEL
+                return ApprovalEvent.CANCEL
         if not await _step(run, step, number, total):
             control_request.taken(run, "cancel")
-            return Event.CANCEL
-    return Event.CANCEL if control_request.taken(run, "cancel") else Event.STEPS_COMPLETED
+            return ApprovalEvent.CANCEL
+    return ApprovalEvent.CANCEL if control_request.taken(run, "cancel") else ApprovalEvent.STEPS_COMPLETED
 
 
 async def _turn(run: ApprovalRun, step: PlanStep) -> None:
@@ -52,7 +52,7 @@ async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bo
     """Execute one step. Returns False if a cancel arrived meanwhile; the step is still in flight then."""
     deps = run.deps
     began = deps.clock.monotonic()
-    label = Plan.read(run.ctx.plan or {}).step_label(step)
+    label = ApprovalPlan.read(run.ctx.plan or {}).step_label(step)
     run.note("step", {"step": label, "status": "running", "at": deps.clock.time()})
     await run.settle()
     await _tell(run, step, number, total, "begins", 0.0, "running", "")
@@ -109,7 +109,7 @@ async def settled(operation: asyncio.Task[Any]) -> None:
         raise late
 
 
-async def taken_back(run: ApprovalRun) -> Event:
+async def taken_back(run: ApprovalRun) -> ApprovalEvent:
     """Wait for the step in flight, then revert the plan's changes.
 
     A file that was changed outside is kept and reported.
@@ -128,7 +128,7 @@ async def taken_back(run: ApprovalRun) -> Event:
         message = f"not everything could be undone: {names} changed from outside and was kept"
         raise ApprovalError([Fault("ST-007", message)])
     ctx.plan_status = PlanStatus.CANCELLED.value
-    return Event.ROLLBACK_FINISHED
+    return ApprovalEvent.ROLLBACK_FINISHED
 
 
 def _path(one: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.errors import CompletionError, LimitReached
-from orchestrator.kernel.record import Attempt, BudgetChecked
+from orchestrator.kernel.record import BudgetChecked, OperationAttempt
 from orchestrator.llm.message import Message, Response
 from orchestrator.llm.structured_output import UnusableAnswer, error_payload
 from orchestrator.machines.llm_loop.graph import verdicts, whole_budgets
@@ -46,7 +46,9 @@ def request_another(run: LoopRun, issue: str) -> None:
     if not most or not completion_retries(attempts, most):
         ctx.fault = "completion_invalid"
         run.emit(
-            Attempt(run.graph.name, run.run_id, "completion", attempts + 1, "exhausted", "schema_invalid")
+            OperationAttempt(
+                run.graph.name, run.run_id, "completion", attempts + 1, "exhausted", "schema_invalid"
+            )
         )
         raise CompletionError(issue, attempts)
     moved = turn_accounting.remember(ctx, [], ctx.messages[-1].text) if ctx.limits.max_no_progress else None
@@ -57,7 +59,9 @@ def request_another(run: LoopRun, issue: str) -> None:
         raise LimitReached(verdict)  # the failure counts the limit
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     ctx.completion.retries = attempts + 1
-    run.emit(Attempt(run.graph.name, run.run_id, "completion", attempts + 1, "retry", "schema_invalid"))
+    run.emit(
+        OperationAttempt(run.graph.name, run.run_id, "completion", attempts + 1, "retry", "schema_invalid")
+    )
     _replace_feedback(run, issue)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.telemetry.scope import logger_from_context
@@ -50,7 +50,7 @@ async def compact(run: LoopRun) -> None:
     ctx.spent.compactions += 1
     kept = await memory.keep_summary(run, summary)
     outcome = "ok" if kept else "exhausted"
-    run.emit(Attempt(run.graph.name, run.run_id, "compaction", ctx.spent.compactions, outcome))
+    run.emit(OperationAttempt(run.graph.name, run.run_id, "compaction", ctx.spent.compactions, outcome))
 
 
 def _summary(ctx: LoopContext) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from orchestrator.kernel.abandonment import TimeLimitPassed, host_call, limited
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.llm.port import FailureEpisode, SystemClock
 from orchestrator.machines.llm_loop.model import LoopContext
@@ -89,7 +89,7 @@ async def _kept(run: LoopRun, storing: Awaitable[None]) -> bool:
     try:
         await _within(run.ctx, storing)
     except Exception:  # noqa: BLE001 - errors of a host's store do not change the end of the run
-        run.emit(Attempt(run.graph.name, run.run_id, "memory", 1, "exhausted", "other"))
+        run.emit(OperationAttempt(run.graph.name, run.run_id, "memory", 1, "exhausted", "other"))
         return False
     return True
 

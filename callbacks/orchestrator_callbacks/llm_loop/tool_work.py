@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from orchestrator.kernel.record import RolledBack
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.tools.result import ToolResult
@@ -203,7 +202,7 @@ def _report(run: LoopRun) -> None:
 def _tell(run: LoopRun, ctx: LoopContext, done: ToolResult) -> None:
     spec = run.deps.tools.find(done.call.name)
     run.emit(
-        ToolCalled(
+        ToolExecution(
             run.graph.name,
             run.run_id,
             ctx.iteration,

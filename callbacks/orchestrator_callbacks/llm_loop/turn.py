@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
-from orchestrator.kernel.record import Attempt, LLMCall
+from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.message import (
     NO_USAGE,
     Message,
@@ -206,7 +206,7 @@ def _report_failure(run: LoopRun, one: RetryAttempt, deltas: DeltaStream | None,
     if one.outcome == "retry":
         run.ctx.spent.retries += 1
     outcome = "retry" if one.outcome == "retry" else "exhausted"
-    run.emit(Attempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
+    run.emit(OperationAttempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
 
 
 def _report_call(  # noqa: PLR0917 - four callers, all here

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock
-from orchestrator.machines.pipeline.model import PipelineContext, State
+from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
 from orchestrator.machines.pipeline.ports import BudgetManager, Port
 
 
@@ -16,7 +16,7 @@ from orchestrator.machines.pipeline.ports import BudgetManager, Port
 class PipelineDeps:
     """Handles of a pipeline, shared by its runs."""
 
-    ports: Mapping[State, Port]
+    ports: Mapping[OrchestrationState, Port]
     """Working state -> its port."""
     clock: Clock
     budget: BudgetManager | None = None

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from orchestrator.kernel.record import TransitionNote
 from orchestrator.machines.pipeline import ending
-from orchestrator.machines.pipeline.model import Event
+from orchestrator.machines.pipeline.model import PipelineEvent
 from orchestrator_callbacks.pipeline import stage
 from orchestrator_callbacks.pipeline.deps import PipelineRun
 
 REASONS: Mapping[str, str] = {
-    Event.PLAN_INVALID: "Validation failed, retrying with feedback",
-    Event.SOFT_FAILURE: "Soft failure, refining implementation",
-    Event.HARD_FAILURE: "Hard failure, replanning",
-    Event.BUDGET_EXHAUSTED: "Token budget exhausted",
+    PipelineEvent.PLAN_INVALID: "Validation failed, retrying with feedback",
+    PipelineEvent.SOFT_FAILURE: "Soft failure, refining implementation",
+    PipelineEvent.HARD_FAILURE: "Hard failure, replanning",
+    PipelineEvent.BUDGET_EXHAUSTED: "Token budget exhausted",
 }
 """Event -> reason."""
 
@@ -23,7 +23,7 @@ async def leave_state(run: PipelineRun) -> None:
     """Add the tokens of the stage to the transition. A visit without a stage used none."""
     done = stage.done_here(run)
     event = run.step.event if run.step else None
-    reason = _why(run) if event == Event.FAILURE else REASONS.get(str(event), "")
+    reason = _why(run) if event == PipelineEvent.FAILURE else REASONS.get(str(event), "")
     run.annotate(TransitionNote(done.tokens if done else 0, reason))
 
 

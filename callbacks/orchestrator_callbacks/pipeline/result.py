@@ -13,9 +13,9 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Implementation,
     Issue,
+    OrchestrationState,
     Plan,
     Severity,
-    State,
     Validation,
 )
 from orchestrator.machines.pipeline.plain import plain_json
@@ -23,7 +23,7 @@ from orchestrator.machines.pipeline.progress import Made
 from orchestrator.machines.pipeline.rubric import Rubric
 
 
-def read(stage: State, given: Any, rubric: Rubric) -> Made:
+def read(stage: OrchestrationState, given: Any, rubric: Rubric) -> Made:
     """Return the result of a stage, with its content as plain data. Raises RunError with the fault."""
     found = _READERS[stage](_unwrapped(given))
     if _number(found.tokens, "tokens", int) < 0:
@@ -115,7 +115,7 @@ def _number(value: Any, name: str, kind: type[Any]) -> Any:
     return kind(value)
 
 
-def _plain(stage: State, content: Any) -> Any:
+def _plain(stage: OrchestrationState, content: Any) -> Any:
     """Return content as JSON types, which a resumed run has as well."""
     if content is None:
         raise RunError(f"{stage.value} returned nothing; it must return a result")
@@ -129,9 +129,9 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-_READERS: Mapping[State, Callable[[Any], Made]] = {
-    State.PLANNING: _plan,
-    State.VALIDATING: _validation,
-    State.IMPLEMENTING: _implementation,
-    State.JUDGING: _evaluation,
+_READERS: Mapping[OrchestrationState, Callable[[Any], Made]] = {
+    OrchestrationState.PLANNING: _plan,
+    OrchestrationState.VALIDATING: _validation,
+    OrchestrationState.IMPLEMENTING: _implementation,
+    OrchestrationState.JUDGING: _evaluation,
 }

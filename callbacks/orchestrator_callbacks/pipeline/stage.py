@@ -11,7 +11,7 @@ from orchestrator.kernel.record import BudgetChecked
 from orchestrator.kernel.thread import called
 from orchestrator.machines.pipeline import feedback, progress
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import Done, Event, PipelineContext, State
+from orchestrator.machines.pipeline.model import Done, OrchestrationState, PipelineContext, PipelineEvent
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.progress import Made
 from orchestrator_callbacks.pipeline import result
@@ -26,15 +26,15 @@ from orchestrator_guards import (
     tokens,
 )
 
-_ESTIMATES: Mapping[State, Callable[[PipelineLimits], int]] = {
-    State.PLANNING: lambda limits: limits.plan_tokens,
-    State.VALIDATING: lambda limits: limits.validate_tokens,
-    State.IMPLEMENTING: lambda limits: limits.implement_tokens,
-    State.JUDGING: lambda limits: limits.judge_tokens,
+_ESTIMATES: Mapping[OrchestrationState, Callable[[PipelineLimits], int]] = {
+    OrchestrationState.PLANNING: lambda limits: limits.plan_tokens,
+    OrchestrationState.VALIDATING: lambda limits: limits.validate_tokens,
+    OrchestrationState.IMPLEMENTING: lambda limits: limits.implement_tokens,
+    OrchestrationState.JUDGING: lambda limits: limits.judge_tokens,
 }
 
 
-async def work(run: PipelineRun, decide: Callable[[PipelineContext], Event]) -> Event:
+async def work(run: PipelineRun, decide: Callable[[PipelineContext], PipelineEvent]) -> PipelineEvent:
     """Execute the stage of the current state and return the event that `decide` chooses, or budget_exhausted.
 
     A stage with a record from before a crash is not executed again. No budget is checked after an approval, because
@@ -42,13 +42,13 @@ async def work(run: PipelineRun, decide: Callable[[PipelineContext], Event]) -> 
     """
     ctx = run.ctx
     if not is_done(run):
-        if not await _goes_on(run, _ahead(ctx, State(run.state))):
-            return Event.BUDGET_EXHAUSTED
+        if not await _goes_on(run, _ahead(ctx, OrchestrationState(run.state))):
+            return PipelineEvent.BUDGET_EXHAUSTED
         await _carry_out(run)
     event = decide(ctx)
-    if event is Event.APPROVED or await _goes_on(run, _behind(ctx, event)):
+    if event is PipelineEvent.APPROVED or await _goes_on(run, _behind(ctx, event)):
         return event
-    return Event.BUDGET_EXHAUSTED
+    return PipelineEvent.BUDGET_EXHAUSTED
 
 
 def is_done(run: PipelineRun) -> bool:
@@ -66,23 +66,23 @@ def done_here(run: PipelineRun) -> Done | None:
 # ---- budgets ----
 
 
-def _ahead(ctx: PipelineContext, state: State) -> list[Verdict]:
+def _ahead(ctx: PipelineContext, state: OrchestrationState) -> list[Verdict]:
     """Evaluate the budget before a stage: the rest must cover its estimate with a margin."""
     if ctx.remaining is None:
         return []
     limits = ctx.limits
-    refines = state is State.IMPLEMENTING and ctx.refining
+    refines = state is OrchestrationState.IMPLEMENTING and ctx.refining
     estimate = limits.refine_tokens if refines else _ESTIMATES[state](limits)
     return [affordable(ctx.remaining, estimate, limits.headroom)] if estimate else []
 
 
-def _behind(ctx: PipelineContext, event: Event) -> list[Verdict]:
+def _behind(ctx: PipelineContext, event: PipelineEvent) -> list[Verdict]:
     """Evaluate the budgets after a stage; a limit with a guard on the next edge is only published here."""
     limits = ctx.limits
     asked = [tokens(ctx.tokens, limits.token_budget)] if limits.token_budget else []
-    if event is Event.SOFT_FAILURE:
+    if event is PipelineEvent.SOFT_FAILURE:
         asked.append(refinements(ctx.refinements, limits.max_refinements))
-    elif event in (Event.PLAN_INVALID, Event.HARD_FAILURE):
+    elif event in (PipelineEvent.PLAN_INVALID, PipelineEvent.HARD_FAILURE):
         asked.append(iterations(ctx.iteration, limits.max_iterations))
     return asked
 
@@ -111,7 +111,7 @@ async def _goes_on(run: PipelineRun, asked: list[Verdict]) -> bool:
 
 async def _carry_out(run: PipelineRun) -> None:
     """Call the port and apply its result, which is durable before any other call outside."""
-    ctx, state = run.ctx, State(run.state)
+    ctx, state = run.ctx, OrchestrationState(run.state)
     request = _request(run, state)
     try:
         made = result.read(state, await called(run.deps.ports[state], request, state.value), ctx.rubric)
@@ -130,11 +130,11 @@ async def _carry_out(run: PipelineRun) -> None:
 
 def _take(run: PipelineRun, made: Made | None, done: Done) -> None:
     progress.take(run.ctx, done, made)
-    body = progress.record(State(run.state), run.ctx, made)
+    body = progress.record(OrchestrationState(run.state), run.ctx, made)
     run.note("stage", body | {"at": run.deps.clock.time()})
 
 
-def _request(run: PipelineRun, state: State) -> StageRequest:
+def _request(run: PipelineRun, state: OrchestrationState) -> StageRequest:
     ctx = run.ctx
     return StageRequest(
         stage=state,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.kernel.thread import called
 from orchestrator.llm.retry import UNLIMITED, RetryAttempt, RetryPolicy
 from orchestrator.machines.ralph import contract
@@ -146,7 +146,7 @@ class StateCalls:
 
     def _tell(self, number: int, outcome: str, reason: str | None, delay: float = 0.0) -> None:
         run = self._run
-        run.emit(Attempt(run.graph.name, run.run_id, "completion", number, outcome, reason, delay))
+        run.emit(OperationAttempt(run.graph.name, run.run_id, "completion", number, outcome, reason, delay))
 
     def _may_repeat(self, role: Role, again: int) -> bool:
         limits = self._run.ctx.limits

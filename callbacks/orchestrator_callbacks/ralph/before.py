@@ -14,8 +14,8 @@ from orchestrator.machines.ralph import contract, ending, step
 from orchestrator.machines.ralph.contract import AgentOutput, CheckerOutput, DiscoveredTask, ReviewerOutput
 from orchestrator.machines.ralph.fault import OutsideEdit
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import Event
-from orchestrator.machines.ralph.ports import Session
+from orchestrator.machines.ralph.model import RalphEvent
+from orchestrator.machines.ralph.ports import RalphSession
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 
@@ -23,8 +23,8 @@ async def before_event(run: RalphRun) -> None:
     """Apply the event in flight."""
     if run.step is None or run.step.event not in _OURS:  # an event of the host
         return
-    event = Event(run.step.event)
-    if event is Event.ERROR:
+    event = RalphEvent(run.step.event)
+    if event is RalphEvent.ERROR:
         run.ctx.verdict = ending.limit_of(run.error)
     output = _output(run)
     if (
@@ -107,7 +107,7 @@ def _mark(run: RalphRun, to: Marker) -> None:
         session.mark(task, to)
 
 
-def _marker(session: Session, task: str) -> Marker | None:
+def _marker(session: RalphSession, task: str) -> Marker | None:
     return next((one.marker for one in session.tasks() if one.id == task), None)
 
 
@@ -124,7 +124,7 @@ def _add(run: RalphRun, output: AgentOutput | None) -> None:
         _added(run.deps.session, found)
 
 
-def _added(session: Session, found: Sequence[Mapping[str, str]]) -> None:
+def _added(session: RalphSession, found: Sequence[Mapping[str, str]]) -> None:
     try:
         session.add_tasks(found)
     except OutsideEdit:
@@ -136,21 +136,21 @@ def _plain(found: Sequence[DiscoveredTask]) -> list[Mapping[str, str]]:
     return [{"id": one.id, "description": one.description, "rationale": one.rationale} for one in found]
 
 
-_OURS = frozenset(Event)
-_REFUSALS = frozenset((Event.REWORK, Event.ATTEMPTS_EXHAUSTED))
+_OURS = frozenset(RalphEvent)
+_REFUSALS = frozenset((RalphEvent.REWORK, RalphEvent.ATTEMPTS_EXHAUSTED))
 
-_EFFECTS: Mapping[Event, Callable[[RalphRun, AgentOutput | None], Any]] = {
-    Event.QA_NEEDED: _next_cycle,
-    Event.PLANNER_COMPLETED: _planned,
-    Event.NEW_REQUIREMENTS: _checked,
-    Event.TASK_SELECTED: _began,
-    Event.EXECUTOR_COMPLETED: _to_review,
-    Event.EXECUTOR_FAILED: _again,
-    Event.EXECUTOR_BLOCKED: _again,
-    Event.QUALIFIED: _done,
-    Event.REWORK: _again,
-    Event.ATTEMPTS_EXHAUSTED: _gave_up,
-    Event.HOLISTIC_CHECK_PASSED: _checked,
-    Event.HOLISTIC_CHECK_FAILED: _checked,
+_EFFECTS: Mapping[RalphEvent, Callable[[RalphRun, AgentOutput | None], Any]] = {
+    RalphEvent.QA_NEEDED: _next_cycle,
+    RalphEvent.PLANNER_COMPLETED: _planned,
+    RalphEvent.NEW_REQUIREMENTS: _checked,
+    RalphEvent.TASK_SELECTED: _began,
+    RalphEvent.EXECUTOR_COMPLETED: _to_review,
+    RalphEvent.EXECUTOR_FAILED: _again,
+    RalphEvent.EXECUTOR_BLOCKED: _again,
+    RalphEvent.QUALIFIED: _done,
+    RalphEvent.REWORK: _again,
+    RalphEvent.ATTEMPTS_EXHAUSTED: _gave_up,
+    RalphEvent.HOLISTIC_CHECK_PASSED: _checked,
+    RalphEvent.HOLISTIC_CHECK_FAILED: _checked,
 }
 """Event -> function that changes the files."""

@@ -11,7 +11,7 @@ from orchestrator.llm.port import Clock
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.model import RalphContext
-from orchestrator.machines.ralph.ports import AgentPort, AnswerPort, Session
+from orchestrator.machines.ralph.ports import AgentPort, AnswerPort, RalphSession
 
 Asks: TypeAlias = AnswerPort | Literal["wait", "park"] | None
 """Source of answers to questions: a callable; posted answers, waited for in this process (`wait`) or with the run
@@ -22,7 +22,7 @@ parked (`park`); None: planning continues with open questions."""
 class RalphDeps:
     """Handles of one run."""
 
-    session: Session
+    session: RalphSession
     agents: Mapping[Role, AgentPort]
     """Role -> its agent. Planner, executor and reviewer are always present."""
     clock: Clock

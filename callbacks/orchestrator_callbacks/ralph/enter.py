@@ -17,14 +17,14 @@ from orchestrator.machines.ralph.contract import (
     Role,
 )
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import Event, RalphContext, Task, next_task, standing
-from orchestrator.machines.ralph.ports import Session
+from orchestrator.machines.ralph.model import RalphContext, RalphEvent, Task, next_task, standing
+from orchestrator.machines.ralph.ports import RalphSession
 from orchestrator_callbacks.ralph import planning, signals
 from orchestrator_callbacks.ralph.agent import StateCalls
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 
-async def enter_initializing(run: RalphRun) -> Event:
+async def enter_initializing(run: RalphRun) -> RalphEvent:
     """Find out the state of the session. Failed tasks are reopened, because a person started another run of it."""
     await signals.poll(run)
     ctx = run.ctx
@@ -32,27 +32,27 @@ async def enter_initializing(run: RalphRun) -> Event:
     tasks = await asyncio.to_thread(_reopened, run.deps.session, failed=True)
     ctx.is_new = ctx.is_new or not tasks  # nothing was planned yet, so planning starts again
     event = step.resolved(ctx, standing(tasks))
-    if event is Event.REVIEW_RESUMED:
+    if event is RalphEvent.REVIEW_RESUMED:
         await _review_first(run, tasks)
     return event
 
 
-async def enter_planning(run: RalphRun) -> Event:
+async def enter_planning(run: RalphRun) -> RalphEvent:
     """Run a round of questions if one was requested, then make or change the plan."""
     await signals.poll(run)
     return await planning.plan(run)
 
 
-async def enter_executing(run: RalphRun) -> Event:
+async def enter_executing(run: RalphRun) -> RalphEvent:
     """Select a task, or execute the selected one."""
     await signals.poll(run)
     await _read(run)
     if run.ctx.selected:
         return await _execute(run)
-    return Event.NEW_REQUIREMENTS if run.ctx.requirements else await _select(run)
+    return RalphEvent.NEW_REQUIREMENTS if run.ctx.requirements else await _select(run)
 
 
-async def enter_reviewing(run: RalphRun) -> Event:
+async def enter_reviewing(run: RalphRun) -> RalphEvent:
     """Review the work of the current task. Without a report, also a lost one, the task is executed again."""
     await signals.poll(run)
     await _read(run)
@@ -72,13 +72,13 @@ async def enter_reviewing(run: RalphRun) -> Event:
     return step.reviewed(ctx, None if lost else output)
 
 
-async def enter_complete(run: RalphRun) -> Event:
+async def enter_complete(run: RalphRun) -> RalphEvent:
     """Check all work against the goal. Without a checker, all settled tasks are enough."""
     await signals.poll(run)
     ctx = run.ctx
     tasks = await _read(run)
     if ctx.requirements:
-        return Event.NEW_REQUIREMENTS
+        return RalphEvent.NEW_REQUIREMENTS
     if not standing(tasks).complete:  # the files were changed meanwhile
         output = CheckerOutput(passed=False, summary="not every task is settled")
     elif Role.CHECKER in run.deps.agents:
@@ -100,7 +100,7 @@ async def _read(run: RalphRun) -> tuple[Task, ...]:
     return await asyncio.to_thread(run.deps.session.tasks)
 
 
-def _reopened(session: Session, *, failed: bool = False) -> tuple[Task, ...]:
+def _reopened(session: RalphSession, *, failed: bool = False) -> tuple[Task, ...]:
     """Reopen tasks that wait for a review without a report, and with `failed` also failed tasks."""
     tasks, changed = session.tasks(), False
     for task in tasks:
@@ -112,7 +112,7 @@ def _reopened(session: Session, *, failed: bool = False) -> tuple[Task, ...]:
     return session.tasks() if changed else tasks
 
 
-async def _select(run: RalphRun) -> Event:
+async def _select(run: RalphRun) -> RalphEvent:
     """Select the current task again after rework, else the next one. Durable with the event, before the task starts."""
     ctx, session = run.ctx, run.deps.session
     tasks = await asyncio.to_thread(_reopened, session)
@@ -121,11 +121,11 @@ async def _select(run: RalphRun) -> Event:
     task = kept if again else next_task(tasks)
     if task is not None:
         step.select(ctx, task.id, await asyncio.to_thread(session.attempts, task.id))
-        return Event.TASK_SELECTED
+        return RalphEvent.TASK_SELECTED
     event = step.next_work(standing(tasks))
-    if event is Event.REVIEW_PENDING:
+    if event is RalphEvent.REVIEW_PENDING:
         await _review_first(run, tasks)
-    elif event is Event.EXECUTOR_BLOCKED:
+    elif event is RalphEvent.EXECUTOR_BLOCKED:
         ctx.current_task_id = None
         ctx.blockers = tuple(map(_waits, (task for task in tasks if task.marker is Marker.OPEN))) or (
             "no task is left to be done, and none is done",
@@ -144,7 +144,7 @@ async def _review_first(run: RalphRun, tasks: tuple[Task, ...]) -> None:
     run.ctx.attempt = max(1, await asyncio.to_thread(run.deps.session.attempts, task.id))
 
 
-async def _execute(run: RalphRun) -> Event:
+async def _execute(run: RalphRun) -> RalphEvent:
     """Execute the current task. The report of an interrupted attempt is set aside, not overwritten."""
     ctx, session = run.ctx, run.deps.session
     task, attempt = _current(ctx)

@@ -19,8 +19,8 @@ from orchestrator.machines.ralph.contract import (
 )
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.graph import should_continue_qa
-from orchestrator.machines.ralph.model import Event, standing
-from orchestrator.machines.ralph.ports import Question
+from orchestrator.machines.ralph.model import RalphEvent, standing
+from orchestrator.machines.ralph.ports import PlanQuestion
 from orchestrator.machines.ralph.tasklist import EXAMPLE
 from orchestrator_callbacks.ralph import signals
 from orchestrator_callbacks.ralph.agent import StateCalls
@@ -32,7 +32,7 @@ NO_MORE_QUESTIONS = (
 )
 
 
-async def plan(run: RalphRun) -> Event:
+async def plan(run: RalphRun) -> RalphEvent:
     """Make the plan, and return the next event. Raises Refused if the planner asks further questions than allowed."""
     ctx, session = run.ctx, run.deps.session
     await asyncio.to_thread(session.refresh)
@@ -135,5 +135,5 @@ async def _ask_people(run: RalphRun) -> None:
         asked = _open(await asyncio.to_thread(session.questions))
 
 
-def _open(questions: tuple[Question, ...]) -> tuple[Question, ...]:
+def _open(questions: tuple[PlanQuestion, ...]) -> tuple[PlanQuestion, ...]:
     return tuple(one for one in questions if one.answer is None)

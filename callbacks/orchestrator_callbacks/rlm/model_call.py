@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
-from orchestrator.kernel.record import Attempt, LLMCall
+from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, lost_output, note_unpriced, with_cost
@@ -110,7 +110,7 @@ def _note_largest(run: ModeRun, usage: Usage) -> None:
 def _failed(run: ModeRun, one: RetryAttempt, route: Route) -> None:
     _tell(run, one.kind or "other", one.seconds, route)
     outcome = "retry" if one.outcome == "retry" else "exhausted"
-    run.emit(Attempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
+    run.emit(OperationAttempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
 
 
 def _tell(run: ModeRun, outcome: str, seconds: float, route: Route, response: Response | None = None) -> None:

@@ -31,7 +31,7 @@ class FaultFamily(StrEnum):
     IPC = "command"
 
 
-class Severity(StrEnum):
+class FaultSeverity(StrEnum):
     """Severity of an error.
 
     A warning changes nothing, an error stops the work, and after a fatal error no state can be trusted.
@@ -58,7 +58,7 @@ class FaultRule(NamedTuple):
 
     code: str
     meaning: str
-    severity: Severity
+    severity: FaultSeverity
     recovery_path: RecoveryPath
     retries: int = 0
     """Further attempts without asking."""
@@ -78,7 +78,7 @@ class FaultRule(NamedTuple):
         return self.retries > 0
 
 
-_W, _E, _F = Severity.WARNING, Severity.ERROR, Severity.FATAL
+_W, _E, _F = FaultSeverity.WARNING, FaultSeverity.ERROR, FaultSeverity.FATAL
 _RETRY, _MODIFY, _CONFIGURE = RecoveryPath.RETRY, RecoveryPath.MODIFY, RecoveryPath.CONFIGURE
 _INSTALL, _REPORT, _RESTART = RecoveryPath.INSTALL, RecoveryPath.REPORT, RecoveryPath.RESTART
 
@@ -212,7 +212,7 @@ class Fault:
         return self.rule.category
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> FaultSeverity:
         """Severity of the error."""
         return self.rule.severity
 

@@ -10,11 +10,11 @@
 from __future__ import annotations
 
 from orchestrator.kernel.graph import Edge, Graph
-from orchestrator.machines.approval.model import ApprovalContext, Event, State
-from orchestrator.machines.approval.plan import Plan
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState
+from orchestrator.machines.approval.plan import ApprovalPlan
 
-E = Event
-S = State
+E = ApprovalEvent
+S = ApprovalState
 
 
 def has_request(ctx: ApprovalContext) -> bool:
@@ -27,7 +27,7 @@ def is_approved(ctx: ApprovalContext) -> bool:
     consent = ctx.consent
     if consent is None or ctx.plan is None:
         return False
-    plan = Plan.read(ctx.plan)
+    plan = ApprovalPlan.read(ctx.plan)
     return (consent.plan_id, consent.version, consent.digest) == (plan.id, plan.version, plan.digest)
 
 
@@ -46,8 +46,8 @@ def is_shown(ctx: ApprovalContext) -> bool:
 
 APPROVAL = Graph(
     name="approval",
-    states=State,
-    events=Event,
+    states=ApprovalState,
+    events=ApprovalEvent,
     initial=S.IDLE,
     rest=frozenset((S.IDLE,)),
     waiting=frozenset((S.AWAITING_APPROVAL, S.PAUSED, S.FAILED, S.COMPLETED)),

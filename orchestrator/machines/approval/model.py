@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 
-class State(StrEnum):
+class ApprovalState(StrEnum):
     """The nine states."""
 
     IDLE = "Idle"
@@ -24,7 +24,7 @@ class State(StrEnum):
     CANCELLING = "Cancelling"
 
 
-class Event(StrEnum):
+class ApprovalEvent(StrEnum):
     """The events of the graph."""
 
     SUBMIT = "submit"

@@ -98,7 +98,7 @@ class StepOutcome(_Data):
     files: tuple[Fingerprint, ...] = ()
 
 
-class Plan(PlanDraft):
+class ApprovalPlan(PlanDraft):
     """A validated draft that can be approved."""
 
     id: str
@@ -123,7 +123,7 @@ class Plan(PlanDraft):
         return self.model_dump(mode="json")
 
     @classmethod
-    def read(cls, plain: Any) -> Plan:
+    def read(cls, plain: Any) -> ApprovalPlan:
         """Parse the result of `plain`. Raises ApprovalError VAL-002."""
         return read_as(cls, plain, "the stored plan")
 
@@ -161,7 +161,7 @@ class Plan(PlanDraft):
         raise ApprovalError(_unknown(step_id, self.steps))
 
 
-def selection(plan: Plan, chosen: Iterable[str]) -> tuple[str, ...]:
+def selection(plan: ApprovalPlan, chosen: Iterable[str]) -> tuple[str, ...]:
     """Return the ids of the chosen steps and of all steps that they depend on, in the order of the plan.
 
     A step depends on the steps that it names and on every earlier step that touches one of its files. A command
@@ -180,7 +180,7 @@ def selection(plan: Plan, chosen: Iterable[str]) -> tuple[str, ...]:
     return tuple(one for one in known if one in wanted)
 
 
-def part(plan: Plan, chosen: Collection[str]) -> PlanDraft:
+def part(plan: ApprovalPlan, chosen: Collection[str]) -> PlanDraft:
     """Return a draft with only the chosen steps, for a new validation. Constraints do not change."""
     return PlanDraft(goal=plan.goal, steps=tuple(step for step in plan.steps if step.id in chosen))
 

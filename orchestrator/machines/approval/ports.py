@@ -7,7 +7,7 @@ from typing import Protocol
 
 from orchestrator.machines.approval.fault import Fault
 from orchestrator.machines.approval.intent import Extraction, Intent
-from orchestrator.machines.approval.plan import Fingerprint, Plan, PlanDraft
+from orchestrator.machines.approval.plan import ApprovalPlan, Fingerprint, PlanDraft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class PlanRequest:
     intent: Intent
     changes: str = ""
     """Changes to the previous plan that the person requested."""
-    previous: Plan | None = None
+    previous: ApprovalPlan | None = None
     """The previous plan."""
     faults: tuple[Fault, ...] = ()
     """Faults of the previous answer."""
@@ -25,7 +25,7 @@ class PlanRequest:
     """The files of the project."""
 
 
-class Planner(Protocol):
+class ApprovalPlanner(Protocol):
     """Makes plans. Raises ApprovalError with a code of the families AI, CFG or VAL."""
 
     @property

@@ -14,7 +14,7 @@ from orchestrator.errors import (
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.machines.failing import completed, reason_of
-from orchestrator.machines.llm_loop.model import LoopContext, State
+from orchestrator.machines.llm_loop.model import LoopContext, LoopState
 from orchestrator_guards import Verdict
 
 BUDGET_OF = {
@@ -38,7 +38,7 @@ STALL_OF = {"no_progress": "stalled", "repeated_success": "repeated_success"}
 def ending(run: Run[LoopContext, Any]) -> Ending:
     """Return outcome and reason of a run in a terminal state."""
     ctx, error = run.ctx, run.error
-    if run.state == State.FINALIZE and error is None:
+    if run.state == LoopState.FINALIZE and error is None:
         if ctx.wrapping_up and ctx.verdict is not None:
             end = _of_verdict(ctx.verdict)
             return end if end.outcome is Outcome.FAILED else Ending(Outcome.PARTIAL, end.reason)
@@ -62,7 +62,7 @@ def refusal(run: Run[LoopContext, Any]) -> Verdict | None:
     ctx, error = run.ctx, run.error
     if isinstance(error, LimitReached | Refused) and _is_limit(error.verdict):
         return error.verdict
-    ran_out = run.failure is None or run.failure.state == State.TERMINATE_ERROR
+    ran_out = run.failure is None or run.failure.state == LoopState.TERMINATE_ERROR
     return ctx.verdict if ctx.wrapping_up or ran_out else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.kernel.graph import Edge, Graph, bounding
-from orchestrator.machines.llm_loop.model import Event, LoopContext, State, TurnDecision
+from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent, LoopState, TurnDecision
 from orchestrator_guards import (
     Verdict,
     cost,
@@ -18,8 +18,8 @@ from orchestrator_guards import (
     tool_errors,
 )
 
-E = Event
-S = State
+E = LoopEvent
+S = LoopState
 
 
 def verdicts(ctx: LoopContext, moved: Verdict | None = None) -> list[Verdict]:
@@ -129,8 +129,8 @@ _WORKING = (S.INIT, S.AWAIT_LLM, S.EVALUATE_RESPONSE, S.PROCESS_TOOLS, S.UPDATE_
 
 LLM_LOOP = Graph(
     name="llm_loop",
-    states=State,
-    events=Event,
+    states=LoopState,
+    events=LoopEvent,
     initial=S.INIT,
     terminal=frozenset((S.FINALIZE, S.TERMINATE_ERROR)),
     failure=E.FAILURE,

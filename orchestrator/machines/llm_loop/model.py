@@ -17,7 +17,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator_guards import DIGEST_VERSION, Turn, Verdict
 
 
-class State(StrEnum):
+class LoopState(StrEnum):
     """The eight states."""
 
     INIT = "init"
@@ -30,7 +30,7 @@ class State(StrEnum):
     TERMINATE_ERROR = "terminate_error"
 
 
-class Event(StrEnum):
+class LoopEvent(StrEnum):
     """The eleven events."""
 
     START_LOOP = "start_loop"

@@ -17,7 +17,7 @@ from orchestrator.errors import (
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.machines.failing import reason_of
-from orchestrator.machines.pipeline.model import PipelineContext, State
+from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
 from orchestrator_guards import Verdict
 
 LIMITS = ("iterations", "refinements")
@@ -27,9 +27,9 @@ LIMITS = ("iterations", "refinements")
 def ending(run: Run[PipelineContext, Any]) -> Ending:
     """Return outcome and reason of a run in a terminal state."""
     error = run.error
-    if run.state == State.SUCCEEDED:
+    if run.state == OrchestrationState.SUCCEEDED:
         return Ending(Outcome.COMPLETED, "none")
-    if run.state == State.BUDGET_EXHAUSTED:
+    if run.state == OrchestrationState.BUDGET_EXHAUSTED:
         return Ending(Outcome.BUDGET_EXCEEDED, "tokens")
     if isinstance(error, RejectRequested):
         return Ending(Outcome.REJECTED, "operator")

@@ -8,14 +8,16 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Feedback,
     FeedbackKind,
-    State,
+    OrchestrationState,
     Validation,
 )
 from orchestrator_guards import Analysis
 
-READERS: Mapping[State, frozenset[FeedbackKind]] = {
-    State.PLANNING: frozenset((FeedbackKind.VALIDATION_FAILURE, FeedbackKind.JUDGE_HARD_FAILURE)),
-    State.IMPLEMENTING: frozenset((FeedbackKind.JUDGE_SOFT_FAILURE,)),
+READERS: Mapping[OrchestrationState, frozenset[FeedbackKind]] = {
+    OrchestrationState.PLANNING: frozenset(
+        (FeedbackKind.VALIDATION_FAILURE, FeedbackKind.JUDGE_HARD_FAILURE)
+    ),
+    OrchestrationState.IMPLEMENTING: frozenset((FeedbackKind.JUDGE_SOFT_FAILURE,)),
 }
 """Stage -> the kinds of feedback that it gets."""
 
@@ -54,7 +56,7 @@ def kept(feedback: Iterable[Feedback], limit: int) -> tuple[Feedback, ...]:
     return tuple(reversed(found))
 
 
-def for_stage(feedback: Iterable[Feedback], stage: State) -> tuple[Feedback, ...]:
+def for_stage(feedback: Iterable[Feedback], stage: OrchestrationState) -> tuple[Feedback, ...]:
     """Return the feedback for a stage, oldest first."""
     read = READERS.get(stage, frozenset())
     return tuple(one for one in feedback if one.kind in read)

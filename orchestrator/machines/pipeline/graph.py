@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.kernel.graph import Edge, Graph, bounding
-from orchestrator.machines.pipeline.model import Event, PipelineContext, State
+from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext, PipelineEvent
 from orchestrator_guards import Verdict, iterations, refinements
 
-E = Event
-S = State
+E = PipelineEvent
+S = OrchestrationState
 
 
 @bounding
@@ -32,8 +32,8 @@ _STAGES = (S.PLANNING, S.VALIDATING, S.IMPLEMENTING, S.JUDGING)
 
 PIPELINE = Graph(
     name="pipeline",
-    states=State,
-    events=Event,
+    states=OrchestrationState,
+    events=PipelineEvent,
     initial=S.INITIALIZED,
     terminal=frozenset((S.SUCCEEDED, S.FAILED, S.BUDGET_EXHAUSTED)),
     failure=E.FAILURE,
@@ -61,7 +61,8 @@ PIPELINE = Graph(
 )  # fmt: skip
 """The graph of the pipeline. If a guard refuses, the driver fires the failure event and the run ends as failed."""
 
-EVENT_OF: Mapping[tuple[State, State], Event] = {
-    (State(source), State(dest)): Event(event) for source, event, dest, _ in PIPELINE.rows
+EVENT_OF: Mapping[tuple[OrchestrationState, OrchestrationState], PipelineEvent] = {
+    (OrchestrationState(source), OrchestrationState(dest)): PipelineEvent(event)
+    for source, event, dest, _ in PIPELINE.rows
 }
 """(from, to) -> the one event of that edge."""

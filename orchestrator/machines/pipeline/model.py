@@ -25,10 +25,7 @@ class OrchestrationState(StrEnum):
     BUDGET_EXHAUSTED = "budget_exhausted"
 
 
-State = OrchestrationState
-
-
-class Event(StrEnum):
+class PipelineEvent(StrEnum):
     """The events. From each state, each event leads to one state, and no two events lead to the same state."""
 
     START = "start"

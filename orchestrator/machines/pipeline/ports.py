@@ -24,8 +24,8 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Feedback,
     Implementation,
+    OrchestrationState,
     Plan,
-    State,
     Validation,
 )
 
@@ -36,7 +36,7 @@ EFFECTS = ("pure", "idempotent", "irreversible")
 class StageRequest:
     """The request to a stage, with all known data."""
 
-    stage: State
+    stage: OrchestrationState
     spec: Any
     iteration: int
     """Plans that were validated so far: 0 for the first plan, 1 for all work on it."""

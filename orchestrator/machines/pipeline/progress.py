@@ -12,10 +12,10 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Implementation,
     Issue,
+    OrchestrationState,
     PipelineContext,
     Plan,
     Severity,
-    State,
     Validation,
 )
 
@@ -69,7 +69,7 @@ def _compare(ctx: PipelineContext, judged: Evaluation) -> None:
     ctx.best = Attempt(judged.score, plan, content, ctx.iteration, ctx.refinements, judged)
 
 
-def record(stage: State, ctx: PipelineContext, made: Made | None) -> dict[str, Any]:
+def record(stage: OrchestrationState, ctx: PipelineContext, made: Made | None) -> dict[str, Any]:
     """Return the body of the `stage` record for the last result of a stage: plain data."""
     done = ctx.done or Done(0)
     body: dict[str, Any] = {"seq": done.seq, "state": stage.value, "tokens": done.tokens}
@@ -82,7 +82,9 @@ def replay(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
     """Apply a `stage` record with the counters of that time."""
     now = ctx.iteration, ctx.refinements
     ctx.iteration, ctx.refinements = body.get("counts", now)
-    made = None if "made" not in body else _made(State(body["state"]), body["made"], body["tokens"])
+    made = (
+        None if "made" not in body else _made(OrchestrationState(body["state"]), body["made"], body["tokens"])
+    )
     take(ctx, Done(body["seq"], body["tokens"], body.get("error", "")), made)
     ctx.iteration, ctx.refinements = now
 
@@ -98,18 +100,27 @@ def plain(made: Made) -> dict[str, Any]:
             return {"content": made.content}
 
 
-def _made(stage: State, body: Mapping[str, Any], tokens: int) -> Made:
+def _made(stage: OrchestrationState, body: Mapping[str, Any], tokens: int) -> Made:
     match stage:
-        case State.PLANNING:
+        case OrchestrationState.PLANNING:
             return Plan(body["content"], tokens)
-        case State.VALIDATING:
+        case OrchestrationState.VALIDATING:
             return Validation(tuple(Issue(Severity(level), *rest) for level, *rest in body["issues"]), tokens)
-        case State.IMPLEMENTING:
+        case OrchestrationState.IMPLEMENTING:
             return Implementation(body["content"], tokens)
         case _:
             return Evaluation(body["score"], body["categories"], body["comments"], tokens)
 
 
 _STAGE_OF = dict(
-    zip(MADE, (State.PLANNING, State.VALIDATING, State.IMPLEMENTING, State.JUDGING), strict=True)
+    zip(
+        MADE,
+        (
+            OrchestrationState.PLANNING,
+            OrchestrationState.VALIDATING,
+            OrchestrationState.IMPLEMENTING,
+            OrchestrationState.JUDGING,
+        ),
+        strict=True,
+    )
 )

@@ -20,7 +20,7 @@ from orchestrator.errors import (
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
-from orchestrator.machines.ralph.model import RalphContext, State
+from orchestrator.machines.ralph.model import RalphContext, RalphState
 from orchestrator_guards import Verdict
 
 LIMITS = ("iterations", "qa_cycles", "replans", "task_attempts")
@@ -47,7 +47,7 @@ _EVENT_REASONS = {
 def ending(run: Run[RalphContext, Any]) -> Ending:
     """Return outcome and reason of a run in a terminal state."""
     error = run.error
-    if run.state == State.DONE:
+    if run.state == RalphState.DONE:
         return Ending(Outcome.COMPLETED, "none")
     if isinstance(error, RejectRequested):
         return Ending(Outcome.REJECTED, "operator")

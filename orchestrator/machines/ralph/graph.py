@@ -13,11 +13,11 @@ Beyond plan, execute, review and complete it has these edges:
 from __future__ import annotations
 
 from orchestrator.kernel.graph import Edge, Graph, bounding
-from orchestrator.machines.ralph.model import Event, RalphContext, State
+from orchestrator.machines.ralph.model import RalphContext, RalphEvent, RalphState
 from orchestrator_guards import Verdict, iterations, qa_cycles, replans, task_attempts
 
-E = Event
-S = State
+E = RalphEvent
+S = RalphState
 
 
 @bounding
@@ -67,8 +67,8 @@ _ASKED = (S.PLANNING, S.EXECUTING, S.COMPLETE)
 
 RALPH = Graph(
     name="ralph",
-    states=State,
-    events=Event,
+    states=RalphState,
+    events=RalphEvent,
     initial=S.INITIALIZING,
     terminal=frozenset((S.DONE, S.FAILED)),
     failure=E.ERROR,

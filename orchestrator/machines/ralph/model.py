@@ -13,7 +13,7 @@ from orchestrator.machines.ralph.marker import SETTLED, Marker
 from orchestrator_guards import Verdict
 
 
-class State(StrEnum):
+class RalphState(StrEnum):
     """The states. Complete does its own work, the holistic check; Done is the exit."""
 
     INITIALIZING = "Initializing"
@@ -25,7 +25,7 @@ class State(StrEnum):
     DONE = "Done"
 
 
-class Event(StrEnum):
+class RalphEvent(StrEnum):
     """The events. Each event leads to one state, while one trigger of the log may lead to several.
 
     Reviewing leads to Executing by two events, so that metrics can distinguish rework from success.
@@ -53,26 +53,26 @@ class Event(StrEnum):
     ERROR = "error"
 
 
-TRIGGERS: Mapping[Event, str] = {
-    **{event: event.value for event in Event},
-    Event.EXECUTION_RESUMED: "session_resolved",
-    Event.REVIEW_RESUMED: "session_resolved",
-    Event.COMPLETION_RESUMED: "session_resolved",
-    Event.QA_NEEDED: "planner_completed",
-    Event.PLANNER_BLOCKED: "planner_completed",
-    Event.EXECUTOR_FAILED: "executor_completed",
-    Event.EXECUTOR_BLOCKED: "executor_completed",
-    Event.REVIEW_PENDING: "no_tasks_remaining",
-    Event.QUALIFIED: "reviewer_completed",
-    Event.REWORK: "reviewer_completed",
+TRIGGERS: Mapping[RalphEvent, str] = {
+    **{event: event.value for event in RalphEvent},
+    RalphEvent.EXECUTION_RESUMED: "session_resolved",
+    RalphEvent.REVIEW_RESUMED: "session_resolved",
+    RalphEvent.COMPLETION_RESUMED: "session_resolved",
+    RalphEvent.QA_NEEDED: "planner_completed",
+    RalphEvent.PLANNER_BLOCKED: "planner_completed",
+    RalphEvent.EXECUTOR_FAILED: "executor_completed",
+    RalphEvent.EXECUTOR_BLOCKED: "executor_completed",
+    RalphEvent.REVIEW_PENDING: "no_tasks_remaining",
+    RalphEvent.QUALIFIED: "reviewer_completed",
+    RalphEvent.REWORK: "reviewer_completed",
 }
 """Event -> `event.type` in `transitions.jsonl`; see `trigger` for the event that depends on its source."""
 
 
-def trigger(event: Event, source: State) -> str:
+def trigger(event: RalphEvent, source: RalphState) -> str:
     """Return the name in `transitions.jsonl` for an event that led out of `source`."""
-    if event is Event.ATTEMPTS_EXHAUSTED:
-        return "reviewer_completed" if source is State.REVIEWING else "executor_completed"
+    if event is RalphEvent.ATTEMPTS_EXHAUSTED:
+        return "reviewer_completed" if source is RalphState.REVIEWING else "executor_completed"
     return TRIGGERS[event]
 
 
@@ -116,7 +116,7 @@ class Answer:
 class OrchestratorState:
     """The state of a session."""
 
-    current_state: State = State.INITIALIZING
+    current_state: RalphState = RalphState.INITIALIZING
     session_id: str = ""
     session_path: str = ""
     current_task_id: str | None = None

@@ -24,16 +24,16 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import (
     TRIGGERS,
-    Event,
     OrchestratorState,
     RalphContext,
+    RalphEvent,
+    RalphState,
     Standing,
-    State,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RalphEvent:
+class OrchestratorEvent:
     """An input event. `type` is one of the triggers: session_resolved, task_selected and so on."""
 
     type: str
@@ -51,7 +51,7 @@ class RalphEvent:
     """Text of new_requirements and error."""
 
 
-Given: TypeAlias = RalphEvent | PlannerOutput | ExecutorOutput | ReviewerOutput | CheckerOutput
+Given: TypeAlias = OrchestratorEvent | PlannerOutput | ExecutorOutput | ReviewerOutput | CheckerOutput
 
 
 def next_state(
@@ -73,7 +73,9 @@ def next_state(
         InvalidEvent: The current state has no edge for the event.
     """
     told = (
-        event if isinstance(event, RalphEvent) else RalphEvent(type=_TYPES[type(event)](event), output=event)
+        event
+        if isinstance(event, OrchestratorEvent)
+        else OrchestratorEvent(type=_TYPES[type(event)](event), output=event)
     )
     ctx = _context(state, limits or RalphLimits(), told)
     ctx.fail_on_open_questions = fail_on_open_questions
@@ -87,19 +89,19 @@ def next_state(
         raise InvalidEvent(graph=RALPH.name, state=source.value, event=told.type, allowed=allowed)
     if (refusal := _refusal(edge, ctx)) is not None:
         ctx.blockers = (*ctx.blockers, refusal)
-        return _state(State.FAILED, ctx)
+        return _state(RalphState.FAILED, ctx)
     step.take(ctx, chosen, told.output)
-    if chosen is Event.ERROR and told.text:
+    if chosen is RalphEvent.ERROR and told.text:
         ctx.blockers = (*ctx.blockers, told.text)
-    return _state(State(edge.dest), ctx)
+    return _state(RalphState(edge.dest), ctx)
 
 
-def _chosen(ctx: RalphContext, state: State, told: RalphEvent) -> Event | None:
+def _chosen(ctx: RalphContext, state: RalphState, told: OrchestratorEvent) -> RalphEvent | None:
     match told.type, told.output:
         case "session_resolved", _:
             return _in_review(ctx, told, step.resolved(ctx, told.progress))
         case "planner_completed", PlannerOutput() as output:
-            return step.planned(ctx, output) or Event.PLANNER_COMPLETED
+            return step.planned(ctx, output) or RalphEvent.PLANNER_COMPLETED
         case "no_tasks_remaining", _:
             return _in_review(ctx, told, step.next_work(told.progress))
         case "task_selected", _:
@@ -109,16 +111,16 @@ def _chosen(ctx: RalphContext, state: State, told: RalphEvent) -> Event | None:
         case "reviewer_completed", ReviewerOutput() as output:
             return None if output.status is ReviewerStatus.ERROR else step.reviewed(ctx, output)
     try:
-        return Event(told.type)
+        return RalphEvent(told.type)
     except ValueError:
         raise UnknownEvent(
             graph=RALPH.name, state=state.value, event=told.type, known=sorted({*TRIGGERS.values()})
         ) from None
 
 
-def _in_review(ctx: RalphContext, told: RalphEvent, event: Event) -> Event:
+def _in_review(ctx: RalphContext, told: OrchestratorEvent, event: RalphEvent) -> RalphEvent:
     """Make the task that waits for its review the current one, if there is one."""
-    if event in {Event.REVIEW_RESUMED, Event.REVIEW_PENDING} and told.task_id is not None:
+    if event in {RalphEvent.REVIEW_RESUMED, RalphEvent.REVIEW_PENDING} and told.task_id is not None:
         ctx.current_task_id, ctx.attempt = told.task_id, max(1, told.reports)
     return event
 
@@ -131,7 +133,7 @@ def _refusal(edge: Edge, ctx: RalphContext) -> str | None:
     return str(explain()) if explain is not None else "there is no new request"
 
 
-def _context(state: OrchestratorState, limits: RalphLimits, told: RalphEvent) -> RalphContext:
+def _context(state: OrchestratorState, limits: RalphLimits, told: OrchestratorEvent) -> RalphContext:
     return RalphContext(
         session_id=state.session_id,
         session_path=state.session_path,
@@ -146,7 +148,7 @@ def _context(state: OrchestratorState, limits: RalphLimits, told: RalphEvent) ->
     )
 
 
-def _state(current: State, ctx: RalphContext) -> OrchestratorState:
+def _state(current: RalphState, ctx: RalphContext) -> OrchestratorState:
     return OrchestratorState(
         current_state=current,
         session_id=ctx.session_id,

@@ -32,7 +32,7 @@ def encoded(text: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class OutlineProblem:
     """An unreadable part of a file. `line` counts from 1."""
 
     line: int
@@ -68,7 +68,7 @@ class Outline:
     lines: tuple[str, ...]
     """The lines with their line ends; joined, they are the file."""
     nodes: tuple[Node, ...]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[OutlineProblem, ...] = ()
 
     @property
     def newline(self) -> str:
@@ -107,7 +107,7 @@ class _Reading:
     """Reads the lines once and yields the nodes without their ends."""
 
     lines: tuple[str, ...]
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[OutlineProblem] = field(default_factory=list)
     section: str = ""
     _open: list[int] = field(default_factory=list)
     """Indents of the items that may contain the next one."""
@@ -167,14 +167,14 @@ class _Reading:
         for index in range(start + 1, len(self.lines)):
             if closing.fullmatch(self.lines[index]):
                 return index + 1
-        self.problems.append(Problem(start + 1, "a code fence starts here and never ends"))
+        self.problems.append(OutlineProblem(start + 1, "a code fence starts here and never ends"))
         return len(self.lines)
 
     def _past_comment(self, start: int) -> int:
         for index in range(start + 1, len(self.lines)):
             if "-->" in self.lines[index]:
                 return index + 1
-        self.problems.append(Problem(start + 1, "a comment starts here and never ends"))
+        self.problems.append(OutlineProblem(start + 1, "a comment starts here and never ends"))
         return len(self.lines)
 
 

@@ -42,7 +42,7 @@ AgentPort: TypeAlias = Callable[[AgentRequest], Awaitable[Any] | Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PlanQuestion:
     """A question of plan.questions.md."""
 
     id: str
@@ -52,11 +52,11 @@ class Question:
     """None while the question is open."""
 
 
-AnswerPort: TypeAlias = Callable[[Sequence[Question]], Awaitable[Mapping[str, str]] | Mapping[str, str]]
+AnswerPort: TypeAlias = Callable[[Sequence[PlanQuestion]], Awaitable[Mapping[str, str]] | Mapping[str, str]]
 """Asks a person; returns question id -> answer for the answered questions."""
 
 
-class Session(Protocol):
+class RalphSession(Protocol):
     """The files of a session. Synchronous, fast, one owner. A file that changed outside is never overwritten."""
 
     id: str
@@ -121,7 +121,7 @@ class Session(Protocol):
         """Return the number of rounds of questions."""
         ...
 
-    def questions(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[PlanQuestion, ...]:
         """Return the questions, answered or not."""
         ...
 

@@ -22,14 +22,14 @@ from orchestrator.machines.ralph.contract import (
     ReviewVerdict,
 )
 from orchestrator.machines.ralph.graph import should_continue_qa, should_retry_task
-from orchestrator.machines.ralph.model import Event, Found, RalphContext, Standing
+from orchestrator.machines.ralph.model import Found, RalphContext, RalphEvent, Standing
 
-E = Event
+E = RalphEvent
 
 # ---- choice of the event ----
 
 
-def resolved(ctx: RalphContext, stands: Standing) -> Event:
+def resolved(ctx: RalphContext, stands: Standing) -> RalphEvent:
     """Return the event with which a session continues: new or resumed.
 
     A pending review comes first, then a started task, then planning. A request to an old session is planned.
@@ -45,7 +45,7 @@ def resolved(ctx: RalphContext, stands: Standing) -> Event:
     return E.COMPLETION_RESUMED if stands.complete else E.SESSION_RESOLVED
 
 
-def planned(ctx: RalphContext, output: PlannerOutput) -> Event | None:
+def planned(ctx: RalphContext, output: PlannerOutput) -> RalphEvent | None:
     """Return the event after a planner's answer; new requests of people are planned first.
 
     None if the planner asks questions, no round is left, and it has to plan anyway.
@@ -59,14 +59,14 @@ def planned(ctx: RalphContext, output: PlannerOutput) -> Event | None:
     return None
 
 
-def next_work(stands: Standing) -> Event:
+def next_work(stands: Standing) -> RalphEvent:
     """Return the event when no task is left to execute: complete only if all are done."""
     if stands.review:
         return E.REVIEW_PENDING
     return E.NO_TASKS_REMAINING if stands.complete else E.EXECUTOR_BLOCKED
 
 
-def executed(ctx: RalphContext, output: ExecutorOutput) -> Event:
+def executed(ctx: RalphContext, output: ExecutorOutput) -> RalphEvent:
     """Return the event after an execution. A failed one is repeated without a review, up to the limit."""
     if output.status is ExecutorStatus.COMPLETED:
         return E.EXECUTOR_COMPLETED
@@ -75,14 +75,14 @@ def executed(ctx: RalphContext, output: ExecutorOutput) -> Event:
     return E.EXECUTOR_FAILED if should_retry_task(ctx).ok else E.ATTEMPTS_EXHAUSTED
 
 
-def reviewed(ctx: RalphContext, output: ReviewerOutput | None) -> Event:
+def reviewed(ctx: RalphContext, output: ReviewerOutput | None) -> RalphEvent:
     """Return the event after a review, or without a report (None): rework up to the limit of attempts."""
     if output is not None and output.verdict is ReviewVerdict.QUALIFIED:
         return E.QUALIFIED
     return E.REWORK if should_retry_task(ctx).ok else E.ATTEMPTS_EXHAUSTED
 
 
-def checked(ctx: RalphContext, output: CheckerOutput) -> Event:
+def checked(ctx: RalphContext, output: CheckerOutput) -> RalphEvent:
     """Return the event after the holistic check. A pass does not cover requests that came after it."""
     if ctx.requirements:
         return E.NEW_REQUIREMENTS
@@ -92,7 +92,7 @@ def checked(ctx: RalphContext, output: CheckerOutput) -> Event:
 # ---- context changes ----
 
 
-def take(ctx: RalphContext, event: Event, output: AgentOutput | None = None) -> None:
+def take(ctx: RalphContext, event: RalphEvent, output: AgentOutput | None = None) -> None:
     """Change the context for `event`; `output` is the agent's answer that led to it."""
     ctx.about = (ctx.current_task_id, ctx.attempt)
     change = _CHANGES.get(event)
@@ -230,7 +230,7 @@ _QA_MODES: Mapping[NextAction, QuestionerMode] = {
     NextAction.QA_RESEARCH: QuestionerMode.RESEARCH,
 }
 
-_CHANGES: Mapping[Event, Callable[[RalphContext, AgentOutput | None], None]] = {
+_CHANGES: Mapping[RalphEvent, Callable[[RalphContext, AgentOutput | None], None]] = {
     E.SESSION_RESOLVED: _resolved,
     E.QA_NEEDED: _qa,
     E.PLANNER_COMPLETED: _planned,

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.outline import Node, Outline, Problem
+from orchestrator.machines.ralph.outline import Node, Outline, OutlineProblem
 
 SPELLINGS: Mapping[str, Marker] = {marker.value: marker for marker in Marker} | {
     "X": Marker.DONE,
@@ -82,7 +82,7 @@ class TaskList:
 
     outline: Outline
     entries: tuple[TaskEntry, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[OutlineProblem, ...]
 
     def get(self, task_id: str) -> TaskEntry | None:
         """Return the entry of a task, or None."""
@@ -122,10 +122,10 @@ def _is_named(text: str) -> bool:
     return name is not None and name["sep"] is not None
 
 
-def _zeros(found: Outline) -> list[Problem]:
+def _zeros(found: Outline) -> list[OutlineProblem]:
     """Return the first line with a zero byte: a file saved as UTF-16 would otherwise be a list without tasks."""
     at = next((number for number, line in enumerate(found.lines, 1) if "\0" in line), None)
-    return [] if at is None else [Problem(at, "contains a zero byte; save the file as UTF-8")]
+    return [] if at is None else [OutlineProblem(at, "contains a zero byte; save the file as UTF-8")]
 
 
 def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
@@ -136,7 +136,9 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
         given = node.mark
         if given is not None and given not in SPELLINGS:
             if strict or len(given) == 1:
-                problems.append(Problem(node.line + 1, f"unknown marker [{given}]; allowed: {_ALLOWED}"))
+                problems.append(
+                    OutlineProblem(node.line + 1, f"unknown marker [{given}]; allowed: {_ALLOWED}")
+                )
             if strict:
                 continue
             given = None
@@ -145,7 +147,7 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
             name = _fresh(made_id(title), taken)
         elif name in taken:
             first = taken[name].line + 1
-            problems.append(Problem(node.line + 1, f"task {name} occurs twice; first in line {first}"))
+            problems.append(OutlineProblem(node.line + 1, f"task {name} occurs twice; first in line {first}"))
             continue
         taken[name] = node
         entries.append(

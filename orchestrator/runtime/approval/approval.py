@@ -21,14 +21,20 @@ from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.graph import is_approved
 from orchestrator.machines.approval.intent import spoken
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import ApprovalContext, Consent, Event, PlanStatus, State
-from orchestrator.machines.approval.plan import Plan, PlanStep, selection
-from orchestrator.machines.approval.ports import Planner
+from orchestrator.machines.approval.model import (
+    ApprovalContext,
+    ApprovalEvent,
+    ApprovalState,
+    Consent,
+    PlanStatus,
+)
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep, selection
+from orchestrator.machines.approval.ports import ApprovalPlanner
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval import other_process as outside
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval import recovery
-from orchestrator.runtime.approval.session import Session
+from orchestrator.runtime.approval.session import ApprovalSession
 from orchestrator.runtime.approval.status import Drift, RecoveryNote, Status, StepFact
 from orchestrator.runtime.approval.status_view import status_of
 from orchestrator.runtime.service import argument_check as arguments
@@ -68,7 +74,7 @@ class Approval:
     def __init__(
         self,
         project: Path | str,
-        planner: Planner | None = None,
+        planner: ApprovalPlanner | None = None,
         *,
         limits: ApprovalLimits | None = None,
         clock: Clock | None = None,
@@ -86,7 +92,7 @@ class Approval:
         self._by = spoken(by, "the name of who asks") or somebody()
         self._launch = dict(launch or {})
         self._on_step = on_step
-        self._session = Session(
+        self._session = ApprovalSession(
             project, planner, self._limits, self._clock, observers, hooks, self._launch, journal, hook
         )
         self._wishes = 0
@@ -118,7 +124,8 @@ class Approval:
     async def status(self) -> Status:
         """Return the status of the project with the files that differ from the plan. Changes nothing."""
         status, run = self._status(), self._session.run
-        if run is None or status.plan is None or status.state not in (State.AWAITING_APPROVAL, State.PAUSED):
+        waiting = (ApprovalState.AWAITING_APPROVAL, ApprovalState.PAUSED)
+        if run is None or status.plan is None or status.state not in waiting:
             return status
         drifted = await self._session.hands.drifted(run)
         return replace(status, drift=tuple(Drift(entry.path, entry.why) for entry in drifted.entries))
@@ -126,8 +133,8 @@ class Approval:
     async def show(self, version: int | None = None) -> Status:
         """Return the plan, and record that the person has seen it, which its approval requires."""
         run = self._run("show")
-        if version is None and run.ctx.plan is not None and run.cursor.state == State.AWAITING_APPROVAL:
-            run.ctx.previewed = Plan.read(run.ctx.plan).digest
+        if version is None and run.ctx.plan is not None and run.state == ApprovalState.AWAITING_APPROVAL:
+            run.ctx.previewed = ApprovalPlan.read(run.ctx.plan).digest
             await self._session.remember(run)
         found = self._status(version)
         if found.plan is None:
@@ -141,7 +148,7 @@ class Approval:
     async def shown(self) -> Status:
         """Record that the person has seen the error, which its acknowledgement requires."""
         run = self._run("acknowledge")
-        if run.cursor.state == State.FAILED:
+        if run.cursor.state == ApprovalState.FAILED:
             run.ctx.shown = True
             await self._session.remember(run)
         return self._status()
@@ -163,23 +170,23 @@ class Approval:
         """Submit a request. With `confirm` and no text, confirm the waiting intent."""
         if confirm and not text.strip():
             return await self.confirm()
-        self._allow("submit", State.IDLE)
+        self._allow("submit", ApprovalState.IDLE)
         if not spoken(text, "the request").strip():
             raise ApprovalError(Fault("VAL-001", "the request is empty; describe the change"))
         before = self._session.run
         number = 1 if before is None else before.ctx.number + 1
         await self._session.begin(ApprovalContext(number=number, request=text), self._launch)
-        return await self._go(Event.SUBMIT)
+        return await self._go(ApprovalEvent.SUBMIT)
 
     async def confirm(self) -> Status:
         """Confirm the waiting intent and plan for it."""
-        run = self._allow("confirm", State.IDLE)
+        run = self._allow("confirm", ApprovalState.IDLE)
         ctx = run.ctx
         if ctx.kept is None:
             raise self._refusal("state", "no intent waits to be confirmed", "submit")
         ctx.intent, ctx.confirmed, ctx.plan, ctx.plan_status = ctx.kept, True, None, ""
         ctx.recovery = None
-        return await self._go(Event.SUBMIT)
+        return await self._go(ApprovalEvent.SUBMIT)
 
     # ---- decision ----
 
@@ -192,8 +199,8 @@ class Approval:
         otherwise call `execute`. If chosen steps depend on others, the plan with all of them waits for another
         approval. Raises GateRefused for a plan that has expired, has changed, or was not shown.
         """
-        run = self._allow("approve", State.AWAITING_APPROVAL)
-        plan = Plan.read(run.ctx.plan or {})
+        run = self._allow("approve", ApprovalState.AWAITING_APPROVAL)
+        plan = ApprovalPlan.read(run.ctx.plan or {})
         if digest is not None and not (len(digest) >= LEAST and plan.digest.startswith(digest)):
             raise self._refusal("plan", "this is not the plan that waits for approval", "diff", code="ST-003")
         await self._still_holds(run)
@@ -211,25 +218,25 @@ class Approval:
 
     async def execute(self) -> Status:
         """Execute the approved plan until it is done, paused or cancelled."""
-        run = self._allow("execute", State.AWAITING_APPROVAL)
+        run = self._allow("execute", ApprovalState.AWAITING_APPROVAL)
         if not is_approved(run.ctx):
             raise self._refusal("plan", "the plan is not approved", "diff", "approve", code="ST-003")
         await self._still_holds(run)
         run.ctx.recovery = None
-        return await self._go(Event.APPROVE)
+        return await self._go(ApprovalEvent.APPROVE)
 
     async def reject(self, why: str = "") -> Status:
         """Discard the plan. `why` is stored."""
-        self._allow("reject", State.AWAITING_APPROVAL)
-        return await self._go(Event.REJECT, why)
+        self._allow("reject", ApprovalState.AWAITING_APPROVAL)
+        return await self._go(ApprovalEvent.REJECT, why)
 
     async def changes(self, text: str) -> Status:
         """Request another version of the plan with the given changes."""
-        run = self._allow("changes", State.AWAITING_APPROVAL)
+        run = self._allow("changes", ApprovalState.AWAITING_APPROVAL)
         if not spoken(text, "the changes").strip():
             raise ApprovalError(Fault("VAL-001", "the changes are empty; describe them"))
         run.ctx.changes = text
-        return await self._go(Event.REQUEST_CHANGES)
+        return await self._go(ApprovalEvent.REQUEST_CHANGES)
 
     # ---- during execution ----
 
@@ -243,27 +250,27 @@ class Approval:
 
     async def pause(self) -> Status:
         """Pause the execution. Another process executes the plan, so use `ask` instead."""
-        self._allow("pause", State.EXECUTING)
+        self._allow("pause", ApprovalState.EXECUTING)
         return self._status()
 
     async def resume(self, *, again: bool = False) -> Status:
         """Resume a paused plan; with `again` an interrupted command runs again. Raises GateRefused after a change."""
-        run = self._allow("resume", State.PAUSED)
+        run = self._allow("resume", ApprovalState.PAUSED)
         ctx = run.ctx
         if not self._is_plan_whole(run):
             ctx.fault = Fault("ST-002", "the plan to resume cannot be read").plain()
-            return await self._go(Event.RESUME_FAILED)
+            return await self._go(ApprovalEvent.RESUME_FAILED)
         if again:
             work = await self._session.hands.work(run)
             ctx.again = sorted({*ctx.again, *work.unknown.values()})
         ctx.recovery = None
-        return await self._go(Event.RESUME)
+        return await self._go(ApprovalEvent.RESUME)
 
     async def cancel(self, why: str = "") -> Status:
         """Cancel the plan and undo its changes. A plan that waits for approval is only discarded."""
-        run = self._allow("cancel", State.AWAITING_APPROVAL, State.PAUSED)
-        waits = run.cursor.state == State.AWAITING_APPROVAL
-        return await self._go(Event.REJECT if waits else Event.CANCEL, why)
+        run = self._allow("cancel", ApprovalState.AWAITING_APPROVAL, ApprovalState.PAUSED)
+        waits = run.cursor.state == ApprovalState.AWAITING_APPROVAL
+        return await self._go(ApprovalEvent.REJECT if waits else ApprovalEvent.CANCEL, why)
 
     # ---- after a failure ----
 
@@ -274,21 +281,21 @@ class Approval:
         """
         if self._session.run is None and self._session.damage is not None:
             return await self._discarded(discard=discard)
-        run = self._allow("acknowledge", State.FAILED, State.COMPLETED)
-        if run.cursor.state == State.FAILED and not run.ctx.shown:
+        run = self._allow("acknowledge", ApprovalState.FAILED, ApprovalState.COMPLETED)
+        if run.cursor.state == ApprovalState.FAILED and not run.ctx.shown:
             raise self._refusal("state", "the error has not been shown yet", "status")
-        return await self._go(Event.ACKNOWLEDGE)
+        return await self._go(ApprovalEvent.ACKNOWLEDGE)
 
     async def retry(self) -> Status:
         """Make a new plan for the same intent."""
-        run = self._allow("retry", State.FAILED)
+        run = self._allow("retry", ApprovalState.FAILED)
         if run.ctx.intent is None:
             raise self._refusal("state", "there is no intent to plan for again", "acknowledge")
-        return await self._go(Event.RETRY)
+        return await self._go(ApprovalEvent.RETRY)
 
     async def rollback(self) -> Status:
         """Undo the changes of this request's failed plans. The state stays Failed: a rollback has no edge."""
-        run = self._allow("rollback", State.FAILED)
+        run = self._allow("rollback", ApprovalState.FAILED)
         if "rollback" not in self._status().actions:
             raise self._refusal("plan", "no step of a failed plan has changed anything", "acknowledge")
         undone = await self._session.hands.undo(run)
@@ -307,7 +314,7 @@ class Approval:
             log = session.journal.projection.steps
             return status_of(
                 run.run_id,
-                State(run.cursor.state),
+                ApprovalState(run.cursor.state),
                 run.ctx,
                 log,
                 launch=session.launch,
@@ -315,9 +322,10 @@ class Approval:
                 here=True,
             )
         if session.damage is None:
-            return Status(state=State.IDLE, actions=("submit",))
+            return Status(state=ApprovalState.IDLE, actions=("submit",))
         error, recovered = recovery.damaged(str(session.damage), self._clock.time())
-        return Status(state=State.FAILED, error=error, recovery=recovered, actions=(recovery.DISCARD,))
+        actions = (recovery.DISCARD,)
+        return Status(state=ApprovalState.FAILED, error=error, recovery=recovered, actions=actions)
 
     def _run(self, action: str) -> ApprovalRun:
         run = self._session.run
@@ -326,19 +334,18 @@ class Approval:
             raise self._refusal("state", f"{action}: {what}", *self._status().actions)
         return run
 
-    def _allow(self, action: str, *states: State) -> Any:
+    def _allow(self, action: str, *states: ApprovalState) -> Any:
         """Return the run if it is in one of these states; without a run the state is Idle. Raises GateRefused."""
         status = self._status()
         if status.state not in states or (self._session.run is None and action != "submit"):
-            possible = ", ".join(state.value for state in states)
-            reason = f"{action} is not possible in {status.state.value}; possible in {possible}"
+            reason = f"{action} is not possible in {status.state.value}; possible in {', '.join(states)}"
             raise self._refusal("state", reason, *status.actions)
         return self._session.run
 
     def _refusal(self, gate: str, reason: str, *steps: str, code: str = "ST-001") -> GateRefused:
         return GateRefused(BlockedGate(gate, reason, steps, code=code if gate in ("state", "plan") else ""))
 
-    async def _go(self, event: Event, why: str = "") -> Status:
+    async def _go(self, event: ApprovalEvent, why: str = "") -> Status:
         run = self._run(event.value)
         run.ctx.why = spoken(why, "the reason")
         await self._session.drive(run, event)
@@ -350,10 +357,11 @@ class Approval:
         if shut is None:
             return
         run.ctx.plan_status = PlanStatus.EXPIRED.value
-        await self._session.drive(run, Event.REJECT)
-        raise GateRefused(_expired(shut))
+        await self._session.drive(run, ApprovalEvent.REJECT)
+        expired = shut._replace(reason=f"{shut.reason}; the plan has expired", next_steps=("submit",))
+        raise GateRefused(expired)
 
-    async def _derived(self, run: ApprovalRun, plan: Plan, steps: tuple[str, ...]) -> Plan:
+    async def _derived(self, run: ApprovalRun, plan: ApprovalPlan, steps: tuple[str, ...]) -> ApprovalPlan:
         """Make a plan of some steps the waiting plan. It counts as shown if it contains only the named steps."""
         chosen = selection(plan, steps)
         if tuple(chosen) == tuple(step.id for step in plan.steps):
@@ -384,17 +392,11 @@ class Approval:
         if run is None or not run.control.driving:
             return
         self._wishes += 1
-        payload = {"wish": wish}
         signal_id = f"{wish}-{run.seq}-{self._wishes}"
-        run.mailbox.post(Signal(kind="decision", id=signal_id, by=self._by, why=why, payload=payload))
+        run.mailbox.post(Signal(kind="decision", id=signal_id, by=self._by, why=why, payload={"wish": wish}))
 
     def _step(  # noqa: PLR0917 - the parts of one fact
         self, step: PlanStep, index: int, of: int, phase: str, seconds: float, status: str, output: str
     ) -> Awaitable[None] | None:
         on_step = self._on_step
         return None if on_step is None else on_step(StepFact(step, index, of, phase, status, seconds, output))
-
-
-def _expired(blocked: BlockedGate) -> BlockedGate:
-    """Return the gate of an expired plan, after which only a new request is possible."""
-    return blocked._replace(reason=f"{blocked.reason}; the plan has expired", next_steps=("submit",))

@@ -22,7 +22,7 @@ MOST_FILES = 2_000
 """Maximum number of listed files, in order of their paths."""
 
 
-class Progress:
+class ListingProgress:
     """Progress of a listing, written by its thread and read by the waiting task."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Progress:
         self.at = (path, time.monotonic())
 
 
-def files(root: Path, caps: PlanCaps, progress: Progress) -> tuple[Fingerprint, ...]:
+def files(root: Path, caps: PlanCaps, progress: ListingProgress) -> tuple[Fingerprint, ...]:
     """Return the files that a plan could touch: not hidden, build output, denied, links, or above the size cap."""
     found: list[Fingerprint] = []
     for path, size in _paths(root, caps, progress):
@@ -60,7 +60,7 @@ def fingerprint_at(root: Path, path: str) -> Fingerprint:
     return fingerprint(path, None if snapshot.digest is None else snapshot.content)
 
 
-def _paths(root: Path, caps: PlanCaps, progress: Progress) -> Iterator[tuple[str, int]]:
+def _paths(root: Path, caps: PlanCaps, progress: ListingProgress) -> Iterator[tuple[str, int]]:
     refused = [folded(rule) for rule in (*caps.build_output, *caps.denied)]
     for folder, folders, names, fd in os.fwalk(root, follow_symlinks=False, onerror=_raise):
         folders[:] = sorted(one for one in folders if not _left_out(one, refused))

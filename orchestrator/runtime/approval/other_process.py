@@ -9,7 +9,7 @@ from orchestrator.errors import Corrupt, TooNew
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
-from orchestrator.machines.approval.model import State
+from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval import codec as record
 from orchestrator.runtime.approval import project_journal as store
@@ -30,12 +30,12 @@ async def look(project: Path | str) -> Status:
     begun = (folder / projection.STATE).exists()  # before the journal is read, because it is written later
     path = folder / "journal.db"
     if not path.exists():
-        return _damaged(store.EMPTY) if begun else Status(state=State.IDLE, actions=("submit",))
+        return _damaged(store.EMPTY) if begun else Status(state=ApprovalState.IDLE, actions=("submit",))
     journal = SqliteJournal(path, only_reads=True)
     try:
         head = await record.newest(journal)
         if head is None:
-            return _damaged(store.EMPTY) if begun else Status(state=State.IDLE, actions=("submit",))
+            return _damaged(store.EMPTY) if begun else Status(state=ApprovalState.IDLE, actions=("submit",))
         return _told(head, await journal.load(head.run_id))
     except (Corrupt, TooNew) as damage:
         return _damaged(str(damage))
@@ -45,7 +45,7 @@ async def look(project: Path | str) -> Status:
 
 def _damaged(why: str) -> Status:
     error, found = recovery.damaged(why, time.time())
-    return Status(state=State.FAILED, error=error, recovery=found, actions=(recovery.DISCARD,))
+    return Status(state=ApprovalState.FAILED, error=error, recovery=found, actions=(recovery.DISCARD,))
 
 
 def _told(head: RunHead, records: list[Record]) -> Status:
@@ -54,7 +54,7 @@ def _told(head: RunHead, records: list[Record]) -> Status:
     for one in records:
         log.fold(one.kind, one.body)
     ctx = record.codec(dict).decoded(stored.context)
-    state = State(stored.state or State.IDLE)
+    state = ApprovalState(stored.state or ApprovalState.IDLE)
     launch = stored.created.get("launch") or {}
     return status_of(head.run_id, state, ctx, log, held=head.owner, launch=launch)
 
@@ -80,13 +80,13 @@ async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
     if head is None:
         raise _nobody("Idle")
     stored = StoredRun.of(head.run_id, await journal.load(head.run_id))
-    state = State(stored.state or State.IDLE)
+    state = ApprovalState(stored.state or ApprovalState.IDLE)
     if head.owner is None or state not in WORKING:
         raise _nobody(state.value)
-    if state is State.CANCELLING:
+    if state is ApprovalState.CANCELLING:
         reason = "it is being cancelled already, which cannot be stopped"
         raise GateRefused(BlockedGate("not_cancelling", reason, ("status",), code="IPC-002"))
-    if wish == "pause" and state is not State.EXECUTING:
+    if wish == "pause" and state is not ApprovalState.EXECUTING:
         reason = f"pause is not possible in {state.value}; possible in Executing"
         raise GateRefused(BlockedGate("state", reason, ("cancel",), code="ST-001"))
     posted = await journal.inbox(head.run_id, stored.inbox)

@@ -19,8 +19,8 @@ from orchestrator.machines.approval.drift import DriftReport
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import Extraction
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.plan import Plan, PlanDraft, PlanStep, StepKind, digest_of, part
-from orchestrator.machines.approval.ports import Planner, PlanRequest
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft, PlanStep, StepKind, digest_of, part
+from orchestrator.machines.approval.ports import ApprovalPlanner, PlanRequest
 from orchestrator.runtime.approval import plan_request as planning
 from orchestrator.runtime.approval.project_log import ProjectLog
 from orchestrator.runtime.approval.rate_limiter import OperationRateLimiter
@@ -46,7 +46,7 @@ class PlanExecutor:
         self,
         root: Path,
         journal: Journal,
-        planner: Planner | None,
+        planner: ApprovalPlanner | None,
         limits: ApprovalLimits,
         clock: Clock,
         diary: ProjectLog,
@@ -79,13 +79,13 @@ class PlanExecutor:
             self._asked(), run.ctx.request, clock=self._clock, on_attempt=self._told(run)
         )
 
-    async def draft(self, run: ApprovalRun, plan_id: str, version: int) -> Plan:
+    async def draft(self, run: ApprovalRun, plan_id: str, version: int) -> ApprovalPlan:
         """Request a valid plan from the planner."""
         ctx = run.ctx
         request = PlanRequest(
             intent=intent_of(ctx),
             changes=ctx.changes,
-            previous=Plan.read(ctx.plan) if ctx.changes and ctx.plan else None,
+            previous=ApprovalPlan.read(ctx.plan) if ctx.changes and ctx.plan else None,
             tree=await self._ground.tree(),
         )
         return await planning.drafted(
@@ -98,7 +98,7 @@ class PlanExecutor:
             on_attempt=self._told(run),
         )
 
-    def _asked(self) -> Planner:
+    def _asked(self) -> ApprovalPlanner:
         if self._planner is None:
             raise ApprovalError(Fault("CFG-001", "no planner is configured; give a plan file or a model"))
         return self._planner
@@ -146,7 +146,7 @@ class PlanExecutor:
 
     async def standing(self, run: ApprovalRun) -> BlockedGate | None:
         """Return the gate of an outdated plan: a target or the settings changed."""
-        plan = Plan.read(run.ctx.plan or {})
+        plan = ApprovalPlan.read(run.ctx.plan or {})
         return first_blocked([self._configured(plan), await self._drifted(run)])
 
     def affordable(self) -> BlockedGate | None:
@@ -156,7 +156,7 @@ class PlanExecutor:
             return None
         return BlockedGate("token_budget", fault.message, ("reject", "acknowledge"), code=fault.code)
 
-    def _configured(self, plan: Plan) -> BlockedGate | None:
+    def _configured(self, plan: ApprovalPlan) -> BlockedGate | None:
         if plan.caps_digest != digest_of(asdict(self._limits.caps)):
             reason = "the settings changed since the plan was made"
             return BlockedGate("plan", reason, ("changes", "cancel"), code="CFG-004")
@@ -173,11 +173,11 @@ class PlanExecutor:
 
     async def drifted(self, run: ApprovalRun) -> DriftReport:
         """Return the targets that differ from the plan and its finished steps."""
-        return await self._ground.drift(Plan.read(run.ctx.plan or {}), await self.done(run))
+        return await self._ground.drift(ApprovalPlan.read(run.ctx.plan or {}), await self.done(run))
 
     async def done(self, run: ApprovalRun) -> tuple[str, ...]:
         """Return the ids of the finished steps."""
-        plan = Plan.read(run.ctx.plan or {})
+        plan = ApprovalPlan.read(run.ctx.plan or {})
         return tuple(completed(await self._journal.load(run.run_id), plan))
 
     async def _reachable(self) -> BlockedGate | None:
@@ -190,14 +190,14 @@ class PlanExecutor:
 
     async def work(self, run: ApprovalRun) -> StepWork:
         """Return the work on the current plan, restored from the records of the run."""
-        plan = Plan.read(run.ctx.plan or {})
+        plan = ApprovalPlan.read(run.ctx.plan or {})
         if run.lease is None:
             raise ApprovalError(Fault("ST-001", "this process does not hold the project"))
         if self._work is None or self._work[0] != plan.digest:
             self._work = (plan.digest, await self._work_on(plan, run, run.lease))
         return self._work[1]
 
-    async def _work_on(self, plan: Plan, run: ApprovalRun, lease: Lease) -> StepWork:
+    async def _work_on(self, plan: ApprovalPlan, run: ApprovalRun, lease: Lease) -> StepWork:
         return StepWork(
             self._journal,
             lease,
@@ -212,7 +212,7 @@ class PlanExecutor:
 
     async def left(self, run: ApprovalRun) -> tuple[PlanStep, ...]:
         """Return the remaining steps."""
-        plan = Plan.read(run.ctx.plan or {})
+        plan = ApprovalPlan.read(run.ctx.plan or {})
         done = await self.done(run)
         return tuple(step for step in plan.steps if step.id not in done)
 
@@ -233,17 +233,17 @@ class PlanExecutor:
         changes: list[Change] = []
         conflicts: dict[str, Conflict] = {}
         for one in reversed(run.ctx.versions):
-            plan = Plan.read(one["plan"])
+            plan = ApprovalPlan.read(one["plan"])
             if run.lease is None or plan.label in run.ctx.completed:
                 continue
-            present = run.ctx.plan is not None and plan.digest == Plan.read(run.ctx.plan).digest
+            present = run.ctx.plan is not None and plan.digest == ApprovalPlan.read(run.ctx.plan).digest
             work = await self.work(run) if present else await self._work_on(plan, run, run.lease)
             undone = await work.undo_plan()
             changes += undone.changes
             conflicts = {conflict.path: conflict for conflict in undone.conflicts} | conflicts
         return UndoReport(tuple(changes), tuple(conflicts.values()))
 
-    async def derived(self, plan: Plan, chosen: Collection[str], plan_id: str) -> Plan:
+    async def derived(self, plan: ApprovalPlan, chosen: Collection[str], plan_id: str) -> ApprovalPlan:
         """Return a new validated plan for some of the steps of another one."""
         draft = part(plan, chosen)
         return await self._ground.validated(draft, plan_id=plan_id, version=1, derived_from=plan.digest)
@@ -257,7 +257,7 @@ class PlanExecutor:
 class _InTime:
     """A planner with a time limit for its answers and a rate limit."""
 
-    def __init__(self, planner: Planner, pace: OperationRateLimiter, seconds: float) -> None:
+    def __init__(self, planner: ApprovalPlanner, pace: OperationRateLimiter, seconds: float) -> None:
         self._planner = planner
         self._pace = pace
         self._seconds = 0.0 if getattr(planner, "bounds_itself", False) else seconds

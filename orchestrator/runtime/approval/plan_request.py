@@ -10,8 +10,8 @@ from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import LONGEST_REQUEST, Extraction, Intent
-from orchestrator.machines.approval.plan import Plan
-from orchestrator.machines.approval.ports import Planner, PlanRequest
+from orchestrator.machines.approval.plan import ApprovalPlan
+from orchestrator.machines.approval.ports import ApprovalPlanner, PlanRequest
 from orchestrator.runtime.approval.retry_policy import RETRIES
 from orchestrator.runtime.approval.workspace import Workspace
 
@@ -19,7 +19,7 @@ OnAttempt: TypeAlias = Callable[[RetryAttempt], None]
 
 
 async def extracted(
-    planner: Planner, text: str, *, on_attempt: OnAttempt | None = None, clock: Clock | None = None
+    planner: ApprovalPlanner, text: str, *, on_attempt: OnAttempt | None = None, clock: Clock | None = None
 ) -> Extraction:
     """Return the intents of a person. Raises ApprovalError after the retries of its code."""
     if not text.strip():
@@ -31,7 +31,7 @@ async def extracted(
 
 
 async def drafted(
-    planner: Planner,
+    planner: ApprovalPlanner,
     ground: Workspace,
     request: PlanRequest,
     *,
@@ -39,14 +39,14 @@ async def drafted(
     version: int,
     on_attempt: OnAttempt | None = None,
     clock: Clock | None = None,
-) -> Plan:
+) -> ApprovalPlan:
     """Return a valid plan. A planner that can make another one is told the faults of the last.
 
     Raises ApprovalError after the retries of its code.
     """
     asked = request
 
-    async def attempt() -> Plan:
+    async def attempt() -> ApprovalPlan:
         nonlocal asked
         draft = await planner.plan(asked)
         try:

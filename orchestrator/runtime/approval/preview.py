@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, PlanStep, StepKind
+from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, Fingerprint, PlanStep, StepKind
 from orchestrator.runtime.approval.file_inspection import FileContent, encoded, fingerprint
 from orchestrator.runtime.approval.workspace import Workspace, changed
 
@@ -35,7 +35,7 @@ class FileDiff:
 
 
 async def preview(
-    plan: Plan, root: Path | str, caps: PlanCaps | None = None, seconds: float = 0.0
+    plan: ApprovalPlan, root: Path | str, caps: PlanCaps | None = None, seconds: float = 0.0
 ) -> tuple[FileDiff, ...]:
     """Return all actions of a plan in order. The note of a file says if it changed meanwhile.
 
@@ -57,7 +57,7 @@ async def _unchanged(target: Fingerprint, ground: Workspace) -> FileContent | No
     return found if found.fingerprint == target else None
 
 
-def _all(plan: Plan, now: dict[str, FileContent | None]) -> tuple[FileDiff, ...]:
+def _all(plan: ApprovalPlan, now: dict[str, FileContent | None]) -> tuple[FileDiff, ...]:
     shown: list[FileDiff] = []
     for step in plan.steps:
         if step.kind is StepKind.RUN:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.kernel.record import (
-    Attempt,
     EventFailed,
     Fact,
     GuardEvaluated,
+    OperationAttempt,
     RolledBack,
     RunCompleted,
     RunParked,
@@ -25,6 +25,7 @@ from orchestrator.kernel.record import (
     RunStarted,
     Transition,
     WorkAbandoned,
+    kind_of,
 )
 from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.limits import ApprovalLimits
@@ -34,7 +35,7 @@ _FIELDS: Mapping[type, tuple[str, ...]] = {
     Transition: ("seq", "event", "source", "dest", "dwell", "guard", "reason"),
     EventFailed: ("state", "event", "reason", "hook", "committed"),
     GuardEvaluated: ("state", "event", "guard", "result"),
-    Attempt: ("operation", "number", "outcome", "reason", "delay"),
+    OperationAttempt: ("operation", "number", "outcome", "reason", "delay"),
     RunParked: ("state", "reason"),
     RunCompleted: ("outcome", "reason", "transitions", "seconds"),
     RunRecovered: ("outcome",),
@@ -58,7 +59,7 @@ class ProjectLog:
         names = _FIELDS.get(type(fact))
         if names is None:
             return
-        kind = type(fact).__name__
+        kind = kind_of(fact)
         said: dict[str, Any] = {name: getattr(fact, name) for name in names}
         if isinstance(fact, EventFailed):
             said["error"] = type(fact.error).__name__ if fact.error is not None else None

@@ -16,7 +16,7 @@ from orchestrator.errors import Corrupt
 from orchestrator.files.change import Change, fold
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
-from orchestrator.machines.approval.model import State
+from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.runtime.approval.step_log import StepLog
 
 SCHEMA = 1
@@ -86,8 +86,12 @@ class Projection:
         }
 
     def _state(self, plan: Mapping[str, Any], files: Mapping[str, bytes], seq: int) -> dict[str, Any]:
-        state = self.stored.state or State.IDLE.value
-        busy = state in (State.EXECUTING.value, State.PAUSED.value, State.CANCELLING.value)
+        state = self.stored.state or ApprovalState.IDLE.value
+        busy = state in (
+            ApprovalState.EXECUTING.value,
+            ApprovalState.PAUSED.value,
+            ApprovalState.CANCELLING.value,
+        )
         return {
             "schema_version": SCHEMA,
             "project_id": self._project_id,

@@ -21,9 +21,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.model import Event, PlanStatus, State
+from orchestrator.machines.approval.model import ApprovalEvent, ApprovalState, PlanStatus
 from orchestrator.runtime.approval.control_request import CommandLost
-from orchestrator.runtime.approval.session import Session
+from orchestrator.runtime.approval.session import ApprovalSession
 from orchestrator.runtime.approval.status import RecoveryNote
 from orchestrator_callbacks.approval import before
 from orchestrator_callbacks.approval.deps import ApprovalRun
@@ -41,7 +41,7 @@ MANUAL = (
 """Actions of a person if the state cannot be trusted."""
 
 
-async def recover(session: Session) -> RecoveryNote | None:
+async def recover(session: ApprovalSession) -> RecoveryNote | None:
     """Recover a project, and return the findings and actions; None if no recovery was needed."""
     run = session.run
     if run is None:
@@ -51,30 +51,30 @@ async def recover(session: Session) -> RecoveryNote | None:
     if not session.up_to_date and run.lease is not None:
         await session.journal.refresh(run.lease.seq)
     await session.refuse_posted(run)
-    way = _WAYS.get(State(run.cursor.state))
+    way = _WAYS.get(ApprovalState(run.cursor.state))
     return None if way is None else await way(session, run)
 
 
-async def _corrupt(session: Session, run: ApprovalRun) -> RecoveryNote:
+async def _corrupt(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
     """Set the run to Failed: no step is undone or resumed before a person has checked."""
     why = str(session.damage)
     code = "IPC-007" if isinstance(session.damage, CommandLost) else "ST-002"
     run.ctx.fault, run.ctx.shown = Fault(code, why).plain(), False
-    found = RecoveryNote("corrupt", State.FAILED.value, why, session.clock.time(), options=MANUAL)
+    found = RecoveryNote("corrupt", ApprovalState.FAILED.value, why, session.clock.time(), options=MANUAL)
     session.journal.projection.forget()
-    await _jumped(session, run, State.FAILED, found, corrupt=True)
+    await _jumped(session, run, ApprovalState.FAILED, found, corrupt=True)
     session.damage = None
     return found
 
 
-async def _executing(session: Session, run: ApprovalRun) -> RecoveryNote:
+async def _executing(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
     """Undo the open step and wait for a person."""
     undone = await session.hands.undo_open(run)
     work, why = await session.hands.work(run), await _crashed(session, run)
     unknown = [f"resume --again, if the command of step {one} may run again" for one in work.unknown]
     found = RecoveryNote(
         run.cursor.state,
-        State.PAUSED.value,
+        ApprovalState.PAUSED.value,
         why,
         session.clock.time(),
         kept=await session.hands.done(run),
@@ -83,21 +83,21 @@ async def _executing(session: Session, run: ApprovalRun) -> RecoveryNote:
         options=(*unknown, *(() if unknown else ("resume",)), "cancel"),
     )
     run.ctx.conflicts = [dict(one) for one in found.conflicts]
-    await _jumped(session, run, State.PAUSED, found)
+    await _jumped(session, run, ApprovalState.PAUSED, found)
     return found
 
 
-async def _crashed(session: Session, run: ApprovalRun) -> str:
+async def _crashed(session: ApprovalSession, run: ApprovalRun) -> str:
     """Return the cause of the recovery, with the commands that were still running."""
     ended = (await session.hands.work(run)).ended
     return f"{CRASHED}; the command of step {', '.join(ended)} still ran and was ended" if ended else CRASHED
 
 
-async def _going_on(session: Session, run: ApprovalRun) -> RecoveryNote:
+async def _going_on(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
     """Continue in a state that needs no person."""
     state = run.cursor.state
     await session.drive(run)
-    failed = run.cursor.state == State.FAILED
+    failed = run.cursor.state == ApprovalState.FAILED
     found = RecoveryNote(
         state,
         run.cursor.state,
@@ -112,28 +112,32 @@ async def _going_on(session: Session, run: ApprovalRun) -> RecoveryNote:
     return found
 
 
-async def _extracting(session: Session, run: ApprovalRun) -> RecoveryNote:
+async def _extracting(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
     """Drop the request to the planner: it is unknown whether it was sent."""
     found = RecoveryNote(
-        run.cursor.state, State.IDLE.value, CRASHED, session.clock.time(), options=("submit",)
+        run.cursor.state, ApprovalState.IDLE.value, CRASHED, session.clock.time(), options=("submit",)
     )
-    await _jumped(session, run, State.IDLE, found)
+    await _jumped(session, run, ApprovalState.IDLE, found)
     return found
 
 
-async def _planning(session: Session, run: ApprovalRun) -> RecoveryNote:
+async def _planning(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
     """Keep the intent: when the person confirms it, it is planned for again."""
     ctx = run.ctx
     ctx.kept, ctx.intent = ctx.intent, None
     ctx.question = f"Plan again for: {(ctx.kept or {}).get('summary', ctx.request)}"
     found = RecoveryNote(
-        run.cursor.state, State.IDLE.value, CRASHED, session.clock.time(), options=("confirm", "submit")
+        run.cursor.state,
+        ApprovalState.IDLE.value,
+        CRASHED,
+        session.clock.time(),
+        options=("confirm", "submit"),
     )
-    await _jumped(session, run, State.IDLE, found)
+    await _jumped(session, run, ApprovalState.IDLE, found)
     return found
 
 
-async def _awaiting(session: Session, run: ApprovalRun) -> RecoveryNote | None:
+async def _awaiting(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote | None:
     """Expire a plan that cannot be executed as shown any more."""
     why = await _stale(session, run)
     if not why:
@@ -141,17 +145,17 @@ async def _awaiting(session: Session, run: ApprovalRun) -> RecoveryNote | None:
     run.ctx.plan_status = PlanStatus.EXPIRED.value
     found = RecoveryNote(
         run.cursor.state,
-        State.IDLE.value,
+        ApprovalState.IDLE.value,
         f"the plan expired: {why}",
         session.clock.time(),
         options=("submit",),
     )
     run.ctx.recovery = found.plain()
-    await session.drive(run, Event.REJECT)
+    await session.drive(run, ApprovalEvent.REJECT)
     return found
 
 
-async def _stale(session: Session, run: ApprovalRun) -> str:
+async def _stale(session: ApprovalSession, run: ApprovalRun) -> str:
     shut = before.expired(run)
     if shut is not None:
         return "it waited for too long" if shut.reason == before.EXPIRED else shut.reason
@@ -163,19 +167,24 @@ async def _stale(session: Session, run: ApprovalRun) -> str:
 
 
 async def _jumped(
-    session: Session, run: ApprovalRun, to: State, found: RecoveryNote, *, corrupt: bool = False
+    session: ApprovalSession,
+    run: ApprovalRun,
+    to: ApprovalState,
+    found: RecoveryNote,
+    *,
+    corrupt: bool = False,
 ) -> None:
     run.ctx.recovery = found.plain()
     await session.jump(run, to, found.why, corrupt=corrupt)
 
 
-_WAYS: Mapping[State, Callable[[Session, ApprovalRun], Awaitable[RecoveryNote | None]]] = {
-    State.EXECUTING: _executing,
-    State.CANCELLING: _going_on,
-    State.COMPLETED: _going_on,
-    State.EXTRACTING_INTENT: _extracting,
-    State.PLANNING: _planning,
-    State.AWAITING_APPROVAL: _awaiting,
+_WAYS: Mapping[ApprovalState, Callable[[ApprovalSession, ApprovalRun], Awaitable[RecoveryNote | None]]] = {
+    ApprovalState.EXECUTING: _executing,
+    ApprovalState.CANCELLING: _going_on,
+    ApprovalState.COMPLETED: _going_on,
+    ApprovalState.EXTRACTING_INTENT: _extracting,
+    ApprovalState.PLANNING: _planning,
+    ApprovalState.AWAITING_APPROVAL: _awaiting,
 }
 
 
@@ -183,4 +192,4 @@ def damaged(why: str, now: float) -> tuple[dict[str, Any], RecoveryNote]:
     """Return error and recovery note of a project whose journal cannot be read."""
     options = ("look at .orchestrator/", f"{DISCARD}, which sets it aside and starts anew")
     error = {**Fault("ST-002", why).plain(), "shown": False}
-    return error, RecoveryNote("corrupt", State.FAILED.value, why, now, options=options)
+    return error, RecoveryNote("corrupt", ApprovalState.FAILED.value, why, now, options=options)

@@ -24,9 +24,9 @@ from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.ending import ending
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import ApprovalContext, Event, State
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState
 from orchestrator.machines.approval.path import is_never_allowed
-from orchestrator.machines.approval.ports import Planner
+from orchestrator.machines.approval.ports import ApprovalPlanner
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval import codec as record
 from orchestrator.runtime.approval import control_request as listener
@@ -40,7 +40,7 @@ from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 from orchestrator_guards import BlockedGate
 
 
-class Session:
+class ApprovalSession:
     """Open the store, claim the current run and drive it; release both at the end.
 
     `damage` is set if the stored data cannot be trusted at all: then there is no run, and nothing is changed.
@@ -49,7 +49,7 @@ class Session:
     def __init__(  # noqa: PLR0917 - the arguments of Approval
         self,
         project: Path | str,
-        planner: Planner | None,
+        planner: ApprovalPlanner | None,
         limits: ApprovalLimits,
         clock: Clock,
         observers: Iterable[Observer],
@@ -204,7 +204,7 @@ class Session:
             RunCompleted(name, run.run_id, run.cursor.state, outcome.value, reason, now, seconds, *facts)
         )
 
-    async def drive(self, run: ApprovalRun, event: Event | None = None) -> None:
+    async def drive(self, run: ApprovalRun, event: ApprovalEvent | None = None) -> None:
         """Fire an event and drive the run until it waits for a person. Raises the refusal of the event."""
         self.deps.refusal = None
         await self.refuse_posted(run)
@@ -239,7 +239,7 @@ class Session:
             run.note("context", body)
             await self._park(run)
 
-    async def jump(self, run: ApprovalRun, to: State, why: str, *, corrupt: bool = False) -> None:
+    async def jump(self, run: ApprovalRun, to: ApprovalState, why: str, *, corrupt: bool = False) -> None:
         """Set a run to a state without an edge: only for recovery, with its own record."""
         body = {
             "from": run.cursor.state,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.machines.approval.model import State
-from orchestrator.machines.approval.plan import Plan, PlanStep
+from orchestrator.machines.approval.model import ApprovalState
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class StepFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class IntentQuestion:
     """An intent that waits for the person's confirmation, or the reason why a request did not proceed."""
 
     text: str
@@ -99,13 +99,13 @@ class Drift:
 class Status:
     """The status of a project."""
 
-    state: State
+    state: ApprovalState
     run_id: str = ""
     """Empty if no request was ever submitted."""
     request: str = ""
     intent: Mapping[str, Any] | None = None
-    question: Question | None = None
-    plan: Plan | None = None
+    question: IntentQuestion | None = None
+    plan: ApprovalPlan | None = None
     plan_status: str = ""
     """One of PlanStatus; empty without a plan."""
     versions: tuple[tuple[str, int], ...] = ()

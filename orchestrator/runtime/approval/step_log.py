@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.machines.approval.model import State
+from orchestrator.machines.approval.model import ApprovalState
 
 PENDING, RUNNING, DONE, UNDONE, FAILED, UNKNOWN = "pending", "running", "done", "undone", "failed", "unknown"
 
@@ -38,7 +38,7 @@ class StepLog:
                 self._taken_back(key)
             case "recovered":
                 self._settle()
-            case "transition" if body.get("dest") == State.IDLE:
+            case "transition" if body.get("dest") == ApprovalState.IDLE:
                 self._settle()
             case _:
                 pass

@@ -31,7 +31,7 @@ from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.drift import DriftReport
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.plan import FileChange, Fingerprint, Plan, PlanStep, StepKind
+from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, Fingerprint, PlanStep, StepKind
 from orchestrator.runtime.approval import command
 from orchestrator.runtime.approval.file_inspection import encoded, fault_of, fingerprint
 from orchestrator.runtime.approval.retry_policy import RETRIES
@@ -71,12 +71,12 @@ class StepProgress:
     """Commands of all plans of the run."""
 
 
-def completed(records: Iterable[AnyRecord], plan: Plan) -> tuple[str, ...]:
+def completed(records: Iterable[AnyRecord], plan: ApprovalPlan) -> tuple[str, ...]:
     """Return the ids of the complete steps of a plan that were not undone since. Pure."""
     return standing(records, plan).completed
 
 
-def standing(records: Iterable[AnyRecord], plan: Plan) -> StepProgress:
+def standing(records: Iterable[AnyRecord], plan: ApprovalPlan) -> StepProgress:
     """Return the progress of a plan. Pure."""
     steps: dict[str, None] = {}
     commands = _Commands()
@@ -140,7 +140,7 @@ class StepWork:
         journal: Journal,
         lease: Lease,
         root: Path | str,
-        plan: Plan,
+        plan: ApprovalPlan,
         *,
         records: Iterable[AnyRecord] = (),
         hook: Hook = silent,

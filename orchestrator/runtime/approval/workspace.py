@@ -22,9 +22,9 @@ from orchestrator.machines.approval.drift import DriftEntry, DriftReport
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import Intent
 from orchestrator.machines.approval.plan import (
+    ApprovalPlan,
     FileChange,
     Fingerprint,
-    Plan,
     PlanDraft,
     PlanStep,
     StepKind,
@@ -71,7 +71,7 @@ class Workspace:
         version: int,
         intent: Intent | None = None,
         derived_from: str = "",
-    ) -> Plan:
+    ) -> ApprovalPlan:
         """Return the plan of a draft for the current files.
 
         Raises ApprovalError VAL-004 (-003, -005) with all faults.
@@ -80,7 +80,7 @@ class Workspace:
             raise ApprovalError(found, code="VAL-004")
         files = sum(len(step.paths) for step in draft.steps)
         targets, outcomes = await self._in_time(partial(self._rehearsed, draft), files)
-        return Plan(
+        return ApprovalPlan(
             goal=draft.goal,
             steps=draft.steps,
             id=plan_id,
@@ -92,7 +92,7 @@ class Workspace:
             derived_from=derived_from,
         )
 
-    async def revalidated(self, plan: Plan) -> None:
+    async def revalidated(self, plan: ApprovalPlan) -> None:
         """Raise ApprovalError if a plan without executed steps would differ now."""
         draft = PlanDraft(goal=plan.goal, steps=plan.steps)
         drift = await self.drift(plan)
@@ -102,7 +102,7 @@ class Workspace:
         if now.caps_digest != plan.caps_digest:
             raise ApprovalError(Fault("CFG-004", "the limits for plans changed since this plan was made"))
 
-    async def drift(self, plan: Plan, done: Collection[str] = ()) -> DriftReport:
+    async def drift(self, plan: ApprovalPlan, done: Collection[str] = ()) -> DriftReport:
         """Compare every file of a plan with its expected state after the steps `done`."""
         return await self._in_time(partial(self._drift, plan, frozenset(done)), len(plan.targets))
 
@@ -115,7 +115,7 @@ class Workspace:
 
         A slow file is an error and not omitted, because the planner would assume that it does not exist.
         """
-        progress = listing.Progress()
+        progress = listing.ListingProgress()
         listed = asyncio.ensure_future(within(0, partial(listing.files, self.root, self.caps, progress)))
         try:
             while not listed.done():
@@ -125,7 +125,7 @@ class Workspace:
             listed.cancel()
         return listed.result()
 
-    def _left(self, progress: listing.Progress) -> float | None:
+    def _left(self, progress: listing.ListingProgress) -> float | None:
         """Return the remaining seconds for the file in progress; None without a limit. Raises ApprovalError."""
         path, since = progress.at
         if not self._index_seconds:
@@ -148,7 +148,7 @@ class Workspace:
 
     # ---- private, blocking ----
 
-    def _drift(self, plan: Plan, done: frozenset[str]) -> DriftReport:
+    def _drift(self, plan: ApprovalPlan, done: frozenset[str]) -> DriftReport:
         compared = (
             DriftEntry(expected=expected, found=listing.fingerprint_at(self.root, path))
             for path, expected in plan.expected(done).items()

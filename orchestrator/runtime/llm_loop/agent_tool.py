@@ -22,7 +22,7 @@ from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Below, LoopContext, State
+from orchestrator.machines.llm_loop.model import Below, LoopContext, LoopState
 from orchestrator.runtime.llm_loop.codec import restored
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
@@ -149,7 +149,7 @@ def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
         found._live, found._control, found._members = agent._live, agent._control, agent._members
         found.hosting = agent.hosting
         found._deps = replace(child._deps, points=agent.hosting.points_below(child.hosting))
-        found._driver, found._recovery = found._wired(ChildWaitObserver(), owner=agent._driver.owner)
+        found._wire(ChildWaitObserver(), owner=agent._driver.owner)
     return found
 
 
@@ -245,4 +245,4 @@ async def _used(agent: Orchestrator, run_id: str) -> Usage | None:
 
 def asks(run: LoopRun, stored: StoredRun) -> bool:
     """Return whether a restored run may have sent a request whose answer is lost."""
-    return run.state == State.AWAIT_LLM and stored.asks_the_model
+    return run.state == LoopState.AWAIT_LLM and stored.asks_the_model

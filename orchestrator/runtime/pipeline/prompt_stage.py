@@ -17,7 +17,7 @@ from orchestrator.llm.message import Usage
 from orchestrator.llm.port import LLM, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.pipeline.model import State
+from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.service.child_agent import agent_below, run_below
@@ -57,7 +57,10 @@ _SCORES: Mapping[str, Any] = {
     "required": ["score"],
 }
 
-OUTPUTS: Mapping[State, object] = {State.VALIDATING: _ISSUES, State.JUDGING: _SCORES}
+OUTPUTS: Mapping[OrchestrationState, object] = {
+    OrchestrationState.VALIDATING: _ISSUES,
+    OrchestrationState.JUDGING: _SCORES,
+}
 """Stage -> schema of its answers by default; a plan and an implementation are free text."""
 
 
@@ -105,7 +108,9 @@ class PromptStage:
             "price": price,
         }
 
-    def bound(self, pipeline: Pipeline, stage: State) -> Callable[[StageRequest], Awaitable[Any]]:
+    def bound(
+        self, pipeline: Pipeline, stage: OrchestrationState
+    ) -> Callable[[StageRequest], Awaitable[Any]]:
         """Return the port of this stage in a pipeline, with runs in its journal and facts for its observers."""
         output = OUTPUTS.get(stage) if self._output_type is None else self._output_type
         return BoundStage(agent_below(pipeline, output, self._options), self._prompt)
@@ -162,10 +167,14 @@ def rendered(prompt: str, request: StageRequest) -> str:
     """Return the prompt of a stage: the instruction, then all data of the stage."""
     parts = [prompt.strip(), _part("Specification", request.spec)]
     if request.plan is not None:
-        title = "The plan before this one" if request.stage is State.PLANNING else "Plan"
+        title = "The plan before this one" if request.stage is OrchestrationState.PLANNING else "Plan"
         parts.append(_part(title, request.plan.content))
-    if request.implementation is not None and request.stage is not State.PLANNING:
-        title = "Implementation" if request.stage is State.JUDGING else "The implementation before this one"
+    if request.implementation is not None and request.stage is not OrchestrationState.PLANNING:
+        title = (
+            "Implementation"
+            if request.stage is OrchestrationState.JUDGING
+            else "The implementation before this one"
+        )
         parts.append(_part(title, request.implementation.content))
     if request.feedback:
         parts.append(_part("Feedback, oldest first", "\n\n".join(one.text for one in request.feedback)))

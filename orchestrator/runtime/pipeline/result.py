@@ -15,9 +15,9 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Feedback,
     Implementation,
+    OrchestrationState,
     PipelineContext,
     Plan,
-    State,
     Validation,
 )
 from orchestrator.runtime.llm_loop.result import stopped
@@ -68,7 +68,9 @@ def result_of(run: Run[PipelineContext, Any], path: Iterable[Transition], end: E
     approved = ctx.implementation if end.outcome is Outcome.COMPLETED else None
     return PipelineResult(
         run_id=run.run_id,
-        state=State(run.cursor.state) if run.cursor.state in set(State) else run.state,
+        state=OrchestrationState(run.cursor.state)
+        if run.cursor.state in set(OrchestrationState)
+        else run.state,
         outcome=end.outcome,
         reason=end.reason,
         output=approved.content if approved else None,

@@ -7,30 +7,16 @@ from typing import Any
 
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.ralph.contract import OrchestratorOutput, OrchestratorStatus
-from orchestrator.machines.ralph.model import RalphContext, State
+from orchestrator.machines.ralph.model import RalphContext, RalphState
 from orchestrator.runtime.service import program_recovery
-from orchestrator.runtime.service.position import place
-from orchestrator_callbacks.ralph.deps import RalphDeps, RalphRun
 
 
 def codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[RalphContext]:
     """Return the codec of the loop."""
     about = {"launch": dict(launch)} if launch else {}
     return ContextCodec(RalphContext, about=lambda _: about)
-
-
-def restored(
-    stored: StoredRun, machine: Machine, ctx: RalphContext, deps: RalphDeps, codec: ContextCodec[RalphContext]
-) -> RalphRun:
-    """Return the run as of its last record, ready for `drive`. Changes nothing outside."""
-    above = stored.created.get("parent_run_id")
-    run: RalphRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
-    codec.adopt(run)
-    place(run, stored, deps.clock.monotonic())
-    return run
 
 
 def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
@@ -52,12 +38,12 @@ def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
 
 # ---- status ----
 
-_NEXT: Mapping[State, str] = {
-    State.INITIALIZING: "resolve the session",
-    State.PLANNING: "plan",
-    State.EXECUTING: "execute {task}",
-    State.REVIEWING: "review {task}",
-    State.COMPLETE: "check the work against the goal",
+_NEXT: Mapping[RalphState, str] = {
+    RalphState.INITIALIZING: "resolve the session",
+    RalphState.PLANNING: "plan",
+    RalphState.EXECUTING: "execute {task}",
+    RalphState.REVIEWING: "review {task}",
+    RalphState.COMPLETE: "check the work against the goal",
 }
 
 
@@ -71,7 +57,7 @@ _LETS_GO_ON: Mapping[str, str] = {
 
 def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
     """Return the status of a stored run."""
-    state = State(stored.state) if stored.state in set(State) else State.INITIALIZING
+    state = RalphState(stored.state) if stored.state in set(RalphState) else RalphState.INITIALIZING
     ended, parked = stored.ended, stored.parked
     waits = parked is not None and parked.get("reason") in _LETS_GO_ON
     how = OrchestratorStatus.IN_PROGRESS
@@ -88,7 +74,7 @@ def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
     return OrchestratorOutput(
         status=how,
         session_id=ctx.session_id,
-        current_state=stored.state or State.INITIALIZING.value,
+        current_state=stored.state or RalphState.INITIALIZING.value,
         last_action=str(stored.step.get("event", "")),
         next_action=following,
         summary="; ".join((*ctx.blockers, *failed, ctx.summary or counted)),

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
-from orchestrator.machines.ralph.model import RalphContext, State, Task
+from orchestrator.machines.ralph.model import RalphContext, RalphState, Task
 from orchestrator.runtime.llm_loop.result import stopped
 from orchestrator_guards import Verdict
 
@@ -61,7 +61,7 @@ def result_of(
     ctx = run.ctx
     return RalphResult(
         run_id=run.run_id,
-        state=State(run.cursor.state) if run.cursor.state in set(State) else run.state,
+        state=RalphState(run.cursor.state) if run.cursor.state in set(RalphState) else run.state,
         outcome=end.outcome,
         reason=end.reason,
         session_id=ctx.session_id,

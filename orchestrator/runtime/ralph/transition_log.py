@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.machines.ralph.model import Event, State, trigger
+from orchestrator.machines.ralph.model import RalphEvent, RalphState, trigger
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 NAME = "transitions.jsonl"
@@ -39,7 +39,7 @@ class SessionLog:
 def line(session_id: str, at: float, move: tuple[str, str, str], about: tuple[str | None, int]) -> str:
     """Return a line of the log without its line end. `move` is from, event, to; `about` is the task and its attempt."""
     source, event, dest = move
-    known = event in set(Event) and source in set(State)
+    known = event in set(RalphEvent) and source in set(RalphState)
     return json.dumps(
         {
             "timestamp": datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -47,7 +47,7 @@ def line(session_id: str, at: float, move: tuple[str, str, str], about: tuple[st
             "transition": {
                 "from": source,
                 "to": dest,
-                "trigger": trigger(Event(event), State(source)) if known else event,
+                "trigger": trigger(RalphEvent(event), RalphState(source)) if known else event,
                 "taskId": about[0],
                 "attemptNumber": about[1],
             },

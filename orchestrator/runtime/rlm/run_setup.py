@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.llm.port import LLM, Clock, Price, SystemClock
 from orchestrator.llm.retry import RetryPolicy
@@ -257,7 +257,7 @@ def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsM
 def _told(run: ModeRun, tools: ToolSet, result: ToolResult) -> None:
     spec = tools.find(result.call.name)
     run.emit(
-        ToolCalled(
+        ToolExecution(
             run.graph.name,
             run.run_id,
             run.ctx.iteration + 1,

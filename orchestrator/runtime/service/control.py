@@ -22,7 +22,7 @@ from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.service.actor import somebody
 from orchestrator.runtime.service.answer import OpenQuestions, post_answer, post_replies
 from orchestrator.runtime.service.inbox import Inbox
-from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.tools.argument import BadArguments, json_data
 from orchestrator.tools.result import why_of
 from orchestrator.tools.spec import canonical_arguments
@@ -37,11 +37,11 @@ class _Done:
         yield from ()
 
 
-class Control:
+class RunController:
     """The requests to the runs of one agent."""
 
     def __init__(
-        self, live: LiveRuns, journal: Journal, clock: Clock, tools: ToolProvider | None = None
+        self, live: RunRegistry, journal: Journal, clock: Clock, tools: ToolProvider | None = None
     ) -> None:
         self._live = live
         self._tools = tools

@@ -12,7 +12,7 @@ from orchestrator.errors import Corrupt, RunUnknown, StoreDown
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.run import Run
-from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.live_run import RunRegistry
 
 POLL = 0.1
 """Seconds between two reads. A read costs some 150 µs, mostly for thread switches, whatever the number of runs."""
@@ -42,7 +42,7 @@ class Inbox:
     run affects neither the other runs nor the listening. The writers report an unavailable store.
     """
 
-    def __init__(self, live: LiveRuns, journal: Journal) -> None:
+    def __init__(self, live: RunRegistry, journal: Journal) -> None:
         self._live = live
         self._journal = journal
         self._task: asyncio.Task[None] | None = None

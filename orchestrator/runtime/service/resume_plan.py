@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted
-from orchestrator.machines.llm_loop.model import State
+from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.runtime.service import program_recovery
 from orchestrator.runtime.service.inbox import DECISIONS
 from orchestrator_callbacks.llm_loop.tool_work import after_crash
@@ -35,9 +35,9 @@ def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) ->
             continue
         yield said
         moved = True
-    if stored.state == State.PROCESS_TOOLS and stored.next is None:
+    if stored.state == LoopState.PROCESS_TOOLS and stored.next is None:
         yield from (_recovery(entry) for entry in _unclear(stored))
-    elif stored.state == State.AWAIT_LLM and stored.asks_the_model:
+    elif stored.state == LoopState.AWAIT_LLM and stored.asks_the_model:
         yield "asks the model again; what the lost answer may have cost is charged"
     if not moved:
         yield from _programs(stored)

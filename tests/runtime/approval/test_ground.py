@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.machines.approval.plan import Plan, PlanDraft, part, selection
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft, part, selection
 from orchestrator.runtime.approval.preview import NO_UNDO, preview
 from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.hostile import DIFF, create, delete, edit, project, run
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
     return project(tmp_path)
 
 
-async def planned(root: Path, *steps: dict[str, Any], caps: PlanCaps | None = None) -> Plan:
+async def planned(root: Path, *steps: dict[str, Any], caps: PlanCaps | None = None) -> ApprovalPlan:
     draft = PlanDraft.read({"goal": "g", "steps": list(steps)})
     return await Workspace(root, caps).validated(draft, plan_id="plan-1", version=1)
 

@@ -15,7 +15,7 @@ from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
 from orchestrator.kernel.record import Observer, RunRecovered
-from orchestrator.machines.approval.plan import FileChange, Plan, PlanStep, StepKind, StepOutcome
+from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, PlanStep, StepKind, StepOutcome
 from orchestrator.runtime.approval.file_inspection import fingerprint
 from orchestrator.telemetry.metrics import Metrics
 from tests.runtime.approval.stand import (
@@ -226,7 +226,7 @@ async def test_a_stored_plan_that_breaks_the_rules_is_not_begun_whoever_has_appr
     async with project(root) as approval:
         await waiting(approval)
         run = approval._session.run
-        plan = Plan.read(run.ctx.plan)
+        plan = ApprovalPlan.read(run.ctx.plan)
         made = fingerprint(".git/hooks/x", b"x\n")
         forged = plan.model_copy(
             update={

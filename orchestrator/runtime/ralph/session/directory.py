@@ -1,4 +1,4 @@
-"""One session directory: the implementation of `orchestrator.machines.ralph.ports.Session`."""
+"""One session directory, as the loop uses it (`orchestrator.machines.ralph.ports.RalphSession`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.machines.ralph.fault import OutsideEdit, SessionFileError
 from orchestrator.machines.ralph.marker import SETTLED, Marker, check_move
 from orchestrator.machines.ralph.model import Task
 from orchestrator.machines.ralph.outline import outline
-from orchestrator.machines.ralph.ports import Question
+from orchestrator.machines.ralph.ports import PlanQuestion
 from orchestrator.machines.ralph.task_count import together
 from orchestrator.machines.ralph.tasklist import SAFE_ID, TaskList, read_progress, read_tasks
 from orchestrator.runtime.ralph.session.file_set import FileSet
@@ -216,10 +216,10 @@ class SessionDirectory:
         """Return the number of cycles of questions."""
         return max((asking.cycles(outline(text)) for text in self._papers().values()), default=0)
 
-    def questions(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[PlanQuestion, ...]:
         """Return the questions, answered or not."""
         return tuple(
-            Question(id=_prefix(name) + one.id, text=one.text, category=one.category, answer=one.answer)
+            PlanQuestion(id=_prefix(name) + one.id, text=one.text, category=one.category, answer=one.answer)
             for name, text in self._papers().items()
             for one in asking.asked(outline(text))
         )
