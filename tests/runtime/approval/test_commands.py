@@ -222,7 +222,7 @@ async def test_a_shell_under_another_name_is_a_shell(
 async def test_a_program_that_a_signal_ended_says_which(root: Path) -> None:
     stage = Stage(root, python("import os; os.kill(os.getpid(), 9)"))
     error = await refused(await stage.begin(), stage.plan, "1")
-    assert error.fault.message == f"'python3' was ended by signal {int(signal.SIGKILL)}"
+    assert error.fault.message == f"'python3' was stopped by signal {int(signal.SIGKILL)}"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose process it is")

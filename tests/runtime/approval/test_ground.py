@@ -131,7 +131,7 @@ CHANGES: list[tuple[Callable[[Path], None], str, str]] = [
     (linked, "a.py", "was replaced outside: a symlink is there"),
     (to_folder, "a.py", "was replaced outside: a folder is there"),
     (to_pipe, "a.py", "was replaced outside: a device, pipe or socket is there"),
-    (other_way, "src/b.py", "was replaced outside: its folder is none any more"),
+    (other_way, "src/b.py", "was replaced outside: its folder is no longer a folder"),
 ]
 
 
