@@ -14,7 +14,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.screen import print_report
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.history import History, StateStats
+from orchestrator.telemetry.history import History, StateStats
 from orchestrator.kernel.record import Transition
 
 _SHOWN = 10

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.history import History, StateStats
+from orchestrator.telemetry.history import History, StateStats
 from orchestrator.kernel.record import (
     EventFailed,
     Fact,
