@@ -101,7 +101,7 @@ class Machine(transitions.Machine):
         if name in GENERAL:
             value = CallbackList(listify(value), self.table_changed, vars(self).get(name))
         super().__setattr__(name, value)
-        if name in GENERAL:
+        if name in GENERAL or name == "_initial":
             self.table_changed()
 
     # ---- the table, as the library's interface shows and changes it ----
@@ -316,7 +316,7 @@ class Machine(transitions.Machine):
             for slot, callbacks in self._slots()
             if callbacks.differs
         }
-        graph = derive(self._declared, self.states, self.get_transitions(), changed)
+        graph = derive(self._declared, self.initial, self.states, self.get_transitions(), changed)
         found = self._declared if graph.describe() == self._declared.describe() else graph
         self.compiled.graph = found
         problems = [*(self._missing(found) if self._whole else ()), *self._uncallable()]
@@ -366,8 +366,6 @@ def bind(
     check_purity: bool | None = None,
 ) -> Machine:
     """Return the machine of a graph with the hooks of `modules` (and then those of `extra`), for a Driver and a Run.
-
-    With `check_purity=True` a guard that changes its context raises GraphError; None leaves it to the environment.
 
     `points` are as for `hooks.collect`, which raises GraphError that lists everything wrong with the hooks. With
     `check_purity=True` a guard that changes its context raises GraphError; None leaves it to the environment.
