@@ -1,6 +1,6 @@
 """Guards: pure decisions. Numbers and digests in, a `Verdict` out; the standard library only.
 
-No clock, no I/O, no context: what a guard is not given it cannot use.
+Guards have no clock, no I/O and no context: a guard uses only its arguments.
 """
 
 from __future__ import annotations

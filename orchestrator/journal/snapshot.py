@@ -1,7 +1,7 @@
-"""Values as they were: cheap to compare with what they are now, and plain enough to be written.
+"""Snapshots of values: cheap to compare with the present value, and plain enough to be written.
 
-Nothing is copied while nothing has changed: of a dataclass its fields are read at once and compared with those of the
-copy, which is one pass in C.
+Nothing is copied while nothing has changed. The fields of a dataclass are read at once and compared with those of the
+copy, in one pass in C.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ import orjson
 from orchestrator.journal.codec import plain
 
 _IMMUTABLE = (int, str, float, bool, type(None), Enum, tuple, frozenset)
-"""Classes whose values stay what they are; what is in a tuple is taken to be of such, too."""
+"""Classes whose values never change; the items of a tuple are assumed to be immutable too."""
 
 
 class DequeSnapshot(tuple[Any, ...]):
-    """The items of a deque as they were."""
+    """The items of a deque at the time of the snapshot."""
 
     __slots__ = ()
 
 
 def taken(value: Any) -> tuple[Any, Any]:
-    """Return a copy of a value in JSON's types (immutable ones are in it as they are), and what to compare it by."""
+    """Return a copy of a value in JSON's types (immutable values are shared), and a value to compare it by."""
     view, kept, written = WAYS[type(value)]
     seen = kept(view(value))
     return written(seen), seen
 
 
 def lasting_fields(kind: Any) -> frozenset[str]:
-    """Return the fields of a dataclass whose values nobody can change in place, by their types."""
+    """Return the fields of a dataclass whose values cannot be changed in place, by their types."""
     return frozenset(name for name, hint in _hints(kind).items() if _lasts(hint))
 
 
 def getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what reads so many attributes at once."""
+    """Return a function that reads these attributes at once."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)
@@ -49,16 +49,16 @@ def getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 Step: TypeAlias = Callable[[Any], Any]
 Way: TypeAlias = tuple[Step, Step, Step]
-"""How values of one class are looked at and copied, in three steps. Most looks end with the first.
+"""How values of one class are viewed and copied, in three steps. Most comparisons end with the first.
 
-- The view: value -> what to compare with what was seen before. It may share changeable parts with the value.
-- What was seen: view -> the same without such parts.
-- The copy: what was seen -> JSON's types.
+- The view: value -> a form to compare with the last one. It may share mutable parts with the value.
+- The last view: view -> the same without such parts.
+- The copy: last view -> JSON's types.
 """
 
 
 class _Ways(dict[Any, Way]):
-    """Class -> the way of its values. A cached function costs more than a look at a value that did not change."""
+    """Class -> the steps for its values. A cached function costs more than the comparison of an unchanged value."""
 
     def __missing__(self, kind: Any) -> Way:
         self[kind] = way = _way(kind)
@@ -84,18 +84,20 @@ def _way(kind: Any) -> Way:
         return tuple, DequeSnapshot, _itself
     if is_dataclass(kind):
         return _way_of_fields(kind)
-    return _reread, _itself, _itself  # somebody's own
+    return _reread, _itself, _itself  # a class of the host
 
 
 def _way_of_fields(kind: Any) -> Way:
-    """Return the way of a dataclass: by the dict of an instance that has one, at a third of the cost of slots."""
-    names = [one.name for one in fields(kind) if not one.name.startswith("_")]  # what orjson writes of it
+    """Return the steps of a dataclass: by the dict of an instance if it has one, at a third of the cost of slots."""
+    # the fields that orjson writes
+    names = [one.name for one in fields(kind) if not one.name.startswith("_")]
     lasting, flat = lasting_fields(kind), _flat_fields(kind)
     deep = [(name, name in flat) for name in names if name not in lasting]
     if kind.__dictoffset__ and kind.__dataclass_params__.init and all(one.init for one in fields(kind)):
 
         def of_dict(view: dict[str, Any]) -> Any:
-            as_declared = list(view) == names  # else there is an attribute that is no field, or a private one
+            # else there is an attribute that is not a field, or a private one
+            as_declared = list(view) == names
             return _detached(view.copy() if as_declared else {name: view[name] for name in names}, deep)
 
         return attrgetter("__dict__"), of_dict, _itself
@@ -111,7 +113,7 @@ def _way_of_fields(kind: Any) -> Way:
 
 
 def _detached(parts: Any, deep: Iterable[tuple[Any, bool]]) -> Any:
-    """Copy those parts that can be changed in place: a dict of what cannot be, or anything else."""
+    """Copy the parts that can be changed in place: a dict of immutable values, or any other value."""
     for at, is_flat in deep:
         one = parts[at]
         if one is not None:
@@ -120,7 +122,7 @@ def _detached(parts: Any, deep: Iterable[tuple[Any, bool]]) -> Any:
 
 
 def _flat_fields(kind: Any) -> frozenset[str]:
-    """Return the fields of a dataclass that hold a dict of values which nobody can change in place."""
+    """Return the fields of a dataclass that hold a dict of immutable values."""
     return frozenset(
         name
         for name, hint in _hints(kind).items()
@@ -131,7 +133,7 @@ def _flat_fields(kind: Any) -> frozenset[str]:
 def _hints(kind: Any) -> dict[str, Any]:
     try:
         return get_type_hints(kind)
-    except NameError:  # it names what only type checkers import
+    except NameError:  # it names a type that only type checkers import
         return {}
 
 

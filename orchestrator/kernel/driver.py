@@ -148,7 +148,7 @@ class Driver:
 
     async def announce(self, run: Run[Any, Any], kind: str, body: Mapping[str, Any]) -> None:
         """Append a record about a run that is not being driven. Raises what the journal raises."""
-        run.writes.publish = self._report.tell
+        run.writes.publish = self._report.publisher(run)
         run.note(kind, body)
         await self._finalizer.settle(run)
 
@@ -171,7 +171,7 @@ class Driver:
         if run.cursor.ended and event is not None:
             raise InvalidEvent(graph=name, state=run.cursor.state, event=str(event), allowed=())
         run.control.driving = True
-        run.writes.publish = self._report.tell
+        run.writes.publish = self._report.publisher(run)
         run.control.executor, run.control.services = self._executor, self._services
 
     async def _create(self, run: Run[Any, Any]) -> None:

@@ -262,6 +262,7 @@ class Machine(transitions.Machine):
             folded=dest in graph.pure
             and graph.is_working(dest)
             and not _hosted(self.hooks, *ahead, *enter, *after),
+            seconds=graph.time_limits.get(dest.value),
             settle_first=_hosted(self.hooks, *ahead),
         )
 

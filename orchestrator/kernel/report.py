@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from orchestrator.errors import (
@@ -24,6 +25,7 @@ from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import (
     EventFailed,
     Fact,
+    Follower,
     GuardEvaluated,
     Observer,
     RunCompleted,
@@ -56,19 +58,33 @@ class Reporter:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the observer's own
                 self._observer_failed(receive, error)
 
+    def publisher(self, run: Run[Any, Any]) -> Callable[[Fact], None]:
+        """Return what publishes the facts of a run: to the observers, and first to who follows the run."""
+        follower = run.control.follower
+        return self.tell if follower is None else partial(self._tell_followed, follower)
+
+    def _tell_followed(self, follower: Follower, fact: Fact) -> None:
+        try:
+            follower(fact)
+        except Exception as error:  # noqa: BLE001 - as in `tell`
+            self._observer_failed(follower, error)
+        self.tell(fact)
+
     def send(self, run: Run[Any, Any]) -> None:
         """Hand over what was held back."""
-        if run.writes.unpublished:
-            facts, run.writes.unpublished = run.writes.unpublished, []
+        writes = run.writes
+        if writes.unpublished:
+            facts, writes.unpublished = writes.unpublished, []
+            publish = self.publisher(run)
             for fact in facts:
-                self.tell(fact)
+                publish(fact)
 
     def started(self, run: Run[Any, Any], at: float) -> None:
         """Tell that a driver took up the run."""
         run.cursor.parked = False
         origin, run.cursor.is_new = "new" if run.cursor.is_new else "resumed", False
         now = self._clock.monotonic()
-        self.tell(
+        self.publisher(run)(
             RunStarted(
                 run.graph.name,
                 run.run_id,
@@ -84,12 +100,14 @@ class Reporter:
     def parked(self, run: Run[Any, Any], reason: str) -> None:
         """Tell that no driver has the run any more, though it has not ended."""
         run.cursor.parked = True
-        self.tell(RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time()))
+        self.publisher(run)(
+            RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time())
+        )
 
     def completed(self, run: Run[Any, Any], ending: Ending, summary: object, at: float) -> None:
         """Tell that the run ended."""
         now = self._clock.monotonic()
-        self.tell(
+        self.publisher(run)(
             RunCompleted(
                 run.graph.name,
                 run.run_id,

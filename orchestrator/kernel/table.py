@@ -29,7 +29,10 @@ from orchestrator.kernel.run import add_may_method
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.machine import Machine
+    from orchestrator.kernel.record import Transition as Fact
     from orchestrator.kernel.run import Run
+    from orchestrator.kernel.transition_executor import TransitionExecutor
+    from orchestrator.kernel.writer import Late
 
 
 class CallbackList(list[Any]):
@@ -174,6 +177,8 @@ class CompiledTransition:
     """It is the failure edge of its source. No hook may prevent it."""
     folded: bool
     """The record may be written together with the next one: nothing outside `run.ctx` depends on it."""
+    seconds: float | None
+    """How long the run may stay in the state that it leads to; None without a limit."""
     settle_first: bool
     """A host's hook runs before the state changes, so everything folded so far must be durable by then."""
 
@@ -215,36 +220,65 @@ class MachineTransition(Watched, core.Transition):
     number: int
     """Position in the table."""
 
-    async def execute(  # type: ignore[override]  # the run is our event data
+    def execute(  # type: ignore[override]  # the run is our event data, and the caller awaits it
         self, run: Run[Any, Any], step: CompiledTransition, began: float
-    ) -> bool:
+    ) -> Coroutine[Any, Any, bool]:
         """Carry out the transition: veto hooks, journal, state, observers, enter and after hooks, in this order.
 
-        The conditions have been evaluated. Returns False where the run was stopped before the state changed. Raises
-        what a hook or the journal raises. `began` is when the event was triggered, in monotonic seconds.
+        The conditions have been evaluated. What needs no waiting is done when this returns; the caller awaits the rest
+        at once. That returns False where the run was stopped before the state changed. Raises what a hook or the
+        journal raises. `began` is when the event was triggered, in monotonic seconds.
         """
         executor = run.control.executor
         assert executor is not None  # noqa: S101 - Event.trigger looked
-        now = executor.now() if step.prepare else began
         if step.ahead:
-            asked = executor.now()
-            if not await executor.veto_hooks(run, step):
-                return False
-            now = executor.now()
-            began += now - asked
+            return self._ask_first(executor, run, step, began)
+        return self._commit(executor, run, step, executor.now() if step.prepare else began, began)
+
+    async def _ask_first(
+        self, executor: TransitionExecutor, run: Run[Any, Any], step: CompiledTransition, began: float
+    ) -> bool:
+        """Run the hooks that may veto, then commit; their time is not the kernel's."""
+        asked = executor.now()
+        if not await executor.veto_hooks(run, step):
+            return False
+        now = executor.now()
+        return await self._commit(executor, run, step, now, began + now - asked)
+
+    def _commit(
+        self,
+        executor: TransitionExecutor,
+        run: Run[Any, Any],
+        step: CompiledTransition,
+        now: float,
+        began: float,
+    ) -> Coroutine[Any, Any, bool]:
+        """Write the record, set the state, tell observers; return the hooks behind that, which the caller awaits."""
         fact = executor.draft(run, step, now)
         writing = None if fact is None else executor.journal(run, step)
-        late = None if writing is None else await writing
+        if writing is not None:
+            return self._commit_later(executor, run, step, fact, now, began, writing)
         self._change_state(run)
-        executor.state_set(run, step, now)
-        executor.complete(run, fact, began)
+        return executor.complete(run, step, fact, now, began)
+
+    async def _commit_later(  # noqa: PLR0917 - the parts of one transition
+        self,
+        executor: TransitionExecutor,
+        run: Run[Any, Any],
+        step: CompiledTransition,
+        fact: Fact | None,
+        now: float,
+        began: float,
+        writing: Late,
+    ) -> bool:
+        """Commit once the record is durable. A cancellation that came meanwhile is raised before any further hook."""
+        late = await writing
+        self._change_state(run)
+        hooks = executor.complete(run, step, fact, now, began)
         if late is not None:
+            hooks.close()
             raise late
-        if run.control.halted or not (step.internal or await executor.enter(run, step.enter)):
-            return True
-        if step.after:
-            await executor.after_hooks(run, step)
-        return True
+        return await hooks
 
     def _change_state(self, run: Run[Any, Any]) -> None:  # type: ignore[override]  # the run is our event data
         """Set the run's cursor to the destination. Raises MachineError where a hook has set it to something else."""

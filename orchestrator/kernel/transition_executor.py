@@ -47,29 +47,32 @@ class TransitionExecutor:
 
     async def go_on(self, run: Run[Any, Any]) -> None:
         """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
-        if (
-            await self.enter(run)
-            and run.cursor.step is not None
-            and run.cursor.step.dest.value == run.cursor.state
-        ):
-            await self.after_hooks(run, run.cursor.step)
+        step, state = run.cursor.step, run.cursor.state
+        came = step is not None and step.dest.value == state
+        await self.enter(run, after=step.after if step is not None and came else ())
 
-    async def enter(self, run: Run[Any, Any], hooks: tuple[tuple[str, Hook], ...] | None = None) -> bool:
-        """Run the enter hooks of the present state; the last event that one returns is the pending one then.
+    async def enter(
+        self,
+        run: Run[Any, Any],
+        hooks: tuple[tuple[str, Hook], ...] | None = None,
+        after: tuple[tuple[str, Hook], ...] = (),
+    ) -> bool:
+        """Run the enter hooks of the present state and then `after` hooks; the last event returned is pending then.
 
-        An event that was pending before, because the caller gave one, stays. Returns False when halted, and where a
-        paused run was only let out of its last state because it would have lost that state's work.
+        An event that was pending before, because the caller gave one, stays. Nothing more is run where the run is
+        halted, and where a paused run was only let out of its last state because it would have lost that state's work.
+        Returns True: the transition was carried out.
         """
         cursor, control = run.cursor, run.control
         if control.pause_request is not None and cursor.event_object is not None:
-            return False
+            return True
         chosen: StrEnum | None = None
         by: tuple[str, Hook] | None = None
         for named in run.machine.enter_hooks(cursor.state) if hooks is None else hooks:
             cursor.hook, hook = named
             answer = await hook(run)
             if control.halted:
-                return False
+                return True
             if answer is not None:
                 chosen, by = answer, named
         cursor.entry_pending = False
@@ -77,6 +80,8 @@ class TransitionExecutor:
             cursor.pending_event = chosen
             if by is not None and chosen == run.graph.failure_events[cursor.state] and cursor.error is None:
                 self._gave_up(run, *by)
+        if after:
+            await self._callbacks(run, after)
         return True
 
     def due(self, run: Run[Any, Any]) -> float | None:
@@ -122,7 +127,8 @@ class TransitionExecutor:
         refusal: Refused | None = None
         for step in steps:
             run.cursor.step = step
-            if not await self._callbacks(run, step.prepare):
+            await self._callbacks(run, step.prepare)
+            if run.control.halted:
                 return False
             try:
                 self.choose(run, (step,))
@@ -249,25 +255,34 @@ class TransitionExecutor:
             raise error
         self._report.failed(run, step.event, error)
 
-    def state_set(self, run: Run[Any, Any], step: CompiledTransition, now: float) -> None:
-        """Update the times of a run whose state was set: the record is durable, or folded."""
-        cursor, control = run.cursor, run.control
+    def complete(
+        self, run: Run[Any, Any], step: CompiledTransition, fact: Transition | None, now: float, began: float
+    ) -> Coroutine[Any, Any, bool]:
+        """Complete a transition whose state is set: the record is durable, or folded. The caller awaits the hooks.
+
+        Updates the run's times, puts the kernel's own time since `began` into the fact, which no observer has yet, and
+        publishes what waited.
+        """
+        cursor, control, writes = run.cursor, run.control, run.writes
         cursor.committed = True
-        cursor.pending_event = run.writes.note = None
+        cursor.pending_event = writes.note = None
         if not step.internal:
             cursor.entered_at = now
             cursor.entry_pending = True
             if control.overdue is not None:
                 self._left(control)
             if control.alarm is not None:
-                control.alarm.set(self.due(run))
-
-    def complete(self, run: Run[Any, Any], fact: Transition | None, began: float) -> None:
-        """Put the kernel's own time since `began` into the fact, which no observer has yet; publish what waited."""
+                due = control.expires_at
+                if step.seconds is not None and (due is None or now + step.seconds <= due):
+                    due = now + step.seconds
+                control.alarm.set(due)
         if fact is not None:
-            fact.overhead = self.now() - began - run.writes.seconds  # type: ignore[misc]
-        if not run.writes.has_transition:
+            fact.overhead = self.now() - began - writes.seconds  # type: ignore[misc]
+        if not writes.has_transition:
             self._report.send(run)
+        if control.halted:
+            return self._callbacks(run, ())
+        return self._callbacks(run, step.after) if step.internal else self.enter(run, step.enter, step.after)
 
     def _left(self, control: Control) -> None:
         """Forget the time limit of a state that is left, and the interruption for it if it came too late."""
@@ -282,17 +297,13 @@ class TransitionExecutor:
         run.cursor.error = RunError(f"{asked} and no error; raise one that says why")
         run.cursor.failure = self._report.failed(run, None, run.cursor.error)
 
-    async def after_hooks(self, run: Run[Any, Any], step: CompiledTransition) -> None:
-        """Run the after hooks of a transition."""
-        await self._callbacks(run, step.after)
-
     async def _callbacks(self, run: Run[Any, Any], hooks: Sequence[tuple[str, Hook]]) -> bool:
-        """Run hooks that return nothing. Returns False when halted."""
+        """Run hooks that return nothing, until the run is halted. Returns True."""
         for named in hooks:
             run.cursor.hook = named[0]
             _check_none(named, await named[1](run))
             if run.control.halted:
-                return False
+                break
         return True
 
 

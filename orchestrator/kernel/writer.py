@@ -195,7 +195,7 @@ class Writer:
     ) -> None:
         seconds = self._clock.monotonic() - began
         backend = self._journal.backend
-        self._report.tell(
+        self._report.publisher(run)(
             JournalWrite(run.graph.name, run.run_id, backend, operation, records, seconds, outcome)
         )
 

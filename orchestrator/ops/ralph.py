@@ -1,6 +1,6 @@
-"""What seed 002 asks to be tracked of a ralph loop, read off its transitions: each outcome of a task is an event there.
+"""Panels and recorded expressions for a ralph loop, from its transitions: each outcome of a task is an event there.
 
-Time in each state and the duration of a session end to end are the same for every graph: see `recording.SHARED`.
+Time in each state and the duration of a session are the same for every graph: see `recording.SHARED`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from orchestrator.ops.rule import RecordingRule
 
 
 def _rate(*events: RalphEvent) -> str:
-    """Return how often one of these events is taken, over all states."""
+    """Return the rate of these events, over all states."""
     named = "|".join(event.value for event in events)
     return (
         "sum without (instance, from_state, event, to_state) "
@@ -37,8 +37,8 @@ RALPH_RECORDINGS = (
     RecordingRule(REWORKS, f"{_rate(RalphEvent.REWORK, RalphEvent.EXECUTOR_FAILED)}\n/\n{_ENDED}"),
     RecordingRule(QA_CYCLES, f"{_rate(RalphEvent.QA_NEEDED)}\n/\n{_RUNS}"),
 )
-"""Of the tasks that ended, the share that qualified and the share that failed too often; how often a task is done
-again; rounds of questions per finished run."""
+"""The share of ended tasks that qualified and the share that failed too often; the repetitions of a task; rounds of
+questions per finished run."""
 
 
 def ralph_panels() -> tuple[Panel, ...]:

@@ -1,4 +1,4 @@
-"""Where messages differ from recorded ones."""
+"""Compare messages with recorded ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from orchestrator.llm.message import Message
 from orchestrator.providers.scripted import shorten
 
 _LEAD = 20
-"""Characters shown before the place where two texts part."""
+"""Characters shown before the first difference of two texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestDifference:
-    """The first thing in which a message is not the recorded one."""
+    """The first difference between a message and the recorded one."""
 
     index: int
     member: str
@@ -41,10 +41,10 @@ def differences(
 
 
 def compare(expected: Sequence[Message], actual: Sequence[Message]) -> list[str]:
-    """Return the differences as sentences, none if the messages are equal.
+    """Return the differences as sentences; an empty list if the messages are equal.
 
-    Compared are role, content, calls (name, id, argument text) and tool_call_id. Names of tools on results,
-    reasoning and failure marks are not: a recording may lack them.
+    It compares role, content, calls (name, id, argument text) and tool_call_id. It ignores names of tools on results,
+    reasoning and failure marks: a recording may lack them.
     """
     return [str(difference) for difference in differences(expected, actual)]
 
@@ -70,12 +70,12 @@ def _message_differences(expected: Message, actual: Message, index: int) -> Iter
 
 
 def _content(message: Message) -> object:
-    """Return the content to compare. A result is text to us, whatever parts it was recorded in."""
+    """Return the content to compare. A result is compared as text, even if it was recorded in parts."""
     return message.text if message.role == "tool" else message.content
 
 
 def _cut_to_difference(recorded: object, ours: object) -> tuple[str, str]:
-    """Return both values short, beginning a little before the place where they part."""
+    """Return both values in short form, from a little before their first difference."""
     if not (isinstance(recorded, str) and isinstance(ours, str)):
         return shorten(repr(recorded)), shorten(repr(ours))
     limit = min(len(recorded), len(ours))

@@ -1,4 +1,4 @@
-"""What an application hangs round its agents to operate them; observers see facts, nothing below imports them.
+"""Observers and servers with which an application operates its agents; no lower layer imports them.
 
     from orchestrator.telemetry import Spans, Watchdog, configure_logging, serve_metrics
 
@@ -40,7 +40,7 @@ _HOME = {
     "serve_metrics": "exposition",
     "wsgi_app": "exposition",
 }
-"""Public name -> the module it lives in."""
+"""Public name -> its module."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
 

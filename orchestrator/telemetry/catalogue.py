@@ -1,4 +1,4 @@
-"""Every metric as a row of one table: instruments, documentation and dashboard checks are made from it.
+"""Define every metric as a row of one table, the source of instruments, documentation and dashboard checks.
 
 Names and labels are a contract with alerts and dashboards: rows are added, never renamed.
 """
@@ -70,14 +70,14 @@ BUDGET_OF = {
     "affordable": "tokens",
     "host_budget": "tokens",
 }
-"""Guard -> the budget it watches, where the two have different names."""
+"""Guard -> its budget, if the two have different names."""
 NO_BUDGETS = frozenset(("no_progress", "repeated_success", "restarts"))
-"""Guards that may end a run without a budget being used up."""
+"""Guards that may end a run although no budget is used up."""
 RETRY_REASONS = ("rate_limited", "timeout", "server_error", "connection", "schema_invalid", "other")
 BACKENDS = ("memory", "sqlite", "postgres")
 _DIRECTIONS = ("input", "output")
 INVALID = ("invalid_args", "duplicate_keys", "unstable_args")
-"""Outcomes of calls whose arguments were refused: no tool ran."""
+"""Outcomes of calls with refused arguments: no tool ran."""
 
 
 _OBSERVED: tuple[Metric, ...] = (

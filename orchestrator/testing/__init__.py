@@ -1,6 +1,6 @@
 """The testing kit for users: doubles, coverage of a graph, paths through it, checks of guards.
 
-Names are loaded when first used. The pytest plugin lives in `orchestrator.testing.plugin` and loads itself.
+Names are loaded when first used. pytest loads the plugin `orchestrator.testing.plugin` automatically.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ async def test_what_goes_wrong_with_one_run_keeps_no_other_from_going_on(
             await swept(journal, stage, clock)
         assert [record.getMessage() for record in caplog.records] == [
             (
-                "run 'ask 1' could not be taken up, and is left until something is posted for it: "
+                "run 'ask 1' could not be resumed and is left until a message is posted for it: "
                 "ValueError: what is this?"
             )
         ]
@@ -357,7 +357,7 @@ async def test_what_is_posted_while_the_store_cannot_be_read_counts_too(
         journal.__class__ = Odd
         with caplog.at_level(logging.ERROR, "orchestrator"):
             await journal.post("ask 1", Posted("1", "approve", {"call": "1:0"}, "ann"))
-            await until(lambda: "could not be taken up" in caplog.text)
+            await until(lambda: "could not be resumed" in caplog.text)
         wrong.add("news")
         await until(lambda: len(missed) > 1)
         wrong.remove("inbox")

@@ -174,7 +174,7 @@ async def test_an_owner_of_an_earlier_version_keeps_its_runs_while_it_lives(
         owner.forget_heartbeat()
         head = await journal.head("run")
         assert (head.owner, head.lease_expires_in) == ("worker", None)
-        with pytest.raises(Held, match="wait until it is let go"):
+        with pytest.raises(Held, match="wait until it is released"):
             await journal.claim("run", "other")
         owner.process.kill()
         owner.process.wait()

@@ -279,7 +279,7 @@ async def test_the_runs_below_are_told_with_their_own_ids_and_so_are_their_words
     assert own == watching.all
     assert isinstance(facts[-1], RunCompleted)
     assert facts[-1].run_id == "p"
-    assert len(runner._live._followers) == 0
+    assert len(runner._live) == 0
 
 
 async def test_what_a_stream_said_is_in_no_log_no_metric_and_no_journal() -> None:

@@ -1,4 +1,4 @@
-"""The proof of a whole journal on a server: every run's chain, every blob, every inbox."""
+"""Verify a whole journal on a server: every run's chain, every blob, every inbox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZE: Final = b"""SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresHealth:
-    """What a check found. `problems` is empty when everything read is what was written."""
+    """The result of a check. `problems` is empty if everything read equals what was written."""
 
     version: int
     server: str
@@ -40,7 +40,7 @@ class PostgresHealth:
 
 
 def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
-    """Read everything; a run that goes on meanwhile is proved as it is when its turn comes."""
+    """Read everything; an active run is verified in the state it has when it is read."""
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
@@ -52,7 +52,7 @@ def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
             try:
                 records += len(read.load(db, head.run_id, 0))
                 read.inbox(db, head.run_id, 0)
-            except RunUnknown:  # somebody removed it just now
+            except RunUnknown:  # removed meanwhile
                 continue
             except JournalError as error:
                 problems.append(str(error))

@@ -1,6 +1,7 @@
-"""What else the writer's thread does, one class a kind of job. Each may be done twice, and says the same then.
+"""The other jobs of the writer's thread, one class for each kind. Each may run twice with the same result.
 
-`sent` is set before a statement whose outcome may get lost with the connection: whoever finds it set looks first.
+`sent` is set before a statement whose outcome may be lost with the connection: if it is set, the job first looks up
+the outcome.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _HELD: Final = statement.HELD.encode()
 
 @dataclass(slots=True)
 class PostgresCreate:
-    """Begin a run."""
+    """PostgresCreate a run."""
 
     run_id: str
     owner: str
@@ -62,7 +63,7 @@ class PostgresCreate:
         return Lease(self.run_id, self.owner, 1, 0, head)
 
     def doubt(self) -> None:
-        """Nobody will ask any more what became of it."""
+        """Record that no caller will ask for the outcome."""
         if self.sent:
             self.presence.doubt(self.run_id, 1, self.owner)
 
@@ -73,14 +74,14 @@ class PostgresCreate:
 
 @dataclass(slots=True)
 class PostgresClaim:
-    """Take a run over. None: whoever holds it has just lost his connection; ask again soon."""
+    """PostgresClaim a run. Returns None if its holder has just lost its connection; then retry soon."""
 
     run_id: str
     owner: str
     presence: PostgresPresence
     steal: bool
     sent: int = -1
-    """The epoch that was wanted, once it was."""
+    """The requested epoch, once it was requested."""
 
     def __call__(self, db: Db) -> Lease | None:
         mine = self.presence.begin(db)
@@ -103,14 +104,14 @@ class PostgresClaim:
                 return Lease(self.run_id, self.owner, taken[0], taken[1], taken[2].hex())
 
     def doubt(self) -> None:
-        """Nobody will ask any more what became of it."""
+        """Record that no caller will ask for the outcome."""
         if self.sent >= 0:
             self.presence.doubt(self.run_id, self.sent, self.owner)
 
 
 @dataclass(slots=True)
 class PostgresPost:
-    """Leave a request for a run. No lease: the run's row orders those who post."""
+    """PostgresPost a request to a run. It needs no lease: the run's row orders the posts."""
 
     run_id: str
     request: Posted
@@ -126,7 +127,7 @@ class PostgresPost:
         resent, self.sent = self.sent, True
         try:
             row = db.execute(statement.POST, (self.run_id, self.request.id, *self.values)).fetchone()
-        except errors.UniqueViolation:  # another one with this id came first, at the same moment
+        except errors.UniqueViolation:  # another request with this id came first, at the same moment
             row = None
         if row is not None:
             return True
@@ -138,7 +139,7 @@ class PostgresPost:
 
 @dataclass(slots=True)
 class PostgresRelease(DeferredWork):
-    """Give a run back; a lease that is out of date changes nothing."""
+    """PostgresRelease a run; a lease that is out of date changes nothing."""
 
     lease: Lease
 
@@ -148,7 +149,7 @@ class PostgresRelease(DeferredWork):
 
 @dataclass(slots=True)
 class PostgresPrune:
-    """Remove some of the ended runs that meet every condition; returns how many, `most` at once."""
+    """Remove ended runs that meet every condition, up to `most` at once; return their number."""
 
     older_than: float | None
     keep_last: int
@@ -161,7 +162,7 @@ class PostgresPrune:
 
 @dataclass(slots=True)
 class PostgresRemove:
-    """Remove one run, whatever its state, unless somebody holds it."""
+    """PostgresRemove one run in any state, unless it is held."""
 
     run_id: str
     sent: bool = False
@@ -182,7 +183,7 @@ class PostgresRemove:
 
 
 def _drop(db: Db, chosen: list[Any]) -> int:
-    """Remove runs, (id, epoch, seq) each, that have not moved since, and blobs that nobody names any more."""
+    """Remove runs, (id, epoch, seq) each, that have not moved since, and blobs that no run names any more."""
     if not chosen:
         return 0
     with db.transaction():

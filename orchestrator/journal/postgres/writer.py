@@ -1,6 +1,6 @@
-"""The one thread that writes to the server: appends that wait go together (`batch`), the rest one by one (`work`).
+"""The one thread that writes to the server: queued appends together (`batch`), other jobs one by one (`work`).
 
-It also beats, so that a busy event loop does not look like a dead process, and a frozen one does.
+It also sends the heartbeats, so that a busy event loop does not look like a dead process, and a frozen process does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from orchestrator.kernel.journal import Lease
 _Job: TypeAlias = WriterJob[Db, Any]
 
 SOON: Final = 0.5
-"""Seconds for which a server that is away is waited for to give a run back; after that it is owed."""
+"""Seconds to wait for an unreachable server to release a run; after that the release is owed."""
 
 
 class PostgresWriter(WriterThread[Db]):
-    """Owns the session that writes, from its start on."""
+    """Owns the writing session from its start on."""
 
     def __init__(
         self, session: PostgresSession, presence: PostgresPresence, *, limit: int, name: str
@@ -35,7 +35,7 @@ class PostgresWriter(WriterThread[Db]):
         self._presence = presence
 
     def stop(self, timeout: float | None = None) -> None:
-        """Write what is queued, without waiting for a server that is away, then end the thread."""
+        """Write the queued jobs without waiting for an unreachable server, then end the thread."""
         self._session.stopping.set()
         super().stop(timeout)
 
@@ -91,7 +91,7 @@ class PostgresWriter(WriterThread[Db]):
             return wait
         if wait is not None:
             self._presence.postpone()
-            # Where this fails, the next job tells of it, or the next beat comes through.
+            # If this fails, the next job reports it, or the next heartbeat succeeds.
             with contextlib.suppress(JournalError):
                 self._session.run(self._presence.write, 0.0)
                 while self._owed:
@@ -104,7 +104,7 @@ class PostgresWriter(WriterThread[Db]):
 
 
 def _groups(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
-    """Yield what can go together, in order: appends of which each run's have one lease, or one other job."""
+    """Yield the jobs in groups, in order: appends with one lease for each run, or one other job."""
     group: list[_Job] = []
     leases: dict[str, Lease] = {}
     for job in jobs:

@@ -1,6 +1,6 @@
-"""What the writer thread does, one class or function a kind of job.
+"""The jobs of the writer thread, one class or function for each kind.
 
-Each checks first and writes after, so that a refusal leaves nothing behind in the batch it is part of.
+Each checks first and writes after that, so that a refused job leaves nothing behind in its batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INSERT_RUN = """INSERT INTO run(run_id, graph, fingerprint, created_at, parent_r
     epoch, seq, head, progress, status, reason, updated_at, sum, requests, requests_sum,
     owner, holder) VALUES (?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?) RETURNING id"""
 CLAIM = "UPDATE run SET epoch=?, owner=?, holder=?, sum=? WHERE id=?"
-# The fence: whoever is not the last to have claimed, or does not know the last record, updates no row.
+# The fence: a writer that did not make the last claim, or does not know the last record, updates no row.
 APPEND = """UPDATE run SET seq=?, head=?, progress=?, status=?, reason=?, updated_at=?, sum=?
     WHERE run_id=? AND epoch=? AND seq=? AND head=? RETURNING id"""
 RELEASE = "UPDATE run SET owner=NULL, holder=NULL WHERE run_id=? AND epoch=?"
@@ -35,7 +35,7 @@ PROGRESS = "SELECT progress FROM run WHERE run_id=?"
 
 @dataclass(slots=True)
 class SqliteCreate:
-    """Begin a run."""
+    """SqliteCreate a run."""
 
     run_id: str
     owner: str
@@ -69,7 +69,7 @@ class SqliteCreate:
 
 @dataclass(slots=True)
 class SqliteClaim:
-    """Take a run over."""
+    """SqliteClaim a run."""
 
     run_id: str
     owner: str
@@ -106,7 +106,7 @@ class SqliteAppend:
 
     @property
     def first(self) -> Callable[[], None] | None:
-        """What must be on disk before the transaction: blobs too big for a row."""
+        """The data that must be on disk before the transaction: blobs too big for a row."""
         return self._files if self._blobs and any(map(self._store.is_big, self._blobs.values())) else None
 
     def _files(self) -> None:
@@ -144,7 +144,7 @@ class SqliteAppend:
 
 @dataclass(slots=True)
 class SqlitePost:
-    """Leave a request for a run. No lease: the write lock of the store orders those who post."""
+    """SqlitePost a request to a run. It needs no lease: the write lock of the store orders the posts."""
 
     run_id: str
     request: Posted
@@ -175,7 +175,7 @@ class SqlitePost:
 
 @dataclass(slots=True)
 class SqliteRemove:
-    """Remove one run, whatever its state, unless somebody holds it."""
+    """SqliteRemove one run in any state, unless it is held."""
 
     run_id: str
     presence: SqlitePresence
@@ -189,7 +189,7 @@ class SqliteRemove:
 
 @dataclass(slots=True)
 class SqlitePrune:
-    """Remove some of the ended runs that meet every condition; returns how many, `most` at once."""
+    """Remove ended runs that meet every condition, up to `most` at once; return their number."""
 
     presence: SqlitePresence
     older_than: float | None
@@ -212,7 +212,7 @@ class SqlitePrune:
 
 @dataclass(slots=True)
 class SqliteRelease(DeferredWork):
-    """Give a run back; a lease that is out of date changes nothing."""
+    """SqliteRelease a run; a lease that is out of date changes nothing."""
 
     lease: Lease
 
@@ -221,18 +221,18 @@ class SqliteRelease(DeferredWork):
 
 
 def _refuse_held(row: RunRow, presence: SqlitePresence) -> None:
-    """Raise Held where the lease of a run is valid."""
+    """Raise Held if the lease of a run is valid."""
     state = presence.state(row.holder)
     if state.alive:
         raise Held(row.run_id, str(row.owner), state.warning)
 
 
 def nothing(_: Transaction) -> None:
-    """Write nothing: the job of what is to be done before a batch."""
+    """Write nothing: the job for work before a batch."""
 
 
 def span(run: int) -> tuple[int, int]:
-    """Return the first and last key of what belongs to a run."""
+    """Return the first and last key of a run."""
     return run << SHIFT, run << SHIFT | LAST
 
 
@@ -244,7 +244,7 @@ def request_sum(run_id: str, number: int, *values: object) -> int:
 
 
 def insert_records(tx: Transaction, records: Sequence[tuple[int, int, str, bytes, bytes]]) -> None:
-    """Insert records in one statement: each statement is a race for the interpreter's lock with a busy event loop."""
+    """Insert records in one statement: each statement competes with a busy event loop for the interpreter's lock."""
     for start in range(0, len(records), 100):
         some = records[start : start + 100]
         rows = ",".join(("(?,?,?,?,?)",) * len(some))
@@ -252,7 +252,7 @@ def insert_records(tx: Transaction, records: Sequence[tuple[int, int, str, bytes
 
 
 def drop(tx: Transaction, row: RunRow) -> None:
-    """Delete a run with all that belongs to it."""
+    """Delete a run with all its rows."""
     tx.cursor.execute("DELETE FROM record WHERE key BETWEEN ? AND ?", span(row.id))
     tx.cursor.execute("DELETE FROM request WHERE key BETWEEN ? AND ?", span(row.id))
     tx.cursor.execute("DELETE FROM blob_use WHERE run=?", (row.id,))

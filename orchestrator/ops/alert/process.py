@@ -8,7 +8,7 @@ PROCESS_ALERTS = (
     Alert(
         name="QueueSaturated",
         severity=AlertSeverity.WARNING,
-        # By process: the machines that one engine runs share its slots.
+        # By process: the machines of one engine share its slots.
         expr=(
             "(sum without (machine, state) (orchestrator_runs_active)\n"
             "  >= max without (machine) (orchestrator_run_slots))\n"
@@ -64,7 +64,7 @@ PROCESS_ALERTS = (
     Alert(
         name="JournalGrowing",
         severity=AlertSeverity.WARNING,
-        # Over a while, not at an instant: a scrape that is missed must not make half an hour begin anew.
+        # Over a period, not at an instant: a missed scrape must not restart the half hour.
         expr=(
             "last_over_time(orchestrator_journal_bytes[15m]) > <journal_size>\n"
             "and predict_linear(orchestrator_journal_bytes[6h], <journal_horizon_s>)\n"
@@ -79,7 +79,7 @@ PROCESS_ALERTS = (
     Alert(
         name="EventLoopLagHigh",
         severity=AlertSeverity.WARNING,
-        # One block of minutes is one late wake-up among thousands: the share does not see it, the watchdog does.
+        # One block of minutes is one late wake-up among thousands: the share does not show it, the watchdog does.
         expr=(
             "histogram_quantile(0.99, rate(orchestrator_event_loop_lag_seconds_bucket[5m])) > <loop_lag>\n"
             "or increase(orchestrator_event_loop_blocked_total[10m]) > 0"

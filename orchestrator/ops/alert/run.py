@@ -1,4 +1,4 @@
-"""Alerts about runs: they fail, hang, wait, or are cut off."""
+"""Alerts about runs: they fail, hang, wait, or are interrupted."""
 
 from __future__ import annotations
 

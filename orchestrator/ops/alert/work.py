@@ -1,4 +1,4 @@
-"""Alerts about what runs are made of: transitions, guards, retries, models, tools."""
+"""Alerts about the parts of runs: transitions, guards, retries, models, tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FAILED = (
 )
 _DONE = "sum without (instance, from_state, event, to_state) (rate(orchestrator_transitions_total[5m]))"
 _UNDECLARED = 'orchestrator_transition_failures_total{reason=~"undeclared_edge|unknown_event"}'
-_REGISTERED = 'tool!="_unregistered"'  # names that a model makes up have an alert of their own
+_REGISTERED = 'tool!="_unregistered"'  # names that a model invents have an alert of their own
 
 WORK_ALERTS = (
     Alert(

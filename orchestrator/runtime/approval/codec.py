@@ -9,9 +9,8 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.run import Run
 from orchestrator.machines.approval.model import ApprovalContext, ApprovalState
-from orchestrator.runtime.service.position import place
+from orchestrator.runtime.service.position import rebuilt
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 
 GRAPH = "approval"
@@ -46,10 +45,7 @@ def restored(
     stored: StoredRun, machine: Machine, deps: ApprovalDeps, codec: ContextCodec[ApprovalContext]
 ) -> ApprovalRun:
     """Return the run as it stood at its last record, ready for `drive`. Raises Corrupt; touches nothing."""
-    ctx = codec.decoded(stored.context)
-    run: ApprovalRun = Run(machine, stored.run_id, ctx, deps)
-    codec.adopt(run)
-    place(run, stored, deps.clock.monotonic())
+    run: ApprovalRun = rebuilt(stored, machine, codec.decoded(stored.context), deps, codec)
     run.acknowledge(stored.inbox)  # what is missing before it was reported as lost
     if run.cursor.state != ApprovalState.FAILED:  # it has gone on since: the next error is the first again
         run.clear_error()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.journal.context import ContextCodec
-from orchestrator.kernel.driver import Driver
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message
@@ -24,24 +26,21 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
-from orchestrator.runtime.llm_loop import restore as resuming
-from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, told
+from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, restored
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
-from orchestrator.runtime.llm_loop.result import Result, result_of
+from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
 from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import RunController
 from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.human_input import HumanInput
-from orchestrator.runtime.service.live_run import RunRegistry
-from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded
+from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission
 from orchestrator_callbacks.llm_loop import memory as recall
-from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
-from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
+from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
+from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
 
 
 class Orchestrator(HumanInput[Result]):
@@ -84,12 +83,10 @@ class Orchestrator(HumanInput[Result]):
         self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
-        self._observers = compose.watchers(observers)
-        self._journal, self._retire = compose.records(journal)
-        self._live, self._conversations, self._migrations = RunRegistry(), Conversations(), tuple(migrations)
+        self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
+        self._conversations = Conversations()
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)
-        self._driver, self._recovery = self._wired()
-        self._control = RunController(self._live, self._journal, self._deps.clock, self._deps.tools)
+        self._wire()
         self.hosting = LoopHosting(
             self._journal, self._driver, self._deps, self._live, self._recovery, launch
         )
@@ -171,27 +168,7 @@ class Orchestrator(HumanInput[Result]):
         for one that goes on with an open run above it.
         """
         arguments.check_run(limits=limits)
-        live = self._live.find(run_id)
-        if live is not None:
-            return await self._resume_here(live, by, changed=limits is not None)
-        refuse_real(self._deps.llm)
-        if limits is not None:
-            refuse_unpriced(limits, subagent.prices(self))
-        head = await self._journal.head(run_id)
-        if head.status == "ended":
-            return await self._tell(run_id)
-        root = await subagent.open_root(self._journal, head)
-        if root not in (None, run_id):
-            raise ConfigError(f"run {run_id!r} is part of run {root!r} and goes on with it; resume that one")
-        try:
-            with self._live.taking(run_id):
-                run, path = await resuming.restore(self, run_id, limits, by)
-        except RunAlreadyEnded:
-            return await self._tell(run_id)
-        if root is None:
-            why = f"run {head.parent_run_id!r} above it has ended"
-            run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
-        return await self._carry(run, path, park=self.parks)
+        return await self._resume(run_id, limits, by)
 
     def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
         """Return a tool by which the model of another agent runs this one; options as for `subagent.agent_tool`."""
@@ -221,8 +198,56 @@ class Orchestrator(HumanInput[Result]):
 
     # ---- what RunService asks of a composition ----
 
-    def _result(self, run: LoopRun, path: Sequence[Transition]) -> Result:
-        return result_of(run, path)
+    def _declare(self) -> None:
+        compose.declare(self._observers, self._machine, self._deps, self._journal, self._limits)
+
+    def _ending(self, run: LoopRun) -> Ending:
+        return ending(run)
+
+    def _summary(self, run: LoopRun) -> Mapping[str, Any]:
+        return summary(run)
+
+    def _result(self, run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
+        return result_of(run, path, end)
+
+    def _with_recorded_output(self, result: Result, ended: Mapping[str, Any]) -> Result:
+        if self._deps.output is None and "output" in ended and result.outcome in ANSWERED:
+            return replace(result, output=ended["output"])
+        return result
+
+    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
+        return restored(stored, self._machine, self._deps, self._codec)
+
+    def _check_model(self, limits: Limits | None) -> None:
+        refuse_real(self._deps.llm)
+        if limits is not None:
+            refuse_unpriced(limits, subagent.prices(self))
+
+    async def _check_resume(self, head: RunHead, *, again: bool) -> None:  # noqa: ARG002 - the ledger knows
+        root = await subagent.open_root(self._journal, head)
+        if root not in (None, head.run_id):
+            raise ConfigError(
+                f"run {head.run_id!r} is part of run {root!r} and goes on with it; resume that one"
+            )
+
+    async def _update(
+        self, run: LoopRun, stored: StoredRun, records: Sequence[Record], limits: Limits | None
+    ) -> None:
+        """Count what the runs below it have used, set other limits, and charge an answer that was lost."""
+        below = await subagent.recount(self, run, stored)
+        if below:
+            open_account(run, dormant=below)
+        await super()._update(run, stored, records, limits)
+        if limits is not None:
+            run.ctx.context.limit = self._context_limit(limits)
+        if subagent.asks(run, stored):
+            run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
+
+    async def _drive(self, run: LoopRun, path: Iterable[Transition]) -> Result:
+        if run.parent_run_id is not None:  # else `_check_resume` had refused: the run above it has ended
+            why = f"run {run.parent_run_id!r} above it has ended"
+            run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
+        return await super()._drive(run, path)
 
     def _out_of_hand(self, run: LoopRun) -> None:
         admission.close_turn(run.ctx)  # a turn cut short is answered: the history stays valid
@@ -256,8 +281,8 @@ class Orchestrator(HumanInput[Result]):
             if head.parent_run_id != above.run_id:
                 raise RunExists(run_id)
             if head.status == "ended":
-                return await self._tell(run_id)
-            run, path = await resuming.restore(self, run_id, None, f"run {above.run_id}")
+                return await self._ended_result(run_id)
+            run, path = await self._claim(run_id, None, f"run {above.run_id}")
         adopt(run)
         return await self._carry(run, path)
 
@@ -274,9 +299,7 @@ class Orchestrator(HumanInput[Result]):
         conversation_id: str | None,
         limits: Limits,
     ) -> LoopRun:
-        refuse_real(self._deps.llm)
-        if limits is not self._limits:
-            refuse_unpriced(limits, subagent.prices(self))
+        self._check_model(None if limits is self._limits else limits)
         messages = opening(prompt, history, self._instructions)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
         ctx.context.limit = self._context_limit(limits)
@@ -284,24 +307,3 @@ class Orchestrator(HumanInput[Result]):
 
     def _context_limit(self, limits: Limits) -> int:
         return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
-
-    async def _tell(self, run_id: str) -> Result:
-        """Return the Result of a run that has ended."""
-        stored, records = await self._recovery.read(run_id)
-        return told(stored, records, self._machine, self._deps, self._codec)
-
-    def _wired(self, *watching: Observer, owner: str | None = None) -> tuple[Driver, Recovery]:
-        """Return the driver and the recovery of this agent's runs, in its journal."""
-        compose.declare(self._observers, self._machine, self._deps, self._journal, self._limits)
-        driver = Driver(
-            self._machine,
-            observers=(self._live, *watching, *self._observers),
-            journal=self._journal,
-            owner=owner,
-            clock=self._deps.clock,
-            ending=ending,
-            summary=summary,
-            codec=self._codec,
-        )
-        graph, moves, now = self._machine.graph, self._migrations, self._deps.clock.time
-        return driver, Recovery(self._journal, graph, self._codec, driver.owner, moves, now=now)

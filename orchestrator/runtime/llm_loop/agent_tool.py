@@ -142,7 +142,7 @@ def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
         found._live, found._control, found._members = agent._live, agent._control, agent._members
         found.hosting = agent.hosting
         found._deps = replace(child._deps, points=agent.hosting.points_below(child.hosting))
-        found._driver, found._recovery = found._wired(ChildWaitObserver(), owner=agent._driver.owner)
+        found._wire(ChildWaitObserver(), owner=agent._driver.owner)
     return found
 
 

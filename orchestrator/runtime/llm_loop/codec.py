@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.journal import Record
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState, Question
-from orchestrator.runtime.llm_loop.result import Result, result_of
-from orchestrator.runtime.service.position import place
-from orchestrator.runtime.service.recovery import path_of
+from orchestrator.runtime.service.position import rebuilt
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop import answer, memory
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, key_of
@@ -73,18 +68,14 @@ def restored(
     machine: Machine,
     deps: LoopDeps,
     codec: ContextCodec[LoopContext],
-    lease: Any = None,
 ) -> LoopRun:
     """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside."""
     messages, made = _messages(stored)
     ctx = codec.decoded(stored.context | {"messages": messages})
-    run: LoopRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=stored.created.get("parent_run_id"))
-    run.set_lease(lease)
     _answer(ctx, stored)
     _calls(ctx, stored, made)
     ctx.remembered = stored.remembered
-    codec.adopt(run)
-    place(run, stored, deps.clock.monotonic())
+    run: LoopRun = rebuilt(stored, machine, ctx, deps, codec)
     if run.state == LoopState.FINALIZE:
         answer.read(run)
     return run
@@ -98,27 +89,6 @@ def history_of(stored: StoredRun, codec: ContextCodec[LoopContext]) -> list[Mess
     _calls(ctx, stored, made)
     close_turn(ctx)
     return memory.conversation(ctx)
-
-
-def told(
-    stored: StoredRun,
-    records: Iterable[Record],
-    machine: Machine,
-    deps: LoopDeps,
-    codec: ContextCodec[LoopContext],
-) -> Result:
-    """Return the Result of a run that has ended, as its records tell it."""
-    run = restored(stored, machine, deps, codec)
-    end = stored.ended or {}
-    found = result_of(run, path_of(stored.run_id, machine.graph.name, records))
-    outcome = Outcome(end["outcome"])
-    if outcome not in (Outcome.COMPLETED, Outcome.PARTIAL):
-        output = None
-    elif deps.output is None and "output" in end:
-        output = end["output"]
-    else:
-        output = run.ctx.output
-    return replace(found, outcome=outcome, reason=end["reason"], output=output)
 
 
 def _messages(stored: StoredRun) -> tuple[list[Message], dict[str, ToolResult]]:

@@ -15,10 +15,10 @@ from orchestrator.errors import (
     RunRejected,
     RunStopped,
 )
-from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import Message, Usage
-from orchestrator.machines.llm_loop.ending import ending, refusal
+from orchestrator.machines.llm_loop.ending import refusal
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict
@@ -31,6 +31,10 @@ STOPPED: Mapping[Outcome, type[RunStopped]] = {
     Outcome.REJECTED: RunRejected,
     Outcome.FAILED: RunFailed,
 }
+
+
+ANSWERED = (Outcome.COMPLETED, Outcome.PARTIAL)
+"""Outcomes of runs that have an output."""
 
 
 class BaseResult(Protocol):
@@ -91,16 +95,14 @@ class Result:
         raise stopped(self) from self.error
 
 
-def result_of(run: LoopRun, path: Iterable[Transition]) -> Result:
-    """Return the Result of a run that ended, here or as it was restored."""
+def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
+    """Return the Result of a run that ended so, here or as it was restored."""
     ctx = run.ctx
-    end = run.ending or ending(run)  # decided once: what was told is what is given back
-    ended_well = end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL)
     return Result(
         run_id=run.run_id,
         outcome=end.outcome,
         reason=end.reason,
-        output=ctx.output if ended_well else None,
+        output=ctx.output if end.outcome in ANSWERED else None,
         messages=tuple(memory.conversation(ctx)),
         usage=ctx.spent.total,
         transitions=tuple(path),

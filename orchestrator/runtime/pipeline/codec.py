@@ -14,7 +14,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.machines.pipeline import progress
 from orchestrator.machines.pipeline.model import APART, PipelineContext
 from orchestrator.machines.pipeline.plain import plain_json
-from orchestrator.runtime.service.position import place
+from orchestrator.runtime.service.position import rebuilt
 from orchestrator_callbacks.pipeline import stage
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 
@@ -59,11 +59,7 @@ def restored(
             progress.replay(ctx, record.body)
         elif record.kind == "context" and "amended" in record.body:
             progress.amend(ctx, record.body["amended"])
-    above = stored.created.get("parent_run_id")
-    run: PipelineRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
-    codec.adopt(run)
-    place(run, stored, deps.clock.monotonic())
-    return run
+    return rebuilt(stored, machine, ctx, deps, codec)
 
 
 def is_irreversible(port: object) -> bool:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import Journal, Lease, Record
+from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock, SystemClock
@@ -35,11 +34,9 @@ from orchestrator.runtime.pipeline import codec as pipeline_record
 from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
 from orchestrator.runtime.pipeline.result import PipelineResult, result_of
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import RunController
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.human_input import HumanInput
-from orchestrator.runtime.service.live_run import RunRegistry
-from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
+from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
@@ -79,20 +76,18 @@ class Pipeline(HumanInput[PipelineResult]):
         if rubric is not None and not isinstance(rubric, Rubric):
             raise ConfigError(f"rubric is a {type(rubric).__name__}; give Rubric(approve=7.0)")
         self._rubric = rubric or Rubric()
-        self._clock = clock or SystemClock()
+        self._set_up(clock or SystemClock(), journal, observers, migrations)
         self._machine = Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks)))
-        self._observers = compose.watchers(observers)
-        self._journal, self._retire = compose.records(journal)
-        self._live = RunRegistry()
-        self._control = RunController(self._live, self._journal, self._clock)
         self._codec = pipeline_record.codec(launch)
         given = {"planner": planner, "validator": validator, "implementer": implementer, "judge": judge}
         if budget is not None and not callable(getattr(budget, "is_exhausted", None)):
             raise ConfigError(f"budget must have `is_exhausted()`; {type(budget).__name__} has not")
         ports = {_STATE_OF[name]: self._port(name, port) for name, port in given.items()}
         self._deps = PipelineDeps(ports=ports, clock=self._clock, budget=budget, host=deps)
-        self._driver, self._recovery = self._wired(tuple(migrations))
-        self.hosting = self._hosted(ports.values(), launch)
+        self._wire()
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery
+        stages = [port.hosting for port in ports.values() if isinstance(port, BoundStage)]
+        self.hosting = Hosting(*parts, launch, stages)
         """For the engine that runs this pipeline."""
 
     # ---- running ----
@@ -145,19 +140,7 @@ class Pipeline(HumanInput[PipelineResult]):
         and Suspended for a run that failed to get on too often or waits for `again`.
         """
         arguments.check_run(limits=limits, kind=PipelineLimits)
-        live = self._live.find(run_id)
-        if live is not None:
-            return await self._resume_here(live, by, changed=limits is not None)
-        if (await self._journal.head(run_id)).status == "ended":
-            return await self._told(run_id)
-        if not again:
-            await self._refuse_unknown(run_id)
-        try:
-            with self._live.taking(run_id):
-                run, path = await self._taken_up(run_id, limits, by, again=again)
-        except RunAlreadyEnded:
-            return await self._told(run_id)
-        return await self._carry(run, path, park=self.parks)
+        return await self._resume(run_id, limits, by, again=again)
 
     # ---- what an engine asks of an agent ----
 
@@ -199,8 +182,11 @@ class Pipeline(HumanInput[PipelineResult]):
             raise ConfigError(f"the effect of {name} is {effect!r}; known: {', '.join(EFFECTS)}")
         return port
 
-    def _wired(self, migrations: Sequence[Migration]) -> tuple[Driver, Recovery]:
-        """Return the driver and the recovery of the runs, their observers told what names will come."""
+    # ---- what RunService asks of a composition ----
+
+    laps = ("plan_ready",)
+
+    def _declare(self) -> None:
         compose.announce(
             self._observers,
             self._machine.graph,
@@ -208,61 +194,28 @@ class Pipeline(HumanInput[PipelineResult]):
             self._limits.max_seconds,
             guards=("affordable", "host_budget", "iterations", "refinements", "tokens"),
         )
-        driver = Driver(
-            self._machine,
-            observers=(self._live, *self._observers),
-            journal=self._journal,
-            clock=self._clock,
-            ending=ending,
-            summary=pipeline_record.summary,
-            codec=self._codec,
-        )
-        graph, now = self._machine.graph, self._clock.time
-        return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
 
-    def _hosted(self, ports: Iterable[Port], launch: Mapping[str, Any] | None) -> Hosting:
-        parts = self._journal, self._driver, self._clock, self._live, self._recovery
-        return Hosting(*parts, launch, [port.hosting for port in ports if isinstance(port, BoundStage)])
+    def _ending(self, run: PipelineRun) -> Ending:
+        return ending(run)
 
-    async def _refuse_unknown(self, run_id: str) -> None:
+    def _summary(self, run: PipelineRun) -> Mapping[str, Any]:
+        return pipeline_record.summary(run)
+
+    def _result(self, run: PipelineRun, path: Iterable[Transition], end: Ending) -> PipelineResult:
+        return result_of(run, path, end)
+
+    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> PipelineRun:
+        return pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
+
+    async def _check_resume(self, head: RunHead, *, again: bool) -> None:
         """Raise Suspended where a stage may have happened that must not happen twice; nobody claims the run then."""
-        if not any(pipeline_record.is_irreversible(port) for port in self._deps.ports.values()):
+        if again or not any(pipeline_record.is_irreversible(port) for port in self._deps.ports.values()):
             return
-        stored, records = await self._recovery.read(run_id)
+        stored, records = await self._recovery.read(head.run_id)
         unread = await stored.unread(self._journal)
         cancelled = any(one.kind == "cancel" for one in unread)  # then nothing is carried out any more
         if stored.fingerprint == self._machine.graph.fingerprint and not cancelled:
-            run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
-            pipeline_record.refuse_unknown(run)
-
-    async def _taken_up(
-        self, run_id: str, limits: PipelineLimits | None, by: str, *, again: bool
-    ) -> tuple[PipelineRun, list[Transition]]:
-        """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
-
-        async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> PipelineRun:
-            run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
-            run.set_lease(lease)
-            if limits is not None:
-                run.ctx.limits = limits
-            return run
-
-        run, records = await self._take_up(run_id, by, restore, again=again)
-        return run, self._path(run_id, records)
-
-    async def _told(self, run_id: str) -> PipelineResult:
-        """Return the result of a run that has ended, as its records tell it."""
-        stored, records = await self._recovery.read(run_id)
-        run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
-        said = stored.ended or {}
-        end = Ending(Outcome(said["outcome"]), said["reason"])
-        return result_of(run, self._path(run_id, records), end)
-
-    def _path(self, run_id: str, records: Iterable[Any]) -> list[Transition]:
-        return path_of(run_id, self._machine.graph.name, records, laps=("plan_ready",))
-
-    def _result(self, run: PipelineRun, path: Sequence[Transition]) -> PipelineResult:
-        return result_of(run, path, run.ending or ending(run))
+            pipeline_record.refuse_unknown(self._restore(stored, records))
 
 
 _STATE_OF: Mapping[str, OrchestrationState] = {

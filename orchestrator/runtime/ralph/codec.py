@@ -7,30 +7,16 @@ from typing import Any
 
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.ralph.contract import OrchestratorOutput, OrchestratorStatus
 from orchestrator.machines.ralph.model import RalphContext, RalphState
 from orchestrator.runtime.service import program_recovery
-from orchestrator.runtime.service.position import place
-from orchestrator_callbacks.ralph.deps import RalphDeps, RalphRun
 
 
 def codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[RalphContext]:
     """Return the codec of the loop."""
     about = {"launch": dict(launch)} if launch else {}
     return ContextCodec(RalphContext, about=lambda _: about)
-
-
-def restored(
-    stored: StoredRun, machine: Machine, ctx: RalphContext, deps: RalphDeps, codec: ContextCodec[RalphContext]
-) -> RalphRun:
-    """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside."""
-    above = stored.created.get("parent_run_id")
-    run: RalphRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
-    codec.adopt(run)
-    place(run, stored, deps.clock.monotonic())
-    return run
 
 
 def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:

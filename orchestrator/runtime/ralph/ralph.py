@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import Journal, Lease, Record
+from orchestrator.kernel.journal import Journal, Record
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock, SystemClock
@@ -27,15 +26,13 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import RalphContext, Task
 from orchestrator.machines.ralph.ports import AgentPort
-from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.ralph import codec as ralph_record
 from orchestrator.runtime.ralph import transition_log as ralph_log
 from orchestrator.runtime.ralph.result import RalphResult, result_of
 from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import RunController
-from orchestrator.runtime.service.live_run import RunRegistry
-from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
+from orchestrator.runtime.service.position import rebuilt
+from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_service import RunService, outside_loop
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
@@ -83,16 +80,12 @@ class RalphOrchestrator(RunService[RalphResult]):
         self._root = Path(root)
         self._answer, self._strict = _asks(answer), _strict(open_questions)
         self._retry = retry or RetryPolicy()
-        self._clock = clock or SystemClock()
+        self._set_up(clock or SystemClock(), journal, observers, migrations)
         self._machine = Machine(graph, collect(graph, enter, before, extra=tuple(hooks)))
-        self._observers = compose.watchers(observers)
-        self._journal, self._retire = compose.records(journal)
-        self._live = RunRegistry()
-        self._control = RunController(self._live, self._journal, self._clock)
         self._codec = ralph_record.codec(launch)
         self._agents = self._ports(planner, questioner, executor, reviewer, checker)
         self._host = deps
-        self._driver, self._recovery = self._wired(tuple(migrations))
+        self._wire(ralph_log.SessionLog(self._live.find))
 
     # ---- running ----
 
@@ -151,17 +144,7 @@ class RalphOrchestrator(RunService[RalphResult]):
         and SessionFileError where its session cannot be read.
         """
         arguments.check_run(limits=limits, kind=RalphLimits)
-        live = self._live.find(run_id)
-        if live is not None:
-            return await self._resume_here(live, by, changed=limits is not None)
-        if (await self._journal.head(run_id)).status == "ended":
-            return await self._told(run_id)
-        try:
-            with self._live.taking(run_id):
-                run, path = await self._taken_up(run_id, limits, by, again=again)
-        except RunAlreadyEnded:
-            return await self._told(run_id)
-        return await self._alone(run, SessionDirectory(Path(run.ctx.session_path)), path)
+        return await self._resume(run_id, limits, by, again=again)
 
     # ---- what people say (R14) ----
 
@@ -218,21 +201,6 @@ class RalphOrchestrator(RunService[RalphResult]):
         found: AgentPort = port
         return found
 
-    def _wired(self, migrations: Sequence[Migration]) -> tuple[Driver, Recovery]:
-        """Return the driver and the recovery of the runs, their observers told what names will come."""
-        compose.announce(self._observers, self._machine.graph, self._journal, self._limits.max_seconds)
-        driver = Driver(
-            self._machine,
-            observers=(self._live, ralph_log.SessionLog(self._live.find), *self._observers),
-            journal=self._journal,
-            clock=self._clock,
-            ending=ending,
-            summary=ralph_record.summary,
-            codec=self._codec,
-        )
-        graph, now = self._machine.graph, self._clock.time
-        return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
-
     def _opened(self, request: str, session: Path | str | None) -> tuple[SessionDirectory, bool]:
         """Return the files of a session, and whether it is a new one. Raises SessionFileError, RunExists."""
         if session is not None:
@@ -245,7 +213,7 @@ class RalphOrchestrator(RunService[RalphResult]):
         return SessionDirectory.create(self._root, request, began), True
 
     async def _alone(
-        self, run: RalphRun, files: SessionDirectory, path: Sequence[Transition] = ()
+        self, run: RalphRun, files: SessionDirectory, path: Iterable[Transition] = ()
     ) -> RalphResult:
         """Carry a run while no other one is at work in its session, as one with another journal might be."""
         with ExitStack() as held:
@@ -280,39 +248,33 @@ class RalphOrchestrator(RunService[RalphResult]):
             host=self._host,
         )
 
-    async def _taken_up(
-        self, run_id: str, limits: RalphLimits | None, by: str, *, again: bool
-    ) -> tuple[RalphRun, list[Transition]]:
-        """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
+    # ---- what RunService asks of a composition ----
 
-        async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> RalphRun:
-            ctx = self._codec.decoded(stored.context)
-            deps = self._deps(SessionDirectory.open(ctx.session_path))
-            run = ralph_record.restored(stored, self._machine, ctx, deps, self._codec)
-            run.set_lease(lease)
-            ralph_log.mend(run, records)
-            if limits is not None:
-                run.ctx.limits = limits
-            return run
+    laps = ("task_selected",)
 
-        run, records = await self._take_up(run_id, by, restore, again=again)
-        return run, self._path(run_id, records)
+    def _ending(self, run: RalphRun) -> Ending:
+        return ending(run)
 
-    async def _told(self, run_id: str) -> RalphResult:
-        """Return the result of a run that has ended, as its records tell it, with its tasks as they are now."""
-        stored, records = await self._recovery.read(run_id)
+    def _summary(self, run: RalphRun) -> Mapping[str, Any]:
+        return ralph_record.summary(run)
+
+    def _result(self, run: RalphRun, path: Iterable[Transition], end: Ending) -> RalphResult:
+        return result_of(run, _tasks(run), path, end)
+
+    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> RalphRun:  # noqa: ARG002 - the context has all
         ctx = self._codec.decoded(stored.context)
         deps = self._deps(SessionDirectory(Path(ctx.session_path)))
-        run = ralph_record.restored(stored, self._machine, ctx, deps, self._codec)
-        said = stored.ended or {}
-        end = Ending(Outcome(said["outcome"]), said["reason"])
-        return result_of(run, _tasks(run), self._path(run_id, records), end)
+        return rebuilt(stored, self._machine, ctx, deps, self._codec)
 
-    def _path(self, run_id: str, records: Iterable[Any]) -> list[Transition]:
-        return path_of(run_id, self._machine.graph.name, records, laps=("task_selected",))
+    async def _update(
+        self, run: RalphRun, stored: StoredRun, records: Sequence[Record], limits: RalphLimits | None
+    ) -> None:
+        run.deps.session = SessionDirectory.open(run.ctx.session_path)
+        ralph_log.mend(run, records)
+        await super()._update(run, stored, records, limits)
 
-    def _result(self, run: RalphRun, path: Sequence[Transition]) -> RalphResult:
-        return result_of(run, _tasks(run), path, run.ending or ending(run))
+    async def _drive(self, run: RalphRun, path: Iterable[Transition]) -> RalphResult:
+        return await self._alone(run, SessionDirectory(Path(run.ctx.session_path)), path)
 
 
 _OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))

@@ -19,7 +19,7 @@ from orchestrator.machines.pipeline.plain import plain_json
 from orchestrator.machines.rlm.model import ModeContext
 from orchestrator.machines.rlm.table import FAILED
 from orchestrator.machines.tools_mode.model import ToolsModeContext, ToolsModeState
-from orchestrator.runtime.service.position import place
+from orchestrator.runtime.service.position import rebuilt
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.rlm.budget_account import RunBudget
 from orchestrator_callbacks.rlm.deps import ModeDeps, ModeRun
@@ -93,9 +93,7 @@ def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCod
     An event of a mode is an object and no record has it: what led to it is done again. The REPL is a new one.
     """
     ctx = codec.read(stored)
-    run: ModeRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=stored.created.get("parent_run_id"))
-    codec.adopt(run)
-    place(run, stored, deps.clock.monotonic())
+    run: ModeRun = rebuilt(stored, machine, ctx, deps, codec)
     if run.cursor.pending_event is not None and run.cursor.pending_event.value != FAILED:
         run.restore(replace(run.cursor, entry_pending=True, pending_event=None))
     if isinstance(ctx, CodeModeContext) and ctx.begun:

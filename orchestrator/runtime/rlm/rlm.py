@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Journal, Lease, Record
-from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.journal import Journal, Record, RunHead
+from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message
@@ -31,9 +30,7 @@ from orchestrator.runtime.rlm.mode import mode_of, tool_names
 from orchestrator.runtime.rlm.result import RlmResult, result_of
 from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import RunController
-from orchestrator.runtime.service.live_run import RunRegistry
-from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
+from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_service import RunService, new_id, outside_loop
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
@@ -83,14 +80,13 @@ class Rlm(RunService[RlmResult]):
         graph = self._mode.graph if graph is None else graph
         arguments.check_agent(locals(), RlmLimits)
         self._equipment = given = RunResources.of(locals())
-        self._limits, self._clock = limits or self._mode.limits, given.clock
+        self._limits = limits or self._mode.limits
+        self._set_up(given.clock, journal, observers, migrations)
         self._machine = self._mode.machine(graph, hooks)
-        self._observers = compose.watchers(observers)
-        self._journal, self._retire = compose.records(journal)
-        self._live, self._conversations, self._hosted = RunRegistry(), Conversations(), HostReference()
-        self._control = RunController(self._live, self._journal, self._clock)
+        self.laps = self._mode.laps
+        self._conversations, self._hosted = Conversations(), HostReference()
         self._codec = rlm_record.codec(self._mode.context, launch)
-        self._driver, self._recovery = self._wired(tuple(migrations))
+        self._wire()
         parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
         names = tool_names(given.offered())
         self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=names)
@@ -178,25 +174,7 @@ class Rlm(RunService[RlmResult]):
         OtherGraph, Corrupt, and Suspended.
         """
         arguments.check_run(limits=limits, kind=RlmLimits)
-        live = self._live.find(run_id)
-        if live is not None:
-            return await self._resume_here(live, by, changed=limits is not None)
-        refuse_real(self._equipment.llm)
-        if limits is not None:
-            refuse_unpriced(limits, self._equipment.pricing)
-        if (await self._journal.head(run_id)).status == "ended":
-            return await self._told(run_id)
-        if not again:
-            stored, _ = await self._recovery.read(run_id)
-            if stored.fingerprint == self._machine.graph.fingerprint and not stored.unbegun:
-                tools = ToolSet(self._equipment.tools, clock=self._clock)
-                rlm_record.refuse_unknown(self._restored(stored), tools)
-        try:
-            with self._live.taking(run_id):
-                run, path = await self._taken_up(run_id, limits, by, again=again)
-        except RunAlreadyEnded:
-            return await self._told(run_id)
-        return await self._carried(run, path, park=self.parks)
+        return await self._resume(run_id, limits, by, again=again)
 
     # ---- what an engine asks of an agent ----
 
@@ -221,8 +199,50 @@ class Rlm(RunService[RlmResult]):
 
     # ---- what RunService asks of a composition ----
 
-    def _result(self, run: ModeRun, path: Sequence[Transition]) -> RlmResult:
-        return result_of(run, path, run.ending or ending(run))
+    def _declare(self) -> None:
+        tools = SimpleNamespace(offers=self._mode.offers(self._equipment.tools))
+        about: Any = SimpleNamespace(
+            tools=tools, llm=self._equipment.llm, model=compose.model_name(self._equipment.llm)
+        )
+        limits: Any = self._limits
+        compose.declare(self._observers, self._machine, about, self._journal, limits)
+
+    def _ending(self, run: ModeRun) -> Ending:
+        return ending(run)
+
+    def _summary(self, run: ModeRun) -> Mapping[str, Any]:
+        return rlm_record.summary(run)
+
+    def _result(self, run: ModeRun, path: Iterable[Transition], end: Ending) -> RlmResult:
+        return result_of(run, path, end)
+
+    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> ModeRun:  # noqa: ARG002 - the context has all
+        return rlm_record.restored(stored, self._machine, self._deps(RunBudget(RlmLimits())), self._codec)
+
+    def _check_model(self, limits: RlmLimits | None) -> None:
+        refuse_real(self._equipment.llm)
+        if limits is not None:
+            refuse_unpriced(limits, self._equipment.pricing)
+
+    async def _check_resume(self, head: RunHead, *, again: bool) -> None:
+        if again:
+            return
+        stored, records = await self._recovery.read(head.run_id)
+        if stored.fingerprint == self._machine.graph.fingerprint and not stored.unbegun:
+            tools = ToolSet(self._equipment.tools, clock=self._clock)
+            rlm_record.refuse_unknown(self._restore(stored, records), tools)
+
+    async def _update(
+        self, run: ModeRun, stored: StoredRun, records: Sequence[Record], limits: RlmLimits | None
+    ) -> None:
+        await super()._update(run, stored, records, limits)
+        rlm_record.charge(run, records)
+        if limits is not None:
+            run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
+        run.deps.purse = RunBudget(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
+
+    async def _drive(self, run: ModeRun, path: Iterable[Transition]) -> RlmResult:
+        return await self._carried(run, path, park=self.parks)
 
     def _over(self, run: ModeRun) -> None:
         said = rlm_record.said_in(run.ctx, run.ctx.earlier)
@@ -283,9 +303,7 @@ class Rlm(RunService[RlmResult]):
         return await child._carried(run)
 
     def _new(self, said: Sequence[Message], context: Any, run_id: str, limits: RlmLimits) -> ModeRun:
-        refuse_real(self._equipment.llm)
-        if limits is not self._limits:
-            refuse_unpriced(limits, self._equipment.pricing)
+        self._check_model(None if limits is self._limits else limits)
         *earlier, last = said
         if last.role != "user" or not last.text:
             raise ConfigError("the prompt must end with a message of the user that has text")
@@ -313,60 +331,11 @@ class Rlm(RunService[RlmResult]):
             hosted=self._hosted,
         )
 
-    def _restored(self, stored: StoredRun) -> ModeRun:
-        return rlm_record.restored(stored, self._machine, self._deps(RunBudget(RlmLimits())), self._codec)
-
-    async def _taken_up(
-        self, run_id: str, limits: RlmLimits | None, by: str, *, again: bool
-    ) -> tuple[ModeRun, list[Transition]]:
-        async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> ModeRun:
-            run = self._restored(stored)
-            run.set_lease(lease)
-            rlm_record.charge(run, records)
-            if limits is not None:
-                run.ctx.limits = limits
-                run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
-            run.deps.purse = RunBudget(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
-            return run
-
-        run, records = await self._take_up(run_id, by, restore, again=again)
-        return run, self._path(run_id, records)
-
-    async def _told(self, run_id: str) -> RlmResult:
-        """Return the result of a run that has ended, as its records tell it."""
-        stored, records = await self._recovery.read(run_id)
-        said = stored.ended or {}
-        end = Ending(Outcome(said["outcome"]), said["reason"])
-        return result_of(self._restored(stored), self._path(run_id, records), end)
-
-    def _path(self, run_id: str, records: Iterable[Record]) -> list[Transition]:
-        return path_of(run_id, self._machine.graph.name, records, laps=self._mode.laps)
-
     async def _said_in(self, run_id: str) -> Sequence[Message]:
         """Return what was said up to the end of a stored run, or up to where it stands."""
         stored, _ = await self._recovery.read(run_id)
         ctx = self._codec.read(stored)
         return rlm_record.said_in(ctx, ctx.earlier)
-
-    def _wired(self, migrations: Sequence[Migration]) -> tuple[Driver, Recovery]:
-        """Return the driver and the recovery of the runs, their observers told what names will come."""
-        tools = SimpleNamespace(offers=self._mode.offers(self._equipment.tools))
-        about: Any = SimpleNamespace(
-            tools=tools, llm=self._equipment.llm, model=compose.model_name(self._equipment.llm)
-        )
-        limits: Any = self._limits
-        compose.declare(self._observers, self._machine, about, self._journal, limits)
-        driver = Driver(
-            self._machine,
-            observers=(self._live, *self._observers),
-            journal=self._journal,
-            clock=self._clock,
-            ending=ending,
-            summary=rlm_record.summary,
-            codec=self._codec,
-        )
-        graph, now = self._machine.graph, self._clock.time
-        return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
 
 
 def _asked(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:

@@ -31,7 +31,7 @@ def agent_below(owner: RunService[Any], output_type: object, options: Mapping[st
         **options,
     )
     agent._live, agent._control = owner._live, owner._control
-    agent._driver, agent._recovery = agent._wired(ChildWaitObserver())
+    agent._wire(ChildWaitObserver())
     return agent
 
 

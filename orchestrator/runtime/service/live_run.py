@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from orchestrator.errors import ConfigError, Held, RunExists, RunUnknown
-from orchestrator.kernel.record import Fact, Follower, Transition
+from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
 
 
 class RunRegistry:
     """The runs under way, by id; as an observer it keeps their last transitions, for `Result.transitions`.
 
-    Who follows a run hears every fact about it here, and about the runs below it.
+    The follower of a run also follows the runs below it.
     """
 
     def __init__(self, kept: int = 10_000) -> None:
         self._kept = kept
         self._runs: dict[str, Run[Any, Any]] = {}
-        self._followers: dict[str, Follower] = {}
         self._paths: dict[str, deque[Transition]] = {}
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._taken: set[str] = set()
@@ -40,8 +39,6 @@ class RunRegistry:
         above = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
         if above is not None:
             run.follow(above.control.follower)
-        if run.control.follower is not None:
-            self._followers[run.run_id] = run.control.follower
         self._runs[run.run_id] = run
         self._paths[run.run_id] = deque(path, maxlen=self._kept)
 
@@ -90,13 +87,18 @@ class RunRegistry:
     def close(self, run: Run[Any, Any]) -> tuple[Transition, ...]:
         """Let a run go; return its path."""
         del self._runs[run.run_id]
-        self._followers.pop(run.run_id, None)
+        run.follow(None)
         self._talking.discard(run.ctx.conversation_id)
         return tuple(self._paths.pop(run.run_id))
 
+    def hears(self, kind: type[Fact]) -> Callable[[Transition], None] | None:
+        """Return what takes facts of a kind: only transitions are kept."""
+        return self._keep if kind is Transition else None
+
     def observe(self, fact: Fact) -> None:
-        """Keep a transition; tell who follows the run."""
+        """Keep a transition."""
         if type(fact) is Transition:
-            self._paths[fact.run_id].append(fact)
-        if self._followers and (tell := self._followers.get(fact.run_id)) is not None:
-            tell(fact)
+            self._keep(fact)
+
+    def _keep(self, fact: Transition) -> None:
+        self._paths[fact.run_id].append(fact)
