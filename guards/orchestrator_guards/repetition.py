@@ -1,6 +1,6 @@
 """Detect a repetition at the end of a window of turns, of five kinds, and count it.
 
-A window holds the fingerprints of the last `window_size(limit)` turns of a run, oldest first (a deque).
+A window holds the fingerprints of the last `window_size(limit)` turns of a run, oldest first.
 
 - A stall is counted in *repeats*: how often the latest turn, or the whole cycle that it closes, repeated the turns
   before. The first time is 0, so four identical turns are 3 repeats, and stop at limit 3.

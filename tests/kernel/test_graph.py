@@ -216,6 +216,13 @@ def test_a_single_source_may_be_given_alone(source: Any) -> None:
     assert graph.edges[-1].sources == (graph.states("check"),)
 
 
+def test_the_failure_event_may_be_given_by_its_name_for_all_states_or_for_each() -> None:
+    by_state: Any = {state.value: "fail" for state in TOY.states if state is not S.LOST}
+    name: Any = "fail"
+    assert replace(TOY, failure=name).failure is E.FAIL
+    assert replace(TOY, failure=by_state).failure == dict.fromkeys(map(S, by_state), E.FAIL)
+
+
 def test_an_edge_from_a_source_that_is_not_declared_is_one_problem() -> None:
     with pytest.raises(GraphError, match="1 problem\n  - unknown_name: edge source 'nowhere'"):
         LLM_LOOP.extend(edges=[Edge("budget_ok", "nowhere", "init")])
@@ -241,4 +248,4 @@ def test_what_is_no_table_is_said_when_it_is_made(given: dict[str, Any], said: s
 
 
 def test_a_graph_shows_as_one_short_line() -> None:
-    assert repr(LLM_LOOP) == "Graph('llm_loop', 8 states)"
+    assert repr(LLM_LOOP) == f"Graph('llm_loop', {len(LLM_LOOP.states)} states)"

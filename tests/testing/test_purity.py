@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -89,7 +88,7 @@ def contexts(draw: st.DrawFn) -> LoopContext:
     usage = Usage(draw(number), draw(number), cost=draw(number))
     spent = RunUsage(usage, seconds=draw(number), retries=draw(number))
     turn = guards.fingerprint([guards.ObservedCall("read", "{}", "same")])
-    turns, seen = deque([turn] * draw(number)), Progress({"read": draw(number)})
+    turns, seen = (turn,) * draw(number), Progress({"read": draw(number)})
     return LoopContext(
         [Message("user", "hello")],
         limits,

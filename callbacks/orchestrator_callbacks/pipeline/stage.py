@@ -1,4 +1,4 @@
-"""The work of a stage: the budget asked, the port called, what it gave made durable, the budget asked again."""
+"""The work of a stage: check the budget, call the port, make its result durable, check the budget again."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _ESTIMATES: Mapping[OrchestrationState, Callable[[PipelineLimits], int]] = {
 
 
 async def work(run: PipelineRun, decide: Callable[[PipelineContext], PipelineEvent]) -> PipelineEvent:
-    """Carry out the stage of the present state and return the event that `decide` chooses, or budget_exhausted.
+    """Execute the stage of the current state and return the event that `decide` chooses, or budget_exhausted.
 
-    A stage whose record is there, from before a crash, is not carried out again. Approved work costs nothing more,
-    so no budget is asked after it.
+    A stage with a record from before a crash is not executed again. No budget is checked after an approval, because
+    approved work causes no further cost.
     """
     ctx = run.ctx
     if not is_done(run):
@@ -57,13 +57,13 @@ async def work(run: PipelineRun, decide: Callable[[PipelineContext], PipelineEve
 
 
 def is_done(run: PipelineRun) -> bool:
-    """Tell whether the stage of this stay has ended, with something that came of it."""
+    """Return whether the stage of this visit has ended with a result."""
     done = done_here(run)
     return done is not None and not done.error
 
 
 def done_here(run: PipelineRun) -> StageResult | None:
-    """Return what came of the stage of this stay, also where it raised; None where none was carried out."""
+    """Return the end of this visit's stage, also if it raised; None if no stage was executed."""
     done = run.ctx.done
     return done if done is not None and done.seq == run.seq else None
 
@@ -72,7 +72,7 @@ def done_here(run: PipelineRun) -> StageResult | None:
 
 
 def _ahead(ctx: PipelineContext, state: OrchestrationState) -> list[Verdict]:
-    """Ask what must hold before a stage begins: what is left covers its estimate with a margin."""
+    """Evaluate the budget before a stage: the rest must cover its estimate with a margin."""
     if ctx.remaining is None:
         return []
     limits = ctx.limits
@@ -82,7 +82,7 @@ def _ahead(ctx: PipelineContext, state: OrchestrationState) -> list[Verdict]:
 
 
 def _behind(ctx: PipelineContext, event: PipelineEvent) -> list[Verdict]:
-    """Ask what must hold after it; a limit that the next edge has a guard for is only told here."""
+    """Evaluate the budgets after a stage; a limit with a guard on the next edge is only published here."""
     limits = ctx.limits
     asked = [tokens(ctx.tokens, limits.token_budget)] if limits.token_budget else []
     if event is PipelineEvent.SOFT_FAILURE:
@@ -96,7 +96,7 @@ _COUNTS = ("iterations", "refinements")
 
 
 async def _goes_on(run: PipelineRun, asked: list[Verdict]) -> bool:
-    """Ask the host's budget as well, tell all the answers, and keep a refusal that ends the run."""
+    """Evaluate the host's budget as well, publish all verdicts, and keep a refusal that ends the run."""
     budget = run.deps.budget
     if budget is not None:
         said = budget.is_exhausted()
@@ -115,7 +115,7 @@ async def _goes_on(run: PipelineRun, asked: list[Verdict]) -> bool:
 
 
 async def _carry_out(run: PipelineRun) -> None:
-    """Call the port and take what it gives; that is durable before anybody outside is asked anything."""
+    """Call the port and apply its result, which is durable before any other call outside."""
     ctx, state = run.ctx, OrchestrationState(run.state)
     request = _request(run, state)
     try:
@@ -125,7 +125,7 @@ async def _carry_out(run: PipelineRun) -> None:
         _take(run, None, StageResult(run.seq, sum(request.used), type(error).__name__))
         raise
     except asyncio.CancelledError:
-        if request.used and run.control.halted:  # else it is left, and whoever goes on with it counts
+        if request.used and run.control.halted:  # otherwise the process that resumes it counts
             _take(run, None, StageResult(run.seq, sum(request.used), "CancelledError"))
         raise
     used = made.tokens + sum(request.used)

@@ -1,4 +1,4 @@
-"""What a finished stage changes in the context: once as it happens, and again from its record after a crash. Pure."""
+"""Changes of the context by a finished stage, both when it finishes and when its record is restored. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from orchestrator.machines.pipeline.model import (
 )
 
 Made: TypeAlias = Plan | Validation | Implementation | Evaluation
-"""What a stage gives."""
+"""The result of a stage."""
 
 
 def take(ctx: PipelineContext, done: StageResult, made: Made | None) -> None:
-    """Take what came of a stage; None where it raised. A new plan makes void what was made of the one before."""
+    """Apply the result of a stage, None if it raised. A new plan invalidates the results for the previous one."""
     ctx.done = done
     ctx.tokens += done.tokens
     match made:
@@ -41,7 +41,7 @@ def take(ctx: PipelineContext, done: StageResult, made: Made | None) -> None:
 
 
 def amended(ctx: PipelineContext) -> dict[str, Any]:
-    """Return what hooks put in the place of what the stages gave, as plain data; it counts as recorded then."""
+    """Return the results that hooks replaced, as plain data, and count them as recorded."""
     present = _present(ctx)
     changed = zip(MADE, present, ctx.recorded, strict=True)
     found = {name: now and plain(now) for name, now, before in changed if now is not before}
@@ -50,7 +50,7 @@ def amended(ctx: PipelineContext) -> dict[str, Any]:
 
 
 def amend(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
-    """Take what `amended` told."""
+    """Apply the result of `amended`."""
     for name, made in body.items():
         tokens = getattr(getattr(ctx, name), "tokens", 0)
         setattr(ctx, name, made and _made(_STAGE_OF[name], made, tokens))
@@ -70,7 +70,7 @@ def _compare(ctx: PipelineContext, judged: Evaluation) -> None:
 
 
 def record(stage: OrchestrationState, ctx: PipelineContext, made: Made | None) -> dict[str, Any]:
-    """Return the body of the `stage` record of what came of a stage last: plain data."""
+    """Return the body of the `stage` record for the last result of a stage: plain data."""
     done = ctx.done or StageResult(0)
     body: dict[str, Any] = {"seq": done.seq, "state": stage.value, "tokens": done.tokens}
     if made is None:
@@ -79,7 +79,7 @@ def record(stage: OrchestrationState, ctx: PipelineContext, made: Made | None) -
 
 
 def replay(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
-    """Take what a `stage` record says, as it was taken then; its counters are those of that time."""
+    """Apply a `stage` record with the counters of that time."""
     now = ctx.iteration, ctx.refinements
     ctx.iteration, ctx.refinements = body.get("counts", now)
     made = (
@@ -90,7 +90,7 @@ def replay(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
 
 
 def plain(made: Made) -> dict[str, Any]:
-    """Return what a stage gave as JSON types."""
+    """Return the result of a stage as JSON types."""
     match made:
         case Validation():
             return {"issues": [[issue.severity.value, issue.message, issue.where] for issue in made.issues]}
