@@ -69,8 +69,8 @@ def execute(arguments: Sequence[str], options: Options) -> int:
     return 0
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
-    if not wanted:
+def _version(command_options: bool) -> None:  # noqa: FBT001 - typer's callback
+    if not command_options:
         return
     from importlib.metadata import PackageNotFoundError, version
 
@@ -150,7 +150,7 @@ def worker(
     """
     from orchestrator.cli.worker import WorkerOptions, work
 
-    wanted = WorkerOptions(
+    command_options = WorkerOptions(
         made=made.plain(),
         agents=tuple(agent or ()),
         limits=tuple(limit or ()),
@@ -158,7 +158,7 @@ def worker(
         journal=journal,
         **fleet.plain(),
     )
-    raise typer.Exit(work(wanted))
+    raise typer.Exit(work(command_options))
 
 
 @app.command()
@@ -179,7 +179,7 @@ def submit(
     """Leave a run to the workers of a PostgreSQL journal, and print its id. No model is asked here."""
     from orchestrator.cli.submit import SubmitOptions, submit_run
 
-    wanted = SubmitOptions(
+    command_options = SubmitOptions(
         prompt=prompt,
         agent=agent,
         about=about,
@@ -191,7 +191,7 @@ def submit(
         dispatcher=dispatcher,
         **vars(at),
     )
-    raise typer.Exit(submit_run(wanted))
+    raise typer.Exit(submit_run(command_options))
 
 
 @app.command(epilog=_EXIT_CODES, help=_REPLAY)
@@ -208,8 +208,8 @@ def replay(
     """Replay recorded conversations."""
     from orchestrator.cli.replay import ReplayOptions, replay_conversations
 
-    wanted = ReplayOptions(tuple(path or ()), bundled, live, speed, tuple(limit or ()), log, json)
-    raise typer.Exit(replay_conversations(wanted))
+    command_options = ReplayOptions(tuple(path or ()), bundled, live, speed, tuple(limit or ()), log, json)
+    raise typer.Exit(replay_conversations(command_options))
 
 
 @app.command()

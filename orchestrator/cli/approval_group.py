@@ -88,7 +88,7 @@ class PlannerOptions:
     param: given.Param = None
 
 
-def _asked(
+def _options(
     on: ProjectOptions, planner: PlannerOptions | None = None, limit: list[str] | None = None, **more: Any
 ) -> ApprovalOptions:
     from orchestrator.cli.approval.limit import members_from
@@ -128,7 +128,7 @@ def submit(
     """
     from orchestrator.cli.approval.act import submit as body
 
-    raise typer.Exit(body(_asked(on, planner, limit), text, confirm=confirm))
+    raise typer.Exit(body(_options(on, planner, limit), text, confirm=confirm))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -137,7 +137,7 @@ def show(*, version: Version = None, on: ProjectOptions) -> None:
     """Show the plan: goal, steps, files, commands, and what you can do."""
     from orchestrator.cli.approval.view import show as body
 
-    raise typer.Exit(body(_asked(on), version))
+    raise typer.Exit(body(_options(on), version))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -146,7 +146,7 @@ def diff(*, version: Version = None, on: ProjectOptions) -> None:
     """Show what the plan would change, line by line; in colour on a terminal, unless NO_COLOR is set."""
     from orchestrator.cli.approval.view import diff as body
 
-    raise typer.Exit(body(_asked(on), version))
+    raise typer.Exit(body(_options(on), version))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -165,7 +165,7 @@ def approve(
     """
     from orchestrator.cli.approval.act import approve as body
 
-    raise typer.Exit(body(_asked(on, pace=pace), steps=steps, digest=digest, execute=execute))
+    raise typer.Exit(body(_options(on, pace=pace), steps=steps, digest=digest, execute=execute))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -174,7 +174,7 @@ def reject(*, why: Reason = None, on: ProjectOptions) -> None:
     """Say no: the plan is discarded."""
     from orchestrator.cli.approval.act import reject as body
 
-    raise typer.Exit(body(_asked(on), why))
+    raise typer.Exit(body(_options(on), why))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -183,7 +183,7 @@ def changes(text: Text, *, planner: PlannerOptions, on: ProjectOptions) -> None:
     """Say what should be otherwise: the planner makes another version of the plan."""
     from orchestrator.cli.approval.act import changes as body
 
-    raise typer.Exit(body(_asked(on, planner), text))
+    raise typer.Exit(body(_options(on, planner), text))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -192,7 +192,7 @@ def execute(*, pace: Pace = 0.0, on: ProjectOptions) -> None:
     """Carry out the approved plan, step by step. Ctrl-C pauses after the step that is being made."""
     from orchestrator.cli.approval.act import execute as body
 
-    raise typer.Exit(body(_asked(on, pace=pace)))
+    raise typer.Exit(body(_options(on, pace=pace)))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -201,7 +201,7 @@ def pause(*, on: ProjectOptions) -> None:
     """Pause what another process carries out, after the step that is being made."""
     from orchestrator.cli.approval.act import pause as body
 
-    raise typer.Exit(body(_asked(on)))
+    raise typer.Exit(body(_options(on)))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -210,7 +210,7 @@ def resume(*, again: Again = False, pace: Pace = 0.0, planner: PlannerOptions, o
     """Go on with a paused plan. Files that somebody else changed meanwhile keep it from that, and are named."""
     from orchestrator.cli.approval.act import resume as body
 
-    raise typer.Exit(body(_asked(on, planner, pace=pace), again=again))
+    raise typer.Exit(body(_options(on, planner, pace=pace), again=again))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -219,7 +219,7 @@ def cancel(*, why: Reason = None, on: ProjectOptions) -> None:
     """Stop, and put every file back as it was. What somebody else changed meanwhile is kept and named."""
     from orchestrator.cli.approval.act import cancel as body
 
-    raise typer.Exit(body(_asked(on), why))
+    raise typer.Exit(body(_options(on), why))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -228,7 +228,7 @@ def rollback(*, on: ProjectOptions) -> None:
     """Put every file back as it was, after a plan failed half way."""
     from orchestrator.cli.approval.act import rollback as body
 
-    raise typer.Exit(body(_asked(on)))
+    raise typer.Exit(body(_options(on)))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -237,7 +237,7 @@ def acknowledge(*, discard: Discard = False, on: ProjectOptions) -> None:
     """Leave everything as it is after an error was shown: what is done stays."""
     from orchestrator.cli.approval.act import acknowledge as body
 
-    raise typer.Exit(body(_asked(on), discard=discard))
+    raise typer.Exit(body(_options(on), discard=discard))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -246,7 +246,7 @@ def retry(*, planner: PlannerOptions, on: ProjectOptions) -> None:
     """Make a new plan for the request that failed."""
     from orchestrator.cli.approval.act import retry as body
 
-    raise typer.Exit(body(_asked(on, planner)))
+    raise typer.Exit(body(_options(on, planner)))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -255,4 +255,4 @@ def status(*, on: ProjectOptions) -> None:
     """Say how the project stands, what was recovered after a crash, and what you can do."""
     from orchestrator.cli.approval.act import status as body
 
-    raise typer.Exit(body(_asked(on)))
+    raise typer.Exit(body(_options(on)))

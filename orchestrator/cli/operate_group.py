@@ -23,79 +23,79 @@ def operate_group() -> None:
 
 @group.command("stop-admitting")
 @spread
-def stop_admitting(order: given.OperatorOptions) -> None:
+def stop_admitting(options: given.OperatorOptions) -> None:
     """Refuse what is submitted from now on; what is queued or under way goes on."""
-    _order("stop_admitting", order)
+    _send("stop_admitting", options)
 
 
 @group.command("start-admitting")
 @spread
-def start_admitting(order: given.OperatorOptions) -> None:
+def start_admitting(options: given.OperatorOptions) -> None:
     """Admit runs again."""
-    _order("start_admitting", order)
+    _send("start_admitting", options)
 
 
 @group.command()
 @spread
-def drain(*, grace: given.Grace = None, order: given.OperatorOptions) -> None:
+def drain(*, grace: given.Grace = None, options: given.OperatorOptions) -> None:
     """Stop the engine: runs get some time to end, the rest is left in the journal."""
-    _order("drain", order, grace=grace)
+    _send("drain", options, grace=grace)
 
 
 @group.command("cancel-all")
 @spread
-def cancel_all(*, graph: given.OfGraph = None, order: given.OperatorOptions) -> None:
+def cancel_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> None:
     """Cancel the runs of a graph, or all: those under way and those that wait to begin."""
-    _order("cancel_all", order, graph=graph)
+    _send("cancel_all", options, graph=graph)
 
 
 @group.command("pause-all")
 @spread
-def pause_all(*, graph: given.OfGraph = None, order: given.OperatorOptions) -> None:
+def pause_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> None:
     """Pause the runs of a graph, or all, that are under way; later ones are not paused."""
-    _order("pause_all", order, graph=graph)
+    _send("pause_all", options, graph=graph)
 
 
 @group.command("resume-all")
 @spread
-def resume_all(*, graph: given.OfGraph = None, order: given.OperatorOptions) -> None:
+def resume_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> None:
     """Let the runs of a graph, or all, that are paused in the engine go on, whoever paused them."""
-    _order("resume_all", order, graph=graph)
+    _send("resume_all", options, graph=graph)
 
 
 @group.command("disable-tool")
 @spread
-def disable_tool(name: given.ToolOrModel, *, order: given.OperatorOptions) -> None:
+def disable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> None:
     """Answer the calls of a tool as denied, with the reason; calls that run come to their end."""
-    _order("disable_tool", order, tool=name)
+    _send("disable_tool", options, tool=name)
 
 
 @group.command("enable-tool")
 @spread
-def enable_tool(name: given.ToolOrModel, *, order: given.OperatorOptions) -> None:
+def enable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> None:
     """Let a tool run again."""
-    _order("enable_tool", order, tool=name)
+    _send("enable_tool", options, tool=name)
 
 
 @group.command("block-model")
 @spread
-def block_model(name: given.ToolOrModel, *, order: given.OperatorOptions) -> None:
+def block_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> None:
     """Ask a model nothing more: its runs wait, without a slot, before their next question."""
-    _order("block_model", order, model=name)
+    _send("block_model", options, model=name)
 
 
 @group.command("unblock-model")
 @spread
-def unblock_model(name: given.ToolOrModel, *, order: given.OperatorOptions) -> None:
+def unblock_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> None:
     """Let a model be asked again; the runs that wait for it go on."""
-    _order("unblock_model", order, model=name)
+    _send("unblock_model", options, model=name)
 
 
 @group.command()
 @spread
-def slots(number: given.Slots, *, order: given.OperatorOptions) -> None:
+def slots(number: given.Slots, *, options: given.OperatorOptions) -> None:
     """Change how many runs go on at once; fewer takes effect as runs end."""
-    _order("slots", order, slots=number)
+    _send("slots", options, slots=number)
 
 
 @group.command()
@@ -107,7 +107,7 @@ def status(*, engine: given.Engine = None, at: given.JournalOptions) -> None:
     raise typer.Exit(show_status(engine, json=at.json, journal=at.journal))
 
 
-def _order(kind: str, order: given.OperatorOptions, **about: Any) -> None:
-    from orchestrator.cli.operate import OperateOptions, give_order
+def _send(kind: str, options: given.OperatorOptions, **about: Any) -> None:
+    from orchestrator.cli.operate import OperateOptions, send_command
 
-    raise typer.Exit(give_order(OperateOptions(kind=kind, about=about, **vars(order))))
+    raise typer.Exit(send_command(OperateOptions(kind=kind, about=about, **vars(options))))

@@ -114,7 +114,7 @@ def resume(
     """Go on with a run where it stands, as it was started; one that has ended is only told."""
     from orchestrator.cli.pipeline.resume import PipelineResumeOptions, resume_run
 
-    wanted = PipelineResumeOptions(
+    options = PipelineResumeOptions(
         run=run,
         spec=spec,
         limits=tuple(limit or ()),
@@ -123,4 +123,4 @@ def resume(
         output=output,
         **vars(shown),
     )
-    raise typer.Exit(resume_run(wanted))
+    raise typer.Exit(resume_run(options))

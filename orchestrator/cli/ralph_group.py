@@ -150,7 +150,7 @@ def resume(
     """Go on with a run where it stands, as it was started; one that has ended is only told."""
     from orchestrator.cli.ralph.resume import RalphResumeOptions, resume_run
 
-    wanted = RalphResumeOptions(
+    options = RalphResumeOptions(
         run=run,
         agents=agents,
         answers=answers,
@@ -159,7 +159,7 @@ def resume(
         by=by,
         **vars(shown),
     )
-    raise typer.Exit(resume_run(wanted))
+    raise typer.Exit(resume_run(options))
 
 
 @group.command()
@@ -194,11 +194,11 @@ def tell(
     at: given.JournalOptions,
 ) -> None:
     """Say something to a run for all its agents to know; with --steer, ask for something new; with --stop, end it."""
-    from orchestrator.cli.ralph.message import MessageOptions, tell_run
+    from orchestrator.cli.ralph.message import MessageOptions, send_message
 
     kind = "stop" if stop else "steer" if steer else "inform"
     raise typer.Exit(
-        tell_run(MessageOptions(run=run, text=text, kind=kind, by=by, json=at.json, journal=at.journal))
+        send_message(MessageOptions(run=run, text=text, kind=kind, by=by, json=at.json, journal=at.journal))
     )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.cli.pipeline.run import check_output
-from orchestrator.cli.runs.position import held_elsewhere
+from orchestrator.cli.runs.position import owned_elsewhere
 from orchestrator.cli.runs.request import RequestOptions as Request
 from orchestrator.cli.runs.request import post
-from orchestrator.cli.runs.run_service import carrier, refuse_other
+from orchestrator.cli.runs.run_service import engine_of, refuse_other
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
@@ -46,7 +46,7 @@ class ResumeOptions:
         """
         paused = (head.status, head.reason) == ("parked", "paused")
         if not paused or head.lease_expires_in is not None or self.limits or changed:
-            raise held_elsewhere(head)
+            raise owned_elsewhere(head)
         return self.posted(head)
 
     def posted(self, head: RunHead) -> int:
@@ -74,7 +74,7 @@ async def found(store: OpenStore, name: str, *graphs: str) -> ResumableRun:
     head = await store.run(name)
     refuse_other(store, head, *graphs)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
-    waits = bool(program_recovery.question(stored)) and await carrier(store, head, stored) is not None
+    waits = bool(program_recovery.question(stored)) and await engine_of(store, head, stored) is not None
     return ResumableRun(head, stored.created, stored.context.get("limits") or {}, waits)
 
 

@@ -146,7 +146,7 @@ def resume(
     """
     from orchestrator.cli.rlm.resume import RlmResumeOptions, resume_run
 
-    wanted = RlmResumeOptions(
+    options = RlmResumeOptions(
         run=run,
         model=model,
         limits=tuple(limit or ()),
@@ -155,7 +155,7 @@ def resume(
         output=output,
         **vars(shown),
     )
-    raise typer.Exit(resume_run(wanted))
+    raise typer.Exit(resume_run(options))
 
 
 @group.command()

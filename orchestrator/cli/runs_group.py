@@ -111,9 +111,9 @@ def respond(
     run: given.RunId, text: given.Content, *, which: given.CallOptions, asking: given.RequestOrigin
 ) -> None:
     """Give the result of a call yourself; nothing is run."""
-    from orchestrator.cli.load import heard
+    from orchestrator.cli.load import decoded_text
 
-    _post("respond", run, asking, **vars(which), content=heard(text, "the result"))
+    _post("respond", run, asking, **vars(which), content=decoded_text(text, "the result"))
 
 
 @group.command()
@@ -168,8 +168,8 @@ def fork(
     """Start a new run from the conversation of a run as it stood after a turn; RUN stays as it is."""
     from orchestrator.cli.runs.fork import ForkOptions, fork_run
 
-    wanted = ForkOptions(run=run, turn=turn, prompt=prompt, run_id=run_id, **other.plain(), **vars(shown))
-    raise typer.Exit(fork_run(wanted))
+    options = ForkOptions(run=run, turn=turn, prompt=prompt, run_id=run_id, **other.plain(), **vars(shown))
+    raise typer.Exit(fork_run(options))
 
 
 @group.command()
@@ -201,8 +201,8 @@ def migrate(
     """Bring open runs of older versions of the graph to this one. They are not resumed by that."""
     from orchestrator.cli.runs.migrate import MigrateOptions, migrate_runs
 
-    wanted = MigrateOptions(runs=tuple(run or ()), using=using, made=from_, dry=dry_run, **vars(at))
-    raise typer.Exit(migrate_runs(wanted))
+    options = MigrateOptions(runs=tuple(run or ()), using=using, made=from_, dry=dry_run, **vars(at))
+    raise typer.Exit(migrate_runs(options))
 
 
 # ---- care ----

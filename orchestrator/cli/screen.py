@@ -174,10 +174,10 @@ def line_of(fact: Fact) -> str:
         case EventFailed():
             why = type(fact.error).__name__ if fact.error else fact.reason
             return f"    {fact.reason} in {fact.state}: {why}"
-    return _standing(fact)
+    return _progress_of(fact)
 
 
-def _standing(fact: Fact) -> str:
+def _progress_of(fact: Fact) -> str:
     match fact:
         case RunParked():
             return f"    parked in {fact.state}: {fact.reason}"

@@ -78,7 +78,7 @@ def apart(array: bytes) -> list[bytes]:
     return [orjson.dumps(body) for body in orjson.loads(array)]
 
 
-def standing(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
+def status_after(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
     """Return the status and reason of a run whose last record is this one."""
     if kind in ENDING_KINDS:
         return ENDED, str(body.get("reason") or "")
@@ -128,15 +128,15 @@ def verified(run_id: str, stored: Iterable[Stored], head: RunHead, last_hash: st
         raise Corrupt(
             f"run {run_id!r}: {len(found)} records, {head.seq + 1} were written; nothing of the run is used"
         )
-    _same_standing(run_id, found, head)
+    _check_status(run_id, found, head)
     return found
 
 
-def _same_standing(run_id: str, records: list[Record], head: RunHead) -> None:
+def _check_status(run_id: str, records: list[Record], head: RunHead) -> None:
     schema = records[0].body.get("schema", RECORD_SCHEMA)
     if schema > RECORD_SCHEMA:
         raise TooNew(
             f"run {run_id!r} has records of version {schema}; this version reads up to {RECORD_SCHEMA}"
         )
-    if standing(records[-1].kind, records[-1].body) != (head.status, head.reason):
+    if status_after(records[-1].kind, records[-1].body) != (head.status, head.reason):
         raise Corrupt(f"run {run_id!r}: its records and its status do not agree; nothing of the run is used")

@@ -118,14 +118,14 @@ class AbandonableTask(Generic[T]):
         """The host call that it waits for."""
         self.left = 0
         """Host calls that it has abandoned."""
-        self.below = 0
+        self.children = 0
         """Tasks that its host code waits for, which end by a grace period of their own."""
         self._requests = requests
         self.ended: Callable[[], None] = _ignore
         """Called when it has ended."""
         self._name = name
         self._context = contextvars.copy_context()
-        self._carried = 0
+        self._passed_on = 0
         self._timer: Cancellable | None = None
         self._begin(work)
 
@@ -145,7 +145,7 @@ class AbandonableTask(Generic[T]):
 
     def cancelling(self) -> int:
         """Return how often the task was cancelled and nobody took that back, in all the tasks that it has been."""
-        return self._carried + self.task.cancelling()
+        return self._passed_on + self.task.cancelling()
 
     def cancel(self) -> None:
         """Cancel the work. Host code that does not end within the grace period is abandoned."""
@@ -196,14 +196,14 @@ class AbandonableTask(Generic[T]):
     def _abandon(self) -> None:
         """Leave the host call in the present task and continue without it in another one."""
         call, left = self.call, self.task
-        if call is None or self.below or left.done() or self.policy is None:
+        if call is None or self.children or left.done() or self.policy is None:
             return
         if asyncio.current_task() is left:  # a clock of a test was moved by the host's code itself
             asyncio.get_running_loop().call_soon(self._abandon)
             return
         self.call = None
         self.left += 1
-        self._carried += left.cancelling()
+        self._passed_on += left.cancelling()
         call.is_abandoned = True
         _OWNERS.pop(left, None)
         left.remove_done_callback(self._finished)
@@ -301,7 +301,7 @@ async def limited(work: Callable[[], Awaitable[T]], seconds: float, clock: Clock
 async def until_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.CancelledError | None:
     """Wait until all tasks have ended. A cancellation meanwhile is passed on to them, and returned."""
     late: asyncio.CancelledError | None = None
-    with grace_below():
+    with grace_for_children():
         while open_ones := [task for task in tasks if not task.done]:
             try:
                 await _all_ended(open_ones)
@@ -313,17 +313,17 @@ async def until_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Cancelle
 
 
 @contextlib.contextmanager
-def grace_below() -> Iterator[None]:
+def grace_for_children() -> Iterator[None]:
     """Within the block this code is not abandoned: it waits for work that ends by a grace period of its own."""
     owner = here()
     if owner is None:
         yield
         return
-    owner.below += 1
+    owner.children += 1
     try:
         yield
     finally:
-        owner.below -= 1
+        owner.children -= 1
 
 
 def _all_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Future[None]:

@@ -117,7 +117,7 @@ class Driver:
         run.control.alarm = Alarm(self._clock, lambda: self._ring(run))
         try:
             if not run.cursor.ended and await self._take_up(run, event, park=park):
-                await self._carry_on(run, park=park)
+                await self._continue(run, park=park)
         except (asyncio.CancelledError, Exception):
             run.control.alarm.cancel()
             await self._finalizer.abandon(run)
@@ -128,8 +128,8 @@ class Driver:
             run.control.mailbox.listen(None)
             run.control.driving = False
 
-    async def deposit(self, run: Run[Any, Any], place: Mapping[str, Any]) -> None:
-        """Make a run durable that has not begun, and leave it to the process that `place` leads to.
+    async def deposit(self, run: Run[Any, Any], launch: Mapping[str, Any]) -> None:
+        """Make a run durable that has not begun, and leave it to the process that `launch` leads to.
 
         Its observers hear of it then. Raises RunExists, RunError where there is no journal, and what the store raises.
         """
@@ -137,14 +137,14 @@ class Driver:
             raise RunExists(run.run_id)
         if self._writer is None:
             raise RunError(f"run {run.run_id!r} cannot be left to another process: there is no journal")
-        late = await self._writer.create(run, self._clock.time(), deposited=place)
+        late = await self._writer.create(run, self._clock.time(), deposited=launch)
         await self.release(run)
         if late is not None:
             raise late
 
-    def tell(self, fact: Fact) -> None:
+    def publish(self, fact: Fact) -> None:
         """Hand observers a fact that no driven run tells."""
-        self._report.tell(fact)
+        self._report.publish(fact)
 
     async def announce(self, run: Run[Any, Any], kind: str, body: Mapping[str, Any]) -> None:
         """Append a record about a run that is not being driven. Raises what the journal raises."""
@@ -156,11 +156,11 @@ class Driver:
         """Give a run that is not being driven back to the journal, for any process to take up."""
         await self._finalizer.release(run)
 
-    def seat(self, seats: ConcurrencyLimiter | None) -> None:
-        """Let `seats` limit how many runs that wait in place go on at once. Raises RunError when somebody does."""
-        if seats is not None and self._services.seats is not None:
+    def limit_concurrency(self, limiter: ConcurrencyLimiter | None) -> None:
+        """Let `limiter` limit how many runs that wait in place go on at once. Raises RunError when somebody does."""
+        if limiter is not None and self._services.limiter is not None:
             raise RunError(f"the runs of driver {self.owner} have seats already")
-        self._services.seats = seats
+        self._services.limiter = limiter
 
     # ---- taking a run up ----
 
@@ -189,7 +189,7 @@ class Driver:
         self._claim(run, event)
         run.control.folds = False
         try:
-            await self._carry_out(run, event)
+            await self._drive_from(run, event)
             await self._finalizer.settle(run)
         except Exception as error:
             self._report.failed(run, event, error)
@@ -204,7 +204,7 @@ class Driver:
             raise NoTransition(graph=run.graph.name, state=run.cursor.state, event=event)
         return run.cursor.pending_event
 
-    async def _carry_out(self, run: Run[Any, Any], event: StrEnum | None) -> None:
+    async def _drive_from(self, run: Run[Any, Any], event: StrEnum | None) -> None:
         if run.cursor.started_at is None:
             await self._create(run)
             await self._executor.enter(run)
@@ -224,14 +224,14 @@ class Driver:
             await self._create(run)
         elif event is not None:
             run.cursor.entry_pending, run.cursor.pending_event = False, event
-        run.control.mailbox.listen(lambda signal: self._services.asked(run, signal))
+        run.control.mailbox.listen(lambda signal: self._services.record_question(run, signal))
         if run.cursor.parked:
             if park and self._waits(run) and not len(run.control.mailbox) and not self._due(run):
                 return False
             self._report.started(run, self._clock.time())
         return True
 
-    async def _carry_on(self, run: Run[Any, Any], *, park: bool) -> None:
+    async def _continue(self, run: Run[Any, Any], *, park: bool) -> None:
         scope = CancelScope(run, self._clock)
         while True:
             self._executor.arm(run)

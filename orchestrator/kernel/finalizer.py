@@ -81,7 +81,7 @@ class RunFinalizer:
 
     async def leave(self, run: Run[Any, Any]) -> None:
         """Settle on the way out; the caller gets the error that this is about, not another one."""
-        self._place(run)
+        self._record_end(run)
         await self._settle_quietly(run)
 
     async def abandon(self, run: Run[Any, Any]) -> None:
@@ -110,11 +110,11 @@ class RunFinalizer:
 
     def _stand(self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any]) -> None:
         """Draft where the run stands, and that it goes no further for now."""
-        self._place(run)
+        self._record_end(run)
         active = micros(run.elapsed(self._clock.monotonic()))
         run.note("parked", {"reason": reason, "at": self._clock.time(), "t": active, **detail})
 
-    def _place(self, run: Run[Any, Any]) -> None:
+    def _record_end(self, run: Run[Any, Any]) -> None:
         """Draft where the run stands, unless that is where the last record says: at the begin of its state."""
         if self._writer is None:
             return

@@ -46,11 +46,11 @@ class Reporter:
         known = tuple(observers)
         self._routes = _Routes(known)
         self._counting = [one.observer_failed for one in known if hasattr(one, "observer_failed")]
-        self.heard = bool(known)
+        self.observed = bool(known)
         """There are observers."""
         self._clock = clock
 
-    def tell(self, fact: Fact) -> None:
+    def publish(self, fact: Fact) -> None:
         """Hand over one fact. An observer that raises is counted; the others hear it all the same."""
         for receive in self._routes[type(fact)]:
             try:
@@ -61,14 +61,14 @@ class Reporter:
     def publisher(self, run: Run[Any, Any]) -> Callable[[Fact], None]:
         """Return what publishes the facts of a run: to the observers, and first to who follows the run."""
         follower = run.control.follower
-        return self.tell if follower is None else partial(self._tell_followed, follower)
+        return self.publish if follower is None else partial(self._publish_to, follower)
 
-    def _tell_followed(self, follower: Follower, fact: Fact) -> None:
+    def _publish_to(self, follower: Follower, fact: Fact) -> None:
         try:
             follower(fact)
-        except Exception as error:  # noqa: BLE001 - as in `tell`
+        except Exception as error:  # noqa: BLE001 - as in `publish`
             self._observer_failed(getattr(follower, "__self__", follower), error)
-        self.tell(fact)
+        self.publish(fact)
 
     def send(self, run: Run[Any, Any]) -> None:
         """Hand over what was held back."""
@@ -156,7 +156,7 @@ class Reporter:
 
         By the guard's own name: which limit it read is in the verdicts of BudgetChecked, and counted there.
         """
-        if self.heard:
+        if self.observed:
             run.emit(
                 GuardEvaluated(
                     run.graph.name,

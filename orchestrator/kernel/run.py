@@ -174,9 +174,9 @@ class Run(Generic[Ctx, Deps]):
         """Name the hook that runs now, for facts about its errors. For code that runs hooks of its own."""
         self.cursor.hook = name
 
-    def wait_in_place(self, *, wanted: bool) -> None:
+    def wait_in_place(self, *, enabled: bool) -> None:
         """Set whether the driver waits for an answer in place, instead of returning with the run parked."""
-        self.control.waits_in_place = wanted
+        self.control.waits_in_place = enabled
 
     def annotate(self, note: TransitionNote) -> None:
         """Set what the next transition says about the stay in the state it leaves. For leave_ and before_ hooks."""

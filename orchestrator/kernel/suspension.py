@@ -52,7 +52,7 @@ class HookServices:
         self._executor = executor
         self._finalizer = finalizer
         self._clock = clock
-        self.seats: ConcurrencyLimiter | None = None
+        self.limiter: ConcurrencyLimiter | None = None
         """Asked round every wait in place; None: nobody limits the runs."""
         self._waiting: dict[Run[Any, Any], bool] = {}
         """Runs that wait in place; whether they are known to be somebody else's by now."""
@@ -109,13 +109,13 @@ class HookServices:
     async def _answered(self, run: Run[Any, Any], reason: str, ready: Callable[[], bool]) -> None:
         """Return once `ready`, with a seat. A run that is stopped meanwhile goes to its end without one."""
         while not ready():  # again, if that changed while a seat was waited for
-            if self.seats is not None:
-                self.seats.leave(run.run_id, reason)
+            if self.limiter is not None:
+                self.limiter.leave(run.run_id, reason)
             await run.control.mailbox.until(lambda: self._waiting.get(run) or ready())
             if self._waiting.get(run):
                 raise Fenced(run.run_id, run.control.lease.epoch if run.control.lease else 0)
-            if self.seats is not None:
-                await self.seats.back(run.run_id)
+            if self.limiter is not None:
+                await self.limiter.back(run.run_id)
 
     async def hold(self, run: Run[Any, Any]) -> None:
         """Park a run that somebody paused until it is resumed. Raises Park as `wait` does.
@@ -131,7 +131,7 @@ class HookServices:
                 lambda: run.control.pause_request is None,
             )
 
-    def asked(self, run: Run[Any, Any], signal: Signal) -> None:
+    def record_question(self, run: Run[Any, Any], signal: Signal) -> None:
         """Take a request to stop, pause or resume, at once; who asked and why goes to the journal."""
         body = {
             "id": signal.id,

@@ -33,7 +33,7 @@ class TransitionExecutor:
         self.now = clock.monotonic
         self.journals = writer is not None
         """Transitions become records."""
-        self._mute = writer is None and not report.heard
+        self._mute = writer is None and not report.observed
         """There is neither a journal nor an observer."""
 
     def trigger(self, run: Run[Any, Any], event: StrEnum) -> Coroutine[Any, Any, bool]:

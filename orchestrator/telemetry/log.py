@@ -92,14 +92,14 @@ class TransitionLog:
         self._lines: TransitionLines | None = None
         if logger is None:
             writer = LineWriter(stream)
-            self._root, self._lent = build(writer, threshold), build(SafeLogger(writer), threshold)
+            self._root, self._safe_root = build(writer, threshold), build(SafeLogger(writer), threshold)
             bounded = (stream.tally,) if isinstance(stream, BoundedWriter) else ()
             self.tallies: tuple[LineCounts, ...] = (writer.tally, *bounded)
             """Numbers of written and dropped lines; empty if the host's logger writes."""
             # Without structlog's chain, which would double the cost and change nothing.
             self._lines = TransitionLines(writer.info, self._fields, _MOST_RUNS, alike=trace is None)
         else:
-            self._root = self._lent = logger.bind(schema=SCHEMA)
+            self._root = self._safe_root = logger.bind(schema=SCHEMA)
             self.tallies = ()
         self._runs: dict[tuple[str, str], FilteringBoundLogger] = {}
         self._by_type: dict[type[Any], Callable[[Any], None]] = {
@@ -144,9 +144,9 @@ class TransitionLog:
             found = self._runs[key] = self._root.bind(run_id=run_id, machine=machine)
         return found
 
-    def lent(self, run_id: str, machine: str) -> FilteringBoundLogger:
+    def logger_for(self, run_id: str, machine: str) -> FilteringBoundLogger:
         """Return the logger for `logger_from_context()` inside a run: a line that cannot be written is counted."""
-        return self._lent.bind(run_id=run_id, machine=machine)
+        return self._safe_root.bind(run_id=run_id, machine=machine)
 
     def _drop(self, fact: RunCompleted | RunParked) -> FilteringBoundLogger:
         logger = self.bound(fact.run_id, fact.graph)

@@ -178,7 +178,7 @@ class Metrics:
         edge = (graph, fact.source, fact.event, fact.dest)
         meters = self._edges.get(edge) or self._use.edge(*edge)
         if fact.tokens:
-            self._count["stage_tokens_total", *self._use.place(graph, fact.source)].inc(fact.tokens)
+            self._count["stage_tokens_total", *self._use.labels_of(graph, fact.source)].inc(fact.tokens)
         if fact.internal:
             meters.stayed(fact.overhead, at)
             return
@@ -281,19 +281,19 @@ class Metrics:
 
     def _guard(self, fact: GuardEvaluated) -> None:
         if fact.result in ("allow", "deny"):
-            self._asked(fact.graph, fact.guard, allowed=fact.result == "allow")
+            self._count_guard(fact.graph, fact.guard, allowed=fact.result == "allow")
             return
         names = self._use.machine(fact.graph)
         self._count["guard_evaluations_total", names.name, names.guards.of(fact.guard), "error"].inc()
 
-    def _asked(self, machine: str, guard: str, *, allowed: bool) -> None:
-        count = self._use.asked.get((machine, guard, allowed))
+    def _count_guard(self, machine: str, guard: str, *, allowed: bool) -> None:
+        count = self._use.guard_counters.get((machine, guard, allowed))
         (count or self._use.ask(machine, guard, allowed=allowed))(1)
 
     def _budgets(self, fact: BudgetChecked) -> None:
         refusal = None
         for verdict in fact.verdicts:
-            self._asked(fact.graph, verdict.guard, allowed=verdict.ok)
+            self._count_guard(fact.graph, verdict.guard, allowed=verdict.ok)
             if refusal is None and not verdict.ok:
                 refusal = verdict
         if refusal is not None:

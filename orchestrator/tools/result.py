@@ -79,12 +79,12 @@ def why_of(error: BaseException) -> str:
         if not isinstance(error, BaseExceptionGroup):
             return str(error) or type(error).__name__
         leaves = itertools.islice(_leaves(error), _SHOWN_LEAVES)
-        return f"{error.message}: {'; '.join(map(told_of, leaves))}"
+        return f"{error.message}: {'; '.join(map(explain, leaves))}"
     except Exception:  # noqa: BLE001  an exception with a broken __str__ is still an answer
         return type(error).__name__
 
 
-def told_of(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
     """Return the type and message of an exception."""
     return f"{type(error).__name__}: {why_of(error)}"
 

@@ -93,16 +93,16 @@ class BudgetAccount:
     """Account of the parent run."""
     dormant: dict[str, Usage] = field(default_factory=dict)
     """Child run -> usage counted for it after a crash, until it is resumed."""
-    above: tuple[BudgetAccount, ...] = field(init=False)
+    ancestors: tuple[BudgetAccount, ...] = field(init=False)
     """Accounts of all runs above, the nearest first."""
     flying: list[Usage] = field(init=False, default_factory=list)
     """Reservations for requests in flight below this run."""
-    waiting: deque[_Wish] = field(init=False)
+    waiting: deque[_PendingReservation] = field(init=False)
     """Requests of the whole tree that do not fit yet, in order of arrival."""
 
     def __post_init__(self) -> None:
         lender = self.lender
-        self.above = () if lender is None else (lender, *lender.above)
+        self.ancestors = () if lender is None else (lender, *lender.ancestors)
         self.waiting = deque() if lender is None else lender.waiting
 
     async def reserve(self, need: Usage) -> None:
@@ -112,22 +112,22 @@ class BudgetAccount:
         charges nothing for it. Raises LimitReached if a run above has nothing left, or less than the maximum cost of
         the request.
         """
-        if not self.above:
+        if not self.ancestors:
             return
-        wish = _Wish(self, need, asyncio.get_running_loop().create_future())
-        self.waiting.append(wish)
+        pending = _PendingReservation(self, need, asyncio.get_running_loop().create_future())
+        self.waiting.append(pending)
         _serve(self.waiting)
-        if not wish.answer.done():
-            await self._wait(wish)
-        refusal = wish.answer.result()
+        if not pending.answer.done():
+            await self._wait(pending)
+        refusal = pending.answer.result()
         if refusal is not None:
             raise LimitReached(refusal)
 
     def settle(self, need: Usage, used: Usage) -> None:
         """Replace a reservation by the actual usage of the request."""
-        if not self.above:
+        if not self.ancestors:
             return
-        for account in self.above:
+        for account in self.ancestors:
             account.flying.remove(need)
             account.add(used)
         _serve(self.waiting)
@@ -135,7 +135,7 @@ class BudgetAccount:
     def found(self, run_id: str, used: Usage) -> None:
         """Count the usage of a direct child run from its own records, in place of the earlier count."""
         more = used.combined(self.dormant.pop(run_id, NO_USAGE), sub)
-        for account in (self, *self.above):
+        for account in (self, *self.ancestors):
             account.add(more)
 
     def add(self, used: Usage) -> None:
@@ -168,28 +168,28 @@ class BudgetAccount:
                 return False
         return True
 
-    async def _wait(self, wish: _Wish) -> None:
+    async def _wait(self, pending: _PendingReservation) -> None:
         run = self.run
         try:
             run.note("parked", {"reason": "waiting", "at": run.deps.clock.time()})
             await run.settle()
-            if await wish.answer is None:
-                run.note("reserved", {"usage": wish.need})
+            if await pending.answer is None:
+                run.note("reserved", {"usage": pending.need})
                 await run.settle()
         except BaseException:
-            self._withdraw(wish)
+            self._withdraw(pending)
             raise
 
-    def _withdraw(self, wish: _Wish) -> None:
-        if wish.answer.done() and not wish.answer.cancelled() and wish.answer.result() is None:
-            self.settle(wish.need, NO_USAGE)
+    def _withdraw(self, pending: _PendingReservation) -> None:
+        if pending.answer.done() and not pending.answer.cancelled() and pending.answer.result() is None:
+            self.settle(pending.need, NO_USAGE)
         else:
-            wish.answer.cancel()
+            pending.answer.cancel()
             _serve(self.waiting)  # it may have blocked another request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Wish:
+class _PendingReservation:
     """A request to be sent. The answer is None if it may be sent, else the refusal."""
 
     account: BudgetAccount
@@ -197,32 +197,32 @@ class _Wish:
     answer: asyncio.Future[Verdict | None]
 
 
-def _serve(waiting: deque[_Wish]) -> None:
+def _serve(waiting: deque[_PendingReservation]) -> None:
     """Send or refuse waiting requests.
 
     A request does not overtake an earlier one that waits for the same run's budget.
     """
     busy: set[BudgetAccount] = set()
-    for wish in tuple(waiting):
-        if wish.answer.cancelled():
-            waiting.remove(wish)
+    for pending in tuple(waiting):
+        if pending.answer.cancelled():
+            waiting.remove(pending)
             continue
-        above = wish.account.above
+        ancestors = pending.account.ancestors
         refusal = next(
-            (verdict for account in above if (verdict := account.refusal(wish.need)) is not None), None
+            (verdict for account in ancestors if (verdict := account.refusal(pending.need)) is not None), None
         )
         if refusal is None:
-            obstacle = next((one for one in above if one in busy or not one.covers(wish.need)), None)
+            obstacle = next((one for one in ancestors if one in busy or not one.covers(pending.need)), None)
             if obstacle is not None:
                 busy.add(obstacle)
                 continue
-            for account in above:
-                account.flying.append(wish.need)
-        waiting.remove(wish)
-        wish.answer.set_result(refusal)
+            for account in ancestors:
+                account.flying.append(pending.need)
+        waiting.remove(pending)
+        pending.answer.set_result(refusal)
 
 
-def lent(ctx: LoopContext, limits: Limits, share: float) -> Limits:
+def lend_limits(ctx: LoopContext, limits: Limits, share: float) -> Limits:
     """Return the limits of a child run: its own, and at most `share` of the rest of each limit of `ctx`.
 
     A share of 0 returns them unchanged. At least one token or one micro-unit is given, because 0 would mean no limit.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli import resumption as resumed
-from orchestrator.cli.actor import who
-from orchestrator.cli.launch import at_home
+from orchestrator.cli.actor import actor_name
+from orchestrator.cli.launch import in_folder
 from orchestrator.cli.load import params_from
 from orchestrator.cli.pipeline.run import PipelineViewOptions, conducted
 from orchestrator.cli.pipeline.spec import PipelineSpec
@@ -29,27 +29,29 @@ class PipelineResumeOptions(resumed.ResumeOptions):
     spec: Path | None = None
 
 
-def resume_run(wanted: PipelineResumeOptions) -> int:
+def resume_run(command_options: PipelineResumeOptions) -> int:
     """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
     head, created, limits, waits = at_journal(
-        wanted.journal, lambda store: found(store, wanted.run, PIPELINE.name)
+        command_options.journal, lambda store: found(store, command_options.run, PIPELINE.name)
     )
-    changes = params_from(wanted.limits)
-    view = PipelineViewOptions(run_id=head.run_id, place=journal_file(wanted.journal), **wanted.shown())
+    changes = params_from(command_options.limits)
+    view = PipelineViewOptions(
+        run_id=head.run_id, address=journal_file(command_options.journal), **command_options.shown()
+    )
     if head.owner is not None:
-        return wanted.left_to_owner(head, changed=wanted.spec is not None)
-    if waits and wanted.again and not (wanted.limits or wanted.spec):
-        return wanted.posted(head)
+        return command_options.left_to_owner(head, changed=command_options.spec is not None)
+    if waits and command_options.again and not (command_options.limits or command_options.spec):
+        return command_options.posted(head)
     launch = created.get("launch") or {}
-    refuse_untrusted_run(launch, f"run {head.run_id}", journal_file(wanted.journal))
-    spec = _spec(head.run_id, launch, wanted.spec)
+    refuse_untrusted_run(launch, f"run {head.run_id}", journal_file(command_options.journal))
+    spec = _spec(head.run_id, launch, command_options.spec)
     most = build(PipelineLimits, {**limits, **changes}, "limits")
     options: dict[str, Any] = {
         "limits": most if changes else None,
-        "by": who(wanted.by),
-        "again": wanted.again,
+        "by": actor_name(command_options.by),
+        "again": command_options.again,
     }
-    with at_home(launch.get("cwd")):
+    with in_folder(launch.get("cwd")):
         return conducted(view, spec, launch, most, lambda pipeline: pipeline.resume(head.run_id, **options))
 
 

@@ -26,7 +26,7 @@ GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph", CODE_MODE.name: "rlm",
 """Graph -> the group of commands that resumes its runs; those of the loop need a model, and are `runs resume`'s."""
 
 
-async def carrier(store: OpenStore, head: RunHead, stored: StoredRun) -> EngineInfo | None:
+async def engine_of(store: OpenStore, head: RunHead, stored: StoredRun) -> EngineInfo | None:
     """Return an engine that takes the run up by itself once it can go on; None where nobody does."""
     if head.owner is not None or head.status == "ended" or stored.created.get("launch"):
         return None
@@ -90,7 +90,7 @@ def named(engine: EngineInfo) -> str:
 async def going_on(store: OpenStore, head: RunHead) -> str:
     """Say when a run that nobody holds goes on."""
     story = await store.story(head)
-    engine = await carrier(store, head, story)
+    engine = await engine_of(store, head, story)
     if engine is None or paused(story):
         return f"it goes on after `{resumption(store, story)}`"
     return f"{named(engine)} takes it up by itself"

@@ -88,10 +88,10 @@ class Extraction(BaseModel):
     intents: tuple[Intent, ...] = Field(min_length=1, max_length=10)
 
 
-Standing: TypeAlias = Literal["proceed", "confirm", "reject"]
+ConfidenceDecision: TypeAlias = Literal["proceed", "confirm", "reject"]
 
 
-def standing(intent: Intent, *, proceed: float = 0.85, confirm: float = 0.60) -> Standing:
+def decide_confidence(intent: Intent, *, proceed: float = 0.85, confirm: float = 0.60) -> ConfidenceDecision:
     """Return the action that the confidence of an intent allows: proceed, ask the person to confirm, or reject.
 
     An intent of unknown kind can be confirmed, but never proceeds without confirmation.

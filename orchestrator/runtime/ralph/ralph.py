@@ -251,13 +251,13 @@ class RalphOrchestrator(RunService[RalphResult]):
         self, run: RalphRun, files: SessionDirectory, path: Iterable[Transition] = ()
     ) -> RalphResult:
         """Drive a run while no other run is active in its session, not even one with another journal."""
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(files.held())
+                stack.enter_context(files.locked())
             except (SessionFileError, OSError):
                 await self._driver.release(run)
                 raise
-            return await self._carry(run, path)
+            return await self._drive_run(run, path)
 
     async def _free_id(self, session_id: str) -> str:
         """Return the id of the session's next run. Raises RunExists if the previous one has not ended."""

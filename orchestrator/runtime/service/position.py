@@ -19,11 +19,11 @@ def rebuilt(
     above = stored.created.get("parent_run_id")
     run: Run[Any, Any] = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
     codec.adopt(run)
-    _place(run, stored, deps.clock.monotonic())
+    _restore_cursor(run, stored, deps.clock.monotonic())
     return run
 
 
-def _place(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
+def _restore_cursor(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
     """Set a new run to the last record of a stored one. `now` is monotonic."""
     machine = run.machine
     cursor = Cursor(

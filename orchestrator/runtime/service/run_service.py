@@ -145,7 +145,7 @@ class RunService(Generic[R]):
 
     async def _drive(self, run: Run[Any, Any], path: Iterable[Transition]) -> R:
         """Drive a resumed run to its end."""
-        return await self._carry(run, path, park=self.parks)
+        return await self._drive_run(run, path, park=self.parks)
 
     def _out_of_hand(self, run: Run[Any, Any]) -> None:
         """Clean up a run that is not driven any more, before its result is made."""
@@ -191,7 +191,7 @@ class RunService(Generic[R]):
 
         As `cancel`.
         """
-        return self._control.hold(run_id, by, why)
+        return self._control.keep_future(run_id, by, why)
 
     # ---- private ----
 
@@ -209,7 +209,9 @@ class RunService(Generic[R]):
         expires_at = began + min(seconds) if seconds else None
         run.limit_time(expires_at, getattr(run.ctx.limits, "cancel_seconds", GRACE))
 
-    async def _carry(self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False) -> R:
+    async def _drive_run(
+        self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False
+    ) -> R:
         """Drive a run to its end; with `park` until it has to wait for a person, which raises Suspended."""
         try:
             self._live.open(run, path)
@@ -314,13 +316,13 @@ class RunService(Generic[R]):
             found = await self._recovery.claim(run_id, again=again)
         except ProgramsUnknown as error:
             if error.parked:
-                self._driver.tell(await self._parked(run_id))
+                self._driver.publish(await self._parked(run_id))
             raise
         except (Suspended, OtherGraph, Corrupt) as error:
-            self._tell_recovered(run_id, _NOT_RECOVERED[type(error)])
+            self._publish_recovered(run_id, _NOT_RECOVERED[type(error)])
             raise
         if found.stored.parked is None and found.stored.begun:
-            self._tell_recovered(run_id, "resumed")
+            self._publish_recovered(run_id, "resumed")
         return found
 
     async def _parked(self, run_id: str) -> RunParked:
@@ -330,9 +332,9 @@ class RunService(Generic[R]):
         state = stored.state or graph.initial.value
         return RunParked(graph.name, run_id, state, REASON, self._control.clock.time())
 
-    def _tell_recovered(self, run_id: str, outcome: str) -> None:
+    def _publish_recovered(self, run_id: str, outcome: str) -> None:
         graph = self._driver.machine.graph.name
-        self._driver.tell(RunRecovered(graph, run_id, outcome, self._control.clock.time()))
+        self._driver.publish(RunRecovered(graph, run_id, outcome, self._control.clock.time()))
 
 
 def new_id() -> str:
