@@ -175,7 +175,7 @@ def without(path: Path, *suffixes: str) -> Path:
 @pytest.mark.parametrize(
     ("gone", "words"),
     [
-        (("-wal",), "less than journal.db-mark says .* run number 1 is not there"),
+        (("-wal",), "data that journal.db-mark records as .* run number 1 is missing"),
         (("-mark",), "was not closed, and journal.db-mark, .* is missing"),
         (("-wal", "-mark"), "was not closed, and journal.db-mark, .* is missing"),
     ],
@@ -241,7 +241,7 @@ async def test_every_kind_of_commit_is_missed_when_the_log_lost_it(path: Path, t
         async with SqliteJournal(whole) as again:
             assert (await again.check()).ok
         shorter(copy, 1)
-        await refused(copy, "less than journal.db-mark says was acknowledged: run 'run'")
+        await refused(copy, "lacks data that journal.db-mark records as acknowledged: run 'run'")
     assert len(copies) == 4
 
 
