@@ -19,7 +19,7 @@ import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
@@ -95,7 +95,7 @@ class RetryPolicy:
             if not (math.isfinite(seconds) and seconds >= 0):
                 raise ConfigError(f"{name} is {seconds}; possible: seconds, 0 or more")
 
-    async def call(
+    def call(
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
@@ -103,13 +103,13 @@ class RetryPolicy:
         on_attempt: Callable[[RetryAttempt], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Return the first answer of `fn(*args)`. If all tries fail, raise the last error with a note about the tries.
 
         `may_retry` is called once after each failed try, before `on_attempt`; by default `classify` decides.
         `on_attempt` is called after each try except a cancelled one: a cancellation is never retried.
         """
-        return await _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
+        return _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
 
     def call_sync(
         self,
@@ -149,17 +149,17 @@ class RetryTable:
 
     policies: Mapping[str, RetryPolicy]
 
-    async def call(
+    def call(
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
         on_attempt: Callable[[RetryAttempt], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Return the first answer of `fn(*args)`, as `RetryPolicy.call` does."""
         once = RetryPolicy(attempts=1)
-        return await _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
+        return _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
 
 
 async def _called(  # noqa: PLR0917 - the arguments of both kinds of policy
