@@ -22,7 +22,7 @@ class _Timer:
 
 
 class FakeClock:
-    """A `ports.Clock` that stands still until a test moves it. Times are seconds.
+    """A `kernel.clock.Clock` that stands still until a test moves it. Times are seconds.
 
     Args:
         start: Seconds since the epoch at the start.
