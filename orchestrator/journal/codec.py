@@ -88,7 +88,7 @@ def standing(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def only_claims(kinds: Sequence[str]) -> bool:
-    """Return whether records of these kinds are no progress."""
+    """Return whether records of these kinds count as no progress."""
     return kinds[0] in CLAIM_KINDS and CLAIM_KINDS.issuperset(kinds)
 
 
