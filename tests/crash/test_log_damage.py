@@ -173,7 +173,7 @@ def without(*names: str) -> Callable[[Path], Iterator[str]]:
 @pytest.mark.parametrize(
     ("gone", "words"),
     [
-        (("-wal",), "less than journal.db-mark says"),
+        (("-wal",), "lacks data that journal.db-mark records"),
         (("-mark",), "journal.db-mark, which records its last commit, is missing"),
         (("-wal", "-mark"), "journal.db-mark, which records its last commit, is missing"),
         (("-wal", "-mark", "-owners"), "journal.db-mark, which records its last commit, is missing"),

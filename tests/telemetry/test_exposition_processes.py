@@ -199,7 +199,7 @@ def test_that_the_figures_could_not_be_left_is_said_and_the_job_is_none_the_wors
     [
         (" ", {}, "needs a name"),
         ("a", {"textfile": "a.txt"}, "must end in .prom"),
-        ("a", {"gateway": "http://"}, "no address of a Pushgateway"),
+        ("a", {"gateway": "http://"}, "not the address of a Pushgateway"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(name: str, options: dict[str, str], problem: str) -> None:
