@@ -88,7 +88,7 @@ def status_after(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def only_claims(kinds: Sequence[str]) -> bool:
-    """Return whether records of these kinds are no progress."""
+    """Return whether records of these kinds count as no progress."""
     return kinds[0] in CLAIM_KINDS and CLAIM_KINDS.issuperset(kinds)
 
 
@@ -119,9 +119,7 @@ def verified(run_id: str, stored: Iterable[Stored], head: RunHead, last_hash: st
     for number, (seq, writer, kind, body, stored_hash) in enumerate(stored):
         before = chained(before, run_id, seq, writer, kind, body)
         if seq != number or before != stored_hash or writer < epoch:
-            raise Corrupt(
-                f"run {run_id!r}: record {number} is not what was written; nothing of the run is used"
-            )
+            raise Corrupt(f"run {run_id!r}: record {number} is damaged; nothing of the run is used")
         epoch = writer
         found.append(Record(seq, writer, kind, orjson.loads(body), before))
     if len(found) != head.seq + 1 or before != last_hash or epoch > head.epoch:

@@ -176,11 +176,11 @@ def _refused(options: RequestOptions, found: RunPosition, error: AnswerRefused) 
     if error.kind == "several":
         return f"{many(len(asked), 'question')} are pending; choose one with --call: {known}"
     if error.kind == "unasked" and options.call is not None:
-        return f"nothing is asked about call {shown(options.call, 40)!r}; pending: {known or 'nothing'}"
+        return f"no question is open about call {shown(options.call, 40)!r}; pending: {known or 'nothing'}"
     if error.kind == "unasked":
         state = found.story.state or "its first state"
         return f"run {run_id} waits for no answer: it is {position_of(found.head, found.story)} in {state}"
-    why = shown(str(error).removeprefix(f"run {run_id!r} takes no such answer: "), 300)
+    why = shown(str(error).removeprefix(f"run {run_id!r} refuses the answer: "), 300)
     about = asked.get(options.call or next(iter(asked), ""))
     call = "" if about is None else f" about call {about.key} ({shown(about.tool, 80)})"
     return f"the answer{call} does not count: {why}; nothing was posted"
