@@ -1,4 +1,4 @@
-"""Coroutines that never wait, run without an event loop: where there is none, or inside one that is running."""
+"""Execution of coroutines that never wait, without an event loop or inside a running one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ T = TypeVar("T")
 
 
 class CoroutineWaited(RuntimeError):
-    """A coroutine waited where nothing can be waited for; it was closed."""
+    """A coroutine waited where waiting is not possible; it was closed."""
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits. Raises what it raises, Waited for one that does wait."""
+    """Run a coroutine that never waits. Raises its errors, and CoroutineWaited if it waits."""
     try:
         work.send(None)
     except StopIteration as end:
         value: T = end.value
         return value
     work.close()
-    raise CoroutineWaited("a coroutine waited where nothing can be waited for")
+    raise CoroutineWaited("a coroutine waited where waiting is not possible")

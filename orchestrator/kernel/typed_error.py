@@ -1,4 +1,4 @@
-"""What typed machines raise beside the errors of every run."""
+"""Errors of typed machines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from orchestrator.errors import EventError, RunError
 
 
 class UnhandledEventError(EventError):
-    """A typed machine was given an event that leads nowhere from its state.
+    """A typed machine got an event that has no allowed edge in its state.
 
-    `handled` lists the events that have an edge there; `verdict` is the refusal of the last guard, where edges fit but
-    their guards all said no.
+    `handled` lists the events with an edge there; `verdict` is the refusal of the last guard if all guards refused.
     """
 
     def __init__(
@@ -30,10 +29,10 @@ class UnhandledEventError(EventError):
 
 
 class ContextInUse(RunError):
-    """A context belongs to one run at a time: two would change it under each other."""
+    """A context belongs to one active run at a time: two runs would change it concurrently."""
 
     def __init__(self, graph: str, kind: str) -> None:
         super().__init__(
-            f"{graph}: this {kind} is the context of a run under way; give each run a context of its own"
+            f"{graph}: this {kind} is the context of an active run; give each run its own context"
         )
         self.graph = graph
