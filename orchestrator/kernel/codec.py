@@ -15,8 +15,8 @@ class Codec(Protocol):
         """Return the codec's part of the `created` record: the whole context."""
         ...
 
-    def changes(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return the changes of the context since the last call, or since the opening; empty if there are none."""
+    def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
+        """Return, in a new dict, the changes of the context since the last call or since the opening."""
         ...
 
     def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:

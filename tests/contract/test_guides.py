@@ -26,6 +26,7 @@ from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.settings import build
+from tests.derived import HINT, TRACES, trace
 from tests.providers.loopback import Loopback, in_a_thread
 from tests.providers.talker import ANSWER, talker
 
@@ -160,7 +161,7 @@ def test_every_command_exists_and_does_what_the_guide_says(block: Block, tmp_pat
 def test_the_diagram_is_the_one_the_command_prints() -> None:
     [block] = of_language("mermaid", "start")
 
-    assert block.text == mermaid(LLM_LOOP)
+    assert block.text == mermaid(LLM_LOOP), HINT
 
 
 def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,10 +225,10 @@ def test_the_plan_file_is_one_that_can_be_approved_and_carried_out(tmp_path: Pat
 
 
 def test_the_traces_are_those_of_real_runs() -> None:
-    clean, stalled = _trace(_CLEAN), _trace(_STALLED)
+    clean, stalled = (trace(said) for said in TRACES.values())
 
-    assert [block.text for block in of_language("text", "start")] == [clean]
-    assert [block.text for block in of_language("text", "loop")] == [clean, stalled]
+    assert [block.text for block in of_language("text", "start")] == [clean], HINT
+    assert [block.text for block in of_language("text", "loop")] == [clean, stalled], HINT
 
 
 def test_the_table_of_outcomes_is_complete() -> None:
@@ -286,31 +287,6 @@ def weather(city: str) -> str:
 
 server.run()
 '''
-
-_CLEAN = """[[ToolCall("1", "search", '{"query": "incident"}')], "Two incidents are open."]"""
-_STALLED = """[[ToolCall("1", "search", '{"query": "incident"}')]] * 9"""
-
-_TRACER = """
-from orchestrator import Limits, Orchestrator, ToolCall, tool
-from orchestrator.testing import ScriptedLLM
-
-@tool(effect="pure")
-async def search(query: str) -> list[str]:
-    '''Search.'''
-    return [query]
-
-result = Orchestrator(ScriptedLLM({script}), tools=[search], observers=()).run_sync("Summarise the open incidents.")
-for step in result.transitions:
-    print(f"{{step.seq:3}}  {{step.source:19}}{{step.event:21}}{{step.dest:19}}{{step.guard or ''}}".rstrip())
-why = f": {{result.verdict.explain()}}" if result.verdict is not None else ""
-print(f"{{result.outcome}} ({{result.reason}}){{why}}")
-"""
-
-
-def _trace(script: str) -> str:
-    done = _run([sys.executable, "-c", _TRACER.format(script=script)])
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def _run(command: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

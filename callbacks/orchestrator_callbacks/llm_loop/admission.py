@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.kernel.clock import micros
 from orchestrator.llm.message import ToolCall
-from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question
+from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, Question
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import canonical_call
@@ -42,7 +42,7 @@ def admit(run: LoopRun) -> None:
     message history keeps the model's own text. A call without a canonical form gets its result here.
     """
     ctx = run.ctx
-    ctx.ledger = Ledger()
+    ctx.ledger = CallLedger()
     forms = [canonical_form(run, call, position) for position, call in enumerate(_asked_of(ctx))]
     ctx.results = [None] * len(forms)
     repeats = ctx.progress.expected is not None and _keys(forms) == ctx.progress.expected.calls

@@ -26,7 +26,7 @@ from orchestrator.errors import LimitReached
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Below, LoopContext
+from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext
 from orchestrator_guards import (
     Verdict,
     affordable,
@@ -142,7 +142,7 @@ class BudgetAccount:
         """Count the usage of a child run."""
         spent = self.run.ctx.spent
         if spent.below is None:
-            spent.below = Below()
+            spent.below = ChildUsage()
         spent.below.usage = spent.below.usage + used
 
     def refusal(self, need: Usage) -> Verdict | None:

@@ -139,12 +139,12 @@ def pricing(run: LoopRun) -> Pricing:
     return Pricing(deps.price, deps.llm, deps.model)
 
 
-def limits_above(run: LoopRun) -> Iterable[Any]:
-    """Yield the limits that the cost of a run counts for: its own, and those of the runs above it."""
-    yield run.ctx.limits
-    if run.deps.account is not None:
-        for account in run.deps.account.above:
-            yield account.run.ctx.limits
+def _stops_unpriced(run: LoopRun) -> bool:
+    """Return whether a limit on cost ends a run when the cost of an answer is unknown: its own, or one above it."""
+    account = run.deps.account
+    return requires_price(run.ctx.limits) or (
+        account is not None and any(requires_price(one.run.ctx.limits) for one in account.above)
+    )
 
 
 def most(run: LoopRun, request: Request) -> int | None:
@@ -159,7 +159,7 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
     limits = ctx.limits
     if not limits.max_cost and run.deps.account is None:
         return None
-    if any(map(requires_price, limits_above(run))) and not (asked := pricing(run)).known:
+    if _stops_unpriced(run) and not (asked := pricing(run)).known:
         return cost_unknown(1, model=asked.model)
     if not limits.max_cost or (cost := most(run, request)) is None:
         return None
@@ -214,10 +214,8 @@ def uncountable(usage: object) -> str | None:
     """Return why an answer's usage is invalid for budgets and journals, or None."""
     if not isinstance(usage, Usage):
         return f"usage of type {type(usage).__name__}, not a Usage"
-    counts = _counts(usage)
-    if {*map(type, counts)} != {int} or min(counts) < 0 or max(counts) >= _ENDLESS:
-        fault = next(filter(None, map(_count_fault, _COUNTS, counts)), None)
-        if fault is not None:
+    for name, count in zip(_COUNTS, _counts(usage), strict=True):
+        if (type(count) is not int or not 0 <= count < _ENDLESS) and (fault := _count_fault(name, count)):
             return fault
     cost: object = usage.cost_micros
     if cost is None or (isinstance(cost, int) and is_amount(cost)):
@@ -257,8 +255,9 @@ def with_cost(asked: Pricing, response: Response) -> Usage:
 def unpriced(run: LoopRun, response: Response) -> Verdict | None:
     """Log that the cost of an answer is unknown; return the verdict that ends the run if a limit bounds the cost."""
     note_unpriced(run, response)
-    stops = any(map(requires_price, limits_above(run)))
-    return cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]) if stops else None
+    if not _stops_unpriced(run):
+        return None
+    return cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST])
 
 
 def note_unpriced(run: LoopRun, response: Response) -> None:

@@ -76,8 +76,9 @@ async def _execute(run: LoopRun) -> None:
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
         hooked = "before_tool_execution" in deps.points  # an engine may add a hook there while a call waits
         chosen = await _chosen(run, calls, call) if hooked else None
-        if not isinstance(chosen, ToolResult) and run.control.services is not None:
-            await run.control.services.confirm_lease(run)  # the effect comes next
+        services = run.control.services
+        if not isinstance(chosen, ToolResult) and services is not None and services.doubts_lease(run):
+            await services.confirm_lease(run)  # the effect comes next
         return chosen
 
     await deps.tools.execute_all(

@@ -185,7 +185,7 @@ def _unreadable(response: Response) -> str | None:
         return f"content of type {type(content).__name__}; it must be text, a list of parts, or None"
     if isinstance(content, list) and not all(isinstance(part, Mapping) for part in content):
         return "content whose parts are not all mappings, as OpenAI's are"
-    if not isinstance(refusal, str | None):
+    if refusal is not None and not isinstance(refusal, str):
         return f"a refusal of type {type(refusal).__name__}; it must be text or None"
     return None
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
-from orchestrator.machines.llm_loop.model import Completion, LoopContext, Progress, Success, TurnDecision
+from orchestrator.machines.llm_loop.model import (
+    Completion,
+    LoopContext,
+    Progress,
+    RepeatedSuccess,
+    TurnDecision,
+)
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
 from orchestrator_guards import (
-    CallSeen,
     Escalation,
+    ObservedCall,
     Verdict,
     call_key,
     escalation,
@@ -36,7 +41,7 @@ def account(run: LoopRun) -> Verdict | None:
     """
     ctx = run.ctx
     note_time(run)
-    seen: list[CallSeen] = []
+    seen: list[ObservedCall] = []
     for result in ctx.results:
         if result is None:
             continue
@@ -51,20 +56,21 @@ def account(run: LoopRun) -> Verdict | None:
 
 def note_time(run: LoopRun) -> None:
     """Store the duration of the run at the entry of the current state."""
-    if run.started_at is not None:
-        run.ctx.spent.seconds = run.entered_at - run.started_at
+    cursor = run.cursor
+    if cursor.started_at is not None:
+        run.ctx.spent.seconds = cursor.entered_at - cursor.started_at
 
 
-def _seen(tools: ToolProvider, result: ToolResult) -> CallSeen:
+def _seen(tools: ToolProvider, result: ToolResult) -> ObservedCall:
     spec = tools.find(result.call.name)
     failed = result.is_error or failed_result(
         result.content, declared_plain_text=bool(spec and spec.plain_text)
     )
     policy = spec.progress if spec else "strict"
-    return CallSeen(result.call.name, result.call.arguments, result.content, failed, policy)
+    return ObservedCall(result.call.name, result.call.arguments, result.content, failed, policy)
 
 
-def _count(seen: Progress, call: CallSeen) -> None:
+def _count(seen: Progress, call: ObservedCall) -> None:
     tool = tool_key(call.tool)
     streak = next_streak(seen.error_streaks.get(tool, 0), failed=call.failed)
     if streak:
@@ -74,10 +80,10 @@ def _count(seen: Progress, call: CallSeen) -> None:
     seen.error_streaks.pop(tool, None)
     key, before = call_key(call.tool, call.arguments), seen.successes.get(tool)
     same = before is not None and before.call == key and before.result == call.result
-    seen.successes[tool] = Success(key, call.result, before.times + 1 if same and before else 1)
+    seen.successes[tool] = RepeatedSuccess(key, call.result, before.times + 1 if same and before else 1)
 
 
-def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> Verdict | None:
+def remember(ctx: LoopContext, seen: list[ObservedCall], text: str = "") -> Verdict | None:
     """Add a turn to the window; warn the model, or block the next repetition, as the guard's escalation requires.
 
     Returns the verdict of the progress guard, if it is enabled.
@@ -88,9 +94,7 @@ def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> Verdict 
         # It was blocked and has no result of its own; it counts as the repetition.
         turn = state.expected
     size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
-    if ctx.turns.maxlen != size:
-        ctx.turns = deque(ctx.turns, maxlen=size)
-    ctx.turns.append(turn)
+    ctx.turns = (*ctx.turns[1 - size :], turn)
     state.expected, state.warning = None, ""
     if limits.max_no_progress:
         return _escalate(ctx, limits.max_no_progress)
@@ -163,6 +167,6 @@ def start_over(ctx: LoopContext) -> None:
     ctx.messages = ctx.messages[: ctx.base]
     ctx.response, ctx.results, ctx.verdict = None, [], None
     ctx.progress = Progress()
-    ctx.turns.clear()
+    ctx.turns = ()
     ctx.completion = Completion()
     ctx.context.warned, ctx.context.compacted_at, ctx.context.tokens = 0, ctx.iteration, 0

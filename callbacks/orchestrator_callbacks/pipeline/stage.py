@@ -11,7 +11,12 @@ from orchestrator.kernel.record import BudgetChecked
 from orchestrator.kernel.thread import called
 from orchestrator.machines.pipeline import feedback, progress
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import Done, OrchestrationState, PipelineContext, PipelineEvent
+from orchestrator.machines.pipeline.model import (
+    OrchestrationState,
+    PipelineContext,
+    PipelineEvent,
+    StageResult,
+)
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.progress import Made
 from orchestrator_callbacks.pipeline import result
@@ -57,7 +62,7 @@ def is_done(run: PipelineRun) -> bool:
     return done is not None and not done.error
 
 
-def done_here(run: PipelineRun) -> Done | None:
+def done_here(run: PipelineRun) -> StageResult | None:
     """Return the end of this visit's stage, also if it raised; None if no stage was executed."""
     done = run.ctx.done
     return done if done is not None and done.seq == run.seq else None
@@ -117,18 +122,18 @@ async def _carry_out(run: PipelineRun) -> None:
         made = result.read(state, await called(run.deps.ports[state], request, state.value), ctx.rubric)
     except Exception as error:
         ctx.fault = "stage_error"
-        _take(run, None, Done(run.seq, sum(request.used), type(error).__name__))
+        _take(run, None, StageResult(run.seq, sum(request.used), type(error).__name__))
         raise
     except asyncio.CancelledError:
         if request.used and run.control.halted:  # otherwise the process that resumes it counts
-            _take(run, None, Done(run.seq, sum(request.used), "CancelledError"))
+            _take(run, None, StageResult(run.seq, sum(request.used), "CancelledError"))
         raise
     used = made.tokens + sum(request.used)
-    _take(run, replace(made, tokens=used), Done(run.seq, used))
+    _take(run, replace(made, tokens=used), StageResult(run.seq, used))
     await run.settle()
 
 
-def _take(run: PipelineRun, made: Made | None, done: Done) -> None:
+def _take(run: PipelineRun, made: Made | None, done: StageResult) -> None:
     progress.take(run.ctx, done, made)
     body = progress.record(OrchestrationState(run.state), run.ctx, made)
     run.note("stage", body | {"at": run.deps.clock.time()})

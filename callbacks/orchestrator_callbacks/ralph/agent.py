@@ -12,7 +12,7 @@ from orchestrator.llm.retry import UNLIMITED, RetryAttempt, RetryPolicy
 from orchestrator.machines.ralph import contract
 from orchestrator.machines.ralph.contract import AgentInput, AgentOutput, Role
 from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
-from orchestrator.machines.ralph.model import Answer
+from orchestrator.machines.ralph.model import AgentAnswer
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import planning_retries, structured_retries
@@ -77,7 +77,7 @@ class StateCalls:
             return _as(kind, contract.read(role, answer.body))
         key = f"{run.run_id}:{run.cursor.state}:{run.seq}:{self._given}"
         found = await self._usable(kind, _Question(role, asked, key, before), usable)
-        run.ctx.answers = (*given, Answer(run.seq, role, found.as_json()))
+        run.ctx.answers = (*given, AgentAnswer(run.seq, role, found.as_json()))
         heard(found)
         await asyncio.to_thread(run.deps.session.sync)  # the answer refers to files that the agent wrote
         await run.keep()

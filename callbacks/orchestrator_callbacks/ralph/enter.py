@@ -17,7 +17,7 @@ from orchestrator.machines.ralph.contract import (
     Role,
 )
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import RalphContext, RalphEvent, Task, next_task, standing
+from orchestrator.machines.ralph.model import RalphContext, RalphEvent, Task, count_tasks, next_task
 from orchestrator.machines.ralph.ports import RalphSession
 from orchestrator_callbacks.ralph import planning, signals
 from orchestrator_callbacks.ralph.agent import StateCalls
@@ -31,7 +31,7 @@ async def enter_initializing(run: RalphRun) -> RalphEvent:
     await _read(run)
     tasks = await asyncio.to_thread(_reopened, run.deps.session, failed=True)
     ctx.is_new = ctx.is_new or not tasks  # nothing was planned yet, so planning starts again
-    event = step.resolved(ctx, standing(tasks))
+    event = step.resolved(ctx, count_tasks(tasks))
     if event is RalphEvent.REVIEW_RESUMED:
         await _review_first(run, tasks)
     return event
@@ -79,7 +79,7 @@ async def enter_complete(run: RalphRun) -> RalphEvent:
     tasks = await _read(run)
     if ctx.requirements:
         return RalphEvent.NEW_REQUIREMENTS
-    if not standing(tasks).complete:  # the files were changed meanwhile
+    if not count_tasks(tasks).complete:  # the files were changed meanwhile
         output = CheckerOutput(passed=False, summary="not every task is settled")
     elif Role.CHECKER in run.deps.agents:
         request = CheckerInput(
@@ -122,7 +122,7 @@ async def _select(run: RalphRun) -> RalphEvent:
     if task is not None:
         step.select(ctx, task.id, await asyncio.to_thread(session.attempts, task.id))
         return RalphEvent.TASK_SELECTED
-    event = step.next_work(standing(tasks))
+    event = step.next_work(count_tasks(tasks))
     if event is RalphEvent.REVIEW_PENDING:
         await _review_first(run, tasks)
     elif event is RalphEvent.EXECUTOR_BLOCKED:

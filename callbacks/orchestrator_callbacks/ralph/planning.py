@@ -19,7 +19,7 @@ from orchestrator.machines.ralph.contract import (
 )
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.graph import should_continue_qa
-from orchestrator.machines.ralph.model import RalphEvent, standing
+from orchestrator.machines.ralph.model import RalphEvent, count_tasks
 from orchestrator.machines.ralph.ports import PlanQuestion
 from orchestrator.machines.ralph.tasklist import EXAMPLE
 from orchestrator_callbacks.ralph import signals
@@ -77,7 +77,7 @@ async def _planned(run: RalphRun, stay: StateCalls, *, insist: bool) -> PlannerO
             session.refresh()  # only the planner may write tasks.md
         except SessionFileError as error:
             return str(error)
-        stands = standing(session.tasks())
+        stands = count_tasks(session.tasks())
         work = stands.open + stands.active + stands.review + stands.done
         if output.status is PlannerStatus.COMPLETED and not work:
             return f"it says completed, and there is no task in tasks.md: {EXAMPLE}"

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.typed_error import UnhandledEventError
-from orchestrator.kernel.typed_table import TypedMachine
+from orchestrator.kernel.typed_machine import TypedMachine
 from orchestrator.llm.port import LLM, Clock, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.rlm.model import ModeContext
@@ -85,10 +84,8 @@ async def next_event(run: ModeRun) -> Any:
         event = await deps.source(machine.objects[run.cursor.state], run.ctx)
     finally:
         run.ctx.usage, run.ctx.sub_calls = deps.purse.usage, deps.purse.calls
-    steps = machine.candidates(run.cursor.state, type(event))
-    if not steps:
-        handled = [one.value for one in machine.events_from(run.cursor.state)]
-        name = type(event).__name__
-        raise UnhandledEventError(graph=run.graph.name, state=run.cursor.state, event=name, handled=handled)
+    name = machine.event_name(run.cursor.state, type(event))
+    if not machine.candidates(run.cursor.state, type(event)):
+        raise machine.unhandled(run.cursor.state, name)
     run.set_event_object(event)
-    return steps[0].event
+    return name

@@ -6,15 +6,15 @@ such an instance in one step (`journal.snapshot`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from orchestrator.kernel.graph import recorded_as
 from orchestrator.llm.message import NO_USAGE, Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator_guards import DIGEST_VERSION, Turn, Verdict
+from orchestrator_guards import DIGEST_VERSION, TurnFingerprint, Verdict
 
 
 class LoopState(StrEnum):
@@ -46,8 +46,9 @@ class LoopEvent(StrEnum):
     FAILURE = "failure"
 
 
+@recorded_as("Below")
 @dataclass(slots=True)
-class Below:
+class ChildUsage:
     """Usage of the runs of agents among a run's tools, including all their child runs."""
 
     usage: Usage = NO_USAGE
@@ -55,13 +56,14 @@ class Below:
     """The part of `usage` from earlier turns: after a crash only the runs of the last turn are looked up."""
 
 
+@recorded_as("Spent")
 @dataclass
-class Spent:
+class RunUsage:
     """Resources that the run has used so far. Never reset: a restart gives nothing back."""
 
     usage: Usage = NO_USAGE
     """Usage of the run's own requests to the model."""
-    below: Below | None = None
+    below: ChildUsage | None = None
     """None if the run has called no agent."""
     seconds: float = 0.0
     tool_calls: int = 0
@@ -81,7 +83,8 @@ class Spent:
         return self.usage if self.below is None else self.usage + self.below.usage
 
 
-class Success(NamedTuple):
+@recorded_as("Success")
+class RepeatedSuccess(NamedTuple):
     """A successful call and its number of consecutive executions with the same result."""
 
     call: str
@@ -96,9 +99,11 @@ class Progress:
 
     error_streaks: dict[str, int] = field(default_factory=dict)
     """Folded tool name -> consecutive errors."""
-    successes: dict[str, Success] = field(default_factory=dict)
+    successes: dict[str, RepeatedSuccess] = field(default_factory=dict)
     """Folded tool name -> its last successful call."""
-    expected: Turn | None = None
+    expected: TurnFingerprint | None = field(
+        default=None, metadata={"fingerprint": ("expected", "Turn | None")}
+    )
     """The turn that would extend a stall: its calls are not run again."""
     warning: str = ""
     """Warning for the model before its next turn."""
@@ -191,8 +196,9 @@ WHY = ("approval", "unknown_effect", "undo_failed")
 """The tool needs approval; a crash left it open whether the call happened; the same, and undoing it failed."""
 
 
+@recorded_as("Ledger")
 @dataclass(slots=True)
-class Ledger:
+class CallLedger:
     """State of the calls of one turn besides their results. Restored from records, by position."""
 
     asked: dict[int, Question] = field(default_factory=dict)
@@ -242,10 +248,10 @@ class LoopContext:
     """The answer in progress."""
     results: list[Any] = field(default_factory=list)
     """One `ToolResult` (or None while it runs) for each call of that answer."""
-    ledger: Ledger = field(default_factory=Ledger)
-    spent: Spent = field(default_factory=Spent)
+    ledger: CallLedger = field(default_factory=CallLedger)
+    spent: RunUsage = field(default_factory=RunUsage)
     progress: Progress = field(default_factory=Progress)
-    turns: deque[Turn] = field(default_factory=deque)
+    turns: tuple[TurnFingerprint, ...] = field(default=(), metadata={"fingerprint": ("turns", "deque[Turn]")})
     """Fingerprints of the last turns, for the progress guards. A restart clears it."""
     completion: Completion = field(default_factory=Completion)
     context: ContextUse = field(default_factory=ContextUse)

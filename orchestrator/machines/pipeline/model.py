@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from orchestrator.kernel.graph import recorded_as
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator_guards import Analysis, Verdict, analysis
@@ -152,8 +153,9 @@ class Feedback:
 # ---- the run ----
 
 
+@recorded_as("Done")
 @dataclass(frozen=True, slots=True)
-class Done:
+class StageResult:
     """The end of the work in one visit of a state."""
 
     seq: int
@@ -198,7 +200,7 @@ class PipelineContext:
     evaluation: Evaluation | None = None
     best: Attempt | None = None
     """The attempt with the highest score; of equal ones the first."""
-    done: Done | None = None
+    done: StageResult | None = None
     """The last finished stage."""
     recorded: tuple[Any, ...] = (None, None, None, None)
     """Plan, validation, implementation and evaluation according to the records; a different value was set by a hook."""

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 from orchestrator.machines.pipeline.model import (
     MADE,
     Attempt,
-    Done,
     Evaluation,
     Implementation,
     Issue,
@@ -16,6 +15,7 @@ from orchestrator.machines.pipeline.model import (
     PipelineContext,
     Plan,
     Severity,
+    StageResult,
     Validation,
 )
 
@@ -23,7 +23,7 @@ Made: TypeAlias = Plan | Validation | Implementation | Evaluation
 """The result of a stage."""
 
 
-def take(ctx: PipelineContext, done: Done, made: Made | None) -> None:
+def take(ctx: PipelineContext, done: StageResult, made: Made | None) -> None:
     """Apply the result of a stage, None if it raised. A new plan invalidates the results for the previous one."""
     ctx.done = done
     ctx.tokens += done.tokens
@@ -71,7 +71,7 @@ def _compare(ctx: PipelineContext, judged: Evaluation) -> None:
 
 def record(stage: OrchestrationState, ctx: PipelineContext, made: Made | None) -> dict[str, Any]:
     """Return the body of the `stage` record for the last result of a stage: plain data."""
-    done = ctx.done or Done(0)
+    done = ctx.done or StageResult(0)
     body: dict[str, Any] = {"seq": done.seq, "state": stage.value, "tokens": done.tokens}
     if made is None:
         return body | {"error": done.error}
@@ -85,7 +85,7 @@ def replay(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
     made = (
         None if "made" not in body else _made(OrchestrationState(body["state"]), body["made"], body["tokens"])
     )
-    take(ctx, Done(body["seq"], body["tokens"], body.get("error", "")), made)
+    take(ctx, StageResult(body["seq"], body["tokens"], body.get("error", "")), made)
     ctx.iteration, ctx.refinements = now
 
 

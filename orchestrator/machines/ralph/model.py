@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
+from orchestrator.kernel.graph import recorded_as
 from orchestrator.machines.ralph.contract import PlannerMode, QuestionerMode, Role
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.marker import SETTLED, Marker
@@ -97,12 +98,13 @@ class Task:
     """Ids of tasks that must be done first."""
 
 
-Found: TypeAlias = tuple[str, str, str]
+MissingTask: TypeAlias = tuple[str, str, str]
 """A missing task that an agent discovered: id, description, rationale."""
 
 
+@recorded_as("Answer")
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AgentAnswer:
     """The answer of an agent in one visit of a state."""
 
     seq: int
@@ -170,7 +172,9 @@ class RalphContext:
     """Number of that round in the session, from 1."""
     feedback: str = ""
     """Faults of the last attempt at the current task."""
-    found: tuple[Found, ...] = ()
+    found: tuple[MissingTask, ...] = field(
+        default=(), metadata={"fingerprint": ("found", "tuple[Found, ...]")}
+    )
     """Discovered tasks that are not in the files yet."""
     requirements: tuple[str, ...] = ()
     """New requests of people that are not part of a plan yet."""
@@ -178,7 +182,7 @@ class RalphContext:
     """How many of them the planner of this visit got."""
     notes: tuple[str, ...] = ()
     """Notes of people for all agents, oldest first."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[AgentAnswer, ...] = ()
     """Answers of the agents in this visit, in order."""
     summary: str = ""
     """Last summary of the whole."""
@@ -194,7 +198,7 @@ class RalphContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TaskCounts:
     """Number of tasks of a session by marker."""
 
     planning: int = 0
@@ -212,10 +216,10 @@ class Standing:
         return not (self.open or self.active or self.review or self.failed) and self.done > 0
 
 
-def standing(tasks: tuple[Task, ...]) -> Standing:
+def count_tasks(tasks: tuple[Task, ...]) -> TaskCounts:
     """Count tasks by marker."""
     work = [task.marker for task in tasks if not task.planning]
-    return Standing(
+    return TaskCounts(
         planning=sum(1 for task in tasks if task.planning and task.marker not in SETTLED),
         open=work.count(Marker.OPEN),
         active=work.count(Marker.ACTIVE),

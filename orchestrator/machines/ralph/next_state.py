@@ -28,7 +28,7 @@ from orchestrator.machines.ralph.model import (
     RalphContext,
     RalphEvent,
     RalphState,
-    Standing,
+    TaskCounts,
 )
 
 
@@ -41,7 +41,7 @@ class OrchestratorEvent:
     """Agent output for planner_completed, executor_completed, reviewer_completed and the holistic check."""
     is_new_session: bool = True
     """For session_resolved; give `progress` with an old session."""
-    progress: Standing = field(default_factory=Standing)
+    progress: TaskCounts = field(default_factory=TaskCounts)
     """Counts of progress.md, for session_resolved and no_tasks_remaining."""
     task_id: str | None = None
     """The task for task_selected; the task in review, if any, for session_resolved and no_tasks_remaining."""

@@ -22,14 +22,14 @@ from orchestrator.machines.ralph.contract import (
     ReviewVerdict,
 )
 from orchestrator.machines.ralph.graph import should_continue_qa, should_retry_task
-from orchestrator.machines.ralph.model import Found, RalphContext, RalphEvent, Standing
+from orchestrator.machines.ralph.model import MissingTask, RalphContext, RalphEvent, TaskCounts
 
 E = RalphEvent
 
 # ---- choice of the event ----
 
 
-def resolved(ctx: RalphContext, stands: Standing) -> RalphEvent:
+def resolved(ctx: RalphContext, stands: TaskCounts) -> RalphEvent:
     """Return the event with which a session continues: new or resumed.
 
     A pending review comes first, then a started task, then planning. A request to an old session is planned.
@@ -59,7 +59,7 @@ def planned(ctx: RalphContext, output: PlannerOutput) -> RalphEvent | None:
     return None
 
 
-def next_work(stands: Standing) -> RalphEvent:
+def next_work(stands: TaskCounts) -> RalphEvent:
     """Return the event when no task is left to execute: complete only if all are done."""
     if stands.review:
         return E.REVIEW_PENDING
@@ -221,7 +221,7 @@ def _complaint(output: AgentOutput | None) -> str:
     return "\n".join(said) or "the review failed it, and does not say why"
 
 
-def _with(found: tuple[Found, ...], more: Sequence[DiscoveredTask]) -> tuple[Found, ...]:
+def _with(found: tuple[MissingTask, ...], more: Sequence[DiscoveredTask]) -> tuple[MissingTask, ...]:
     return (*found, *((one.id, one.description, one.rationale) for one in more))
 
 

@@ -247,7 +247,7 @@ class ApprovalSession:
             "state": to.value,
             "why": why,
             "at": self.clock.time(),
-            "context": dict(self._codec.changes(run)),
+            "context": self._codec.changes(run),
         }
         await self.driver.announce(run, "recovered", body)
         moved = replace(run.cursor, state=to.value, entry_pending=False, pending_event=None)

@@ -22,7 +22,7 @@ from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Below, LoopContext, LoopState
+from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext, LoopState
 from orchestrator.runtime.llm_loop.codec import restored
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
@@ -223,10 +223,10 @@ async def recount(agent: Orchestrator, run: LoopRun, stored: StoredRun) -> dict[
                 found[run_id] = used
     below = run.ctx.spent.below
     if found or below is not None:
-        below = below or Below()
+        below = below or ChildUsage()
         usage = sum(found.values(), below.before)
         # Not less than before: ended runs may have been pruned.
-        run.ctx.spent.below = Below(usage.combined(below.usage, max), below.before)
+        run.ctx.spent.below = ChildUsage(usage.combined(below.usage, max), below.before)
     return found
 
 

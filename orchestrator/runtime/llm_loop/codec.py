@@ -11,7 +11,7 @@ from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.machine import Machine
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
-from orchestrator.machines.llm_loop.model import Ledger, LoopContext, LoopState, Question
+from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState, Question
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop import answer, memory
@@ -28,6 +28,7 @@ def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopCont
         LoopContext,
         growing="messages",
         item=_plain_messages,
+        windows=("turns",),
         apart=("response", "results", "ledger", "output", "remembered", "decision"),
         output=_output,
         about=lambda ctx: {"conversation_id": ctx.conversation_id} | ({"launch": launch} if launch else {}),
@@ -174,7 +175,7 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
             ledger.approved[position] = entry.digest
 
 
-def _ask_again(ctx: LoopContext, ledger: Ledger, entry: EffectEntry, call: ToolCall) -> None:
+def _ask_again(ctx: LoopContext, ledger: CallLedger, entry: EffectEntry, call: ToolCall) -> None:
     question = Question.from_record(entry.key, entry.tool, call.arguments, entry.asked or {})
     ledger.asked[entry.position] = question
     ctx.results[entry.position] = ToolResult.failure(

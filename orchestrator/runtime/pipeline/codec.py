@@ -22,7 +22,7 @@ from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 class PipelineCodec(ContextCodec[PipelineContext]):
     """The codec of the pipeline. Results of stages are restored from their own records, unless a hook changed them."""
 
-    def changes(self, run: Run[PipelineContext, Any]) -> Mapping[str, Any]:
+    def changes(self, run: Run[PipelineContext, Any]) -> dict[str, Any]:
         """Return the changes since the last call."""
         changed = super().changes(run)
         amended = progress.amended(run.ctx)

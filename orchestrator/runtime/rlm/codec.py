@@ -37,7 +37,7 @@ class ModeCodec(ContextCodec[ModeContext]):
         body = dict(super().opening(run))
         return {**body, "context": _renamed(body["context"], _GROWING, _STORED)}
 
-    def changes(self, run: Run[Any, Any]) -> Mapping[str, Any]:
+    def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
         """Return the changes since the last call."""
         return _renamed(super().changes(run), _GROWING, _STORED)
 

@@ -11,7 +11,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.typed import StateMachine
-from orchestrator.kernel.typed_table import TypedMachine
+from orchestrator.kernel.typed_machine import TypedMachine
 from orchestrator.machines.code_mode.graph import CODE_MODE, build_code_mode_machine
 from orchestrator.machines.code_mode.model import CodeModeContext
 from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS, RlmLimits

@@ -10,7 +10,7 @@ from typing import Any, cast
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.typed_table import TypedMachine
+from orchestrator.kernel.typed_machine import TypedMachine
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.rlm.ending import finish_reason, output_of
 from orchestrator.machines.rlm.model import ModeContext

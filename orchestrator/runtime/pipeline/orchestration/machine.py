@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from orchestrator.errors import ConfigError, Refused
-from orchestrator.kernel.at_once import at_once
 from orchestrator.kernel.clock import Clock, SystemClock
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import Hooks
@@ -39,6 +38,7 @@ from orchestrator.kernel.record import (
 )
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Cursor
+from orchestrator.kernel.thread import at_once
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
 from orchestrator.machines.pipeline.limits import OFF, PipelineLimits
 from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
