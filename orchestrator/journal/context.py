@@ -1,10 +1,10 @@
 """Encode a run's context as records: complete in `created`, then only the changes of each transition.
 
 Growing values are written once. For messages, a record has the new ones, and the number of first messages that were
-kept if a restart, a compaction or a retry removed some. For a window (a deque, or one of `windows`) it has the new items
-and the number of last items that were kept. Every other field is written again when it changes, so a host's hook may
-change any field. The comparison uses a copy, which is then written: a JSON text of each field at each append took three
-times as long. All fields are compared in two passes in C; Python code runs for the fields that differ.
+kept if a restart, a compaction or a retry removed some. For a window (a deque, or one of `windows`) it has the new
+items and the number of last items that were kept. Every other field is written again when it changes, so a host's
+hook may change any field. The comparison uses a copy, which is then written: a JSON text of each field at each append
+took three times as long. All fields are compared in two passes in C; Python code runs for the fields that differ.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ Way: TypeAlias = tuple[Step, Step]
 
 
 class _Ways(dict[Any, Way]):
-    """Class -> the steps for its values. A cached function costs more than the comparison of a value with its snapshot."""
+    """Class -> the steps for its values. A cached function would cost more than the comparison with a snapshot."""
 
     def __missing__(self, kind: Any) -> Way:
         self[kind] = way = _way(kind)
@@ -138,7 +138,7 @@ def _way_of_fields(kind: Any) -> Way:
     return of_slots, written
 
 
-def _detach(parts: None, deep: Iterable[tuple[None, bool]]) -> None:
+def _detach(parts: Any, deep: Iterable[tuple[Any, bool]]) -> None:
     """Copy the parts that can be changed in place: a dict of immutable values, or any other value."""
     for at, is_flat in deep:
         one = parts[at]
