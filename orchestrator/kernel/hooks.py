@@ -54,13 +54,13 @@ def collect(
     extra: Iterable[object] = (),
     points: Mapping[str, str] | None = None,
 ) -> Hooks:
-    """Collect the hooks of `modules` (ours) and `extra` (the host's) for a graph.
+    """Collect the hooks of `modules` (of this package) and `extra` (of the host) for a graph.
 
     Args:
         graph: The graph.
-        modules: Modules, or objects with such methods.
         extra: Modules or objects of the host.
         points: Further hooks that the caller runs itself: name -> name of their second argument.
+        *modules: Modules, or objects with such methods.
 
     Raises:
         GraphError: Lists every stray, misspelt, synchronous, duplicate or missing hook, those that cannot be called,

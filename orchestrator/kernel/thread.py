@@ -99,15 +99,15 @@ async def _waited(work: Awaitable[Any], name: str) -> Any:
 
 
 class CoroutineWaited(RuntimeError):
-    """A coroutine waited where nothing can be waited for; it was closed."""
+    """A coroutine waited where waiting is not possible; it was closed."""
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits. Raises what it raises, CoroutineWaited for one that does wait."""
+    """Run a coroutine that never waits. Raises its errors, and CoroutineWaited if it waits."""
     try:
         work.send(None)
     except StopIteration as end:
         value: T = end.value
         return value
     work.close()
-    raise CoroutineWaited("a coroutine waited where nothing can be waited for")
+    raise CoroutineWaited("a coroutine waited where waiting is not possible")
