@@ -1,4 +1,4 @@
-"""What a composition says of its runs to the journal: the context as plain data, whole once and then by its changes."""
+"""The port for the context of runs in records: the whole context once, and then its changes, as plain data."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from orchestrator.kernel.run import Run
 
 
 class Codec(Protocol):
-    """Turns `run.ctx` into record bodies. Without one a run is journalled, but cannot be resumed."""
+    """Converts `run.ctx` to record bodies. Without a codec a run is journalled but cannot be resumed."""
 
     def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return what the `created` record has besides the driver's own: the whole context."""
+        """Return the codec's part of the `created` record: the whole context."""
         ...
 
     def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
-        """Return, in a new dict, what changed of the context since the last call, or the opening; empty for nothing."""
+        """Return, in a new dict, the changes of the context since the last call or since the opening."""
         ...
 
     def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return what the `ended` record has besides the driver's own: the output."""
+        """Return the codec's part of the `ended` record: the output."""
         ...

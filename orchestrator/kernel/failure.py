@@ -1,4 +1,4 @@
-"""The error that a run failed with, as a record's member, and back again in another process."""
+"""The error of a failed run as part of a record, and its restoration in another process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def error_body(failure: EventFailed) -> dict[str, Any]:
-    """Return what is kept of a failure: where it happened, why, and the error's own fields where it is ours."""
+    """Return the stored part of a failure: place, reason, and the fields of the error if it is one of ours."""
     error = failure.error
     ours = _ours(type(error))
     fields = {} if ours is None else {name: _plain(value) for name, value in vars(error).items()}
@@ -33,7 +33,7 @@ def error_body(failure: EventFailed) -> dict[str, Any]:
 
 
 def restored_failure(body: Mapping[str, Any], graph: str, run_id: str) -> tuple[Exception, EventFailed]:
-    """Return the error and the fact about it. An error that is not of this library comes back as a RunError."""
+    """Return the error and its fact. An error that is not of this library is restored as a RunError."""
     error = _restored(body)
     fact = EventFailed(
         graph,
@@ -61,7 +61,7 @@ def _restored(body: Mapping[str, Any]) -> Exception:
 
 
 def _ours(kind: type[Any]) -> type[Any] | None:
-    """Return the most special class of this library that an error is of."""
+    """Return the most specific class of this library among the classes of an error."""
     return next((each for each in kind.__mro__ if vars(errors).get(each.__name__) is each), None)
 
 

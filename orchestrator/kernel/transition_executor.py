@@ -1,4 +1,4 @@
-"""What a driver does for one transition of a run: guards, hooks, journal, state, observers."""
+"""Services of a driver for one transition of a run: guards, hooks, journal, state, observers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from orchestrator.kernel.writer import Late, Writer
 
 
 class TransitionExecutor:
-    """The services of a driver that a transition needs: guards counted, hooks, journal, observers.
+    """Evaluates and counts guards, runs hooks, and calls journal and observers for a transition.
 
-    `Transition.execute` calls them in order. At each await the run can be continued from where it is. Where
-    `run.control.halted` is set, no further hook is started.
+    `Transition.execute` calls these methods in order. At each await the run can be continued from its present
+    position. While `run.control.halted` is set, no further hook starts.
     """
 
     def __init__(self, report: Reporter, writer: Writer | None, clock: Clock) -> None:
@@ -32,12 +32,15 @@ class TransitionExecutor:
         self._writer = writer
         self.now = clock.monotonic
         self.journals = writer is not None
-        """Transitions become records."""
+        """Whether transitions become records."""
         self._mute = writer is None and not report.observed
-        """There is neither a journal nor an observer."""
+        """Whether there is neither a journal nor an observer."""
 
     def trigger(self, run: Run[Any, Any], event: StrEnum) -> Coroutine[Any, Any, bool]:
-        """Trigger an event in the library's table; the caller awaits its transition. Raises as `Event.trigger`."""
+        """Trigger an event in the table of the library; the caller awaits its transition.
+
+        Raises as `Event.trigger` does.
+        """
         cursor, table = run.cursor, run.table
         cursor.hook, cursor.committed = "", False
         if run.graph is not table.graph:  # the table was changed
@@ -46,7 +49,7 @@ class TransitionExecutor:
         return found.trigger(run)
 
     async def go_on(self, run: Run[Any, Any]) -> None:
-        """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
+        """Continue a run in a state whose work was interrupted: the enter hooks, then the after hooks of the edge."""
         step, state = run.cursor.step, run.cursor.state
         came = step is not None and step.dest.value == state
         await self.enter(run, after=step.after if step is not None and came else ())
@@ -57,11 +60,11 @@ class TransitionExecutor:
         hooks: tuple[tuple[str, Hook], ...] | None = None,
         after: tuple[tuple[str, Hook], ...] = (),
     ) -> bool:
-        """Run the enter hooks of the present state and then `after` hooks; the last event returned is pending then.
+        """Run the enter hooks of the present state and then the `after` hooks; the last returned event becomes pending.
 
-        An event that was pending before, because the caller gave one, stays. Nothing more is run where the run is
-        halted, and where a paused run was only let out of its last state because it would have lost that state's work.
-        Returns True: the transition was carried out.
+        A pending event that the caller gave stays. No further hook runs if the run is halted, or if a paused run left
+        its last state only because it would have lost the work of that state. Returns True: the transition was
+        carried out.
         """
         cursor, control = run.cursor, run.control
         if control.pause_request is not None and cursor.event_object is not None:
@@ -85,7 +88,7 @@ class TransitionExecutor:
         return True
 
     def due(self, run: Run[Any, Any]) -> float | None:
-        """Return the monotonic time at which the next limit of the run passes, or None."""
+        """Return the monotonic time of the next limit of the run, or None."""
         control, cursor = run.control, run.cursor
         expires_at = control.expires_at
         limit = run.graph.time_limits.get(cursor.state) if control.overdue is None else None
@@ -104,7 +107,7 @@ class TransitionExecutor:
     def choose(self, run: Run[Any, Any], steps: Sequence[CompiledTransition]) -> CompiledTransition:
         """Return the first transition whose conditions hold; each guard is evaluated once and counted.
 
-        Raises Refused where none does, and what a guard raises.
+        Raises Refused if there is none, and the errors of guards.
         """
         run.cursor.step = steps[0]
         denial: Any = None
@@ -123,7 +126,7 @@ class TransitionExecutor:
     async def prepare_and_execute(
         self, run: Run[Any, Any], steps: Sequence[CompiledTransition], began: float
     ) -> bool:
-        """Choose as `choose` does, and run the prepare callbacks of a transition before its conditions."""
+        """Choose as `choose` does, but run the prepare callbacks of each transition before its conditions."""
         refusal: Refused | None = None
         for step in steps:
             run.cursor.step = step
@@ -140,7 +143,7 @@ class TransitionExecutor:
         raise refusal
 
     async def veto_hooks(self, run: Run[Any, Any], step: CompiledTransition) -> bool:
-        """Run the hooks that may veto; on a failure edge their errors are only published. False when halted."""
+        """Run the hooks that can veto; on a failure edge their errors are only published. Returns False if halted."""
         if step.settle_first and self._writer is not None:
             await self._settle(self._writer, run, step)
         for name, hook in step.ahead:
@@ -156,7 +159,7 @@ class TransitionExecutor:
         return True
 
     def _allowed(self, run: Run[Any, Any], step: CompiledTransition) -> Any:
-        """Return True where every condition of a transition holds, else the answer of the first that does not."""
+        """Return True if every condition of a transition holds, else the answer of the first that does not."""
         for condition in step.conditions:
             run.cursor.hook = condition.label
             try:
@@ -174,7 +177,7 @@ class TransitionExecutor:
         return True
 
     async def _settle(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> None:
-        """Before a host's hook: make durable all it may depend on, the work of the present state included."""
+        """Make everything durable that a hook of the host may depend on, including the work of the present state."""
         writer.context(run, step.event)
         writing = self._write(writer, run, step)
         late = None if writing is None else await writing
@@ -183,16 +186,16 @@ class TransitionExecutor:
             raise late
 
     def _veto(self, run: Run[Any, Any], step: CompiledTransition, error: Exception) -> NoReturn:
-        """Raise what a hook raised; a refusal gets the place it was said in."""
+        """Raise the error of a hook; add the place to a refusal."""
         if not isinstance(error, Refused) or error.event:
             raise error
         place = {"graph": run.graph.name, "state": run.cursor.state, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
     def draft(self, run: Run[Any, Any], step: CompiledTransition, now: float) -> Transition | None:
-        """Hold back the fact about a step until its record is written, and draft that.
+        """Draft the record of a step, and hold its fact back until the record is written.
 
-        None where no journal is left, or there is nobody to tell.
+        Returns None if the journal is lost, or if there is neither a journal nor an observer.
         """
         cursor, writes = run.cursor, run.writes
         if self._mute:
@@ -214,9 +217,9 @@ class TransitionExecutor:
         return fact
 
     def journal(self, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
-        """Make a step durable, with what changed of the context; where the step is folded, with the next one.
+        """Make a step durable with the changes of the context; a folded step is written with the next one.
 
-        Returns as `Writer.write`.
+        Returns as `Writer.write` does.
         """
         if self._writer is None:
             return None
@@ -230,7 +233,7 @@ class TransitionExecutor:
         return writing
 
     def _write(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
-        """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
+        """Write the folded records. A broken journal cannot prevent that a failed run fails."""
         try:
             writing = writer.write(run)
         except Exception as error:  # noqa: BLE001 - raised again where the run may not go on
@@ -258,10 +261,10 @@ class TransitionExecutor:
     def complete(
         self, run: Run[Any, Any], step: CompiledTransition, fact: Transition | None, now: float, began: float
     ) -> Coroutine[Any, Any, bool]:
-        """Complete a transition whose state is set: the record is durable, or folded. The caller awaits the hooks.
+        """Complete a transition whose state is set and whose record is durable or folded. The caller awaits the hooks.
 
-        Updates the run's times, puts the kernel's own time since `began` into the fact, which no observer has yet, and
-        publishes what waited.
+        Updates the times of the run, adds the kernel's own seconds since `began` to the fact, which no observer has
+        yet, and publishes the waiting facts.
         """
         cursor, control, writes = run.cursor, run.control, run.writes
         cursor.committed = True
@@ -285,13 +288,13 @@ class TransitionExecutor:
         return self._callbacks(run, step.after) if step.internal else self.enter(run, step.enter, step.after)
 
     def _left(self, control: Control) -> None:
-        """Forget the time limit of a state that is left, and the interruption for it if it came too late."""
+        """Remove the time limit of the state that was left, and its interruption if that came too late."""
         if control.interruption is control.overdue:
             control.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
         control.overdue = None
 
     def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
-        """Take down that a hook asked for the failure event itself: a failed run has an error that says where."""
+        """Note that a hook itself chose the failure event: a failed run has an error that says where."""
         run.cursor.hook = name
         asked = f"{where(by, name)} returned {str(run.cursor.pending_event)!r}"
         run.cursor.error = RunError(f"{asked} and no error; raise one that says why")
@@ -308,7 +311,7 @@ class TransitionExecutor:
 
 
 def _check_none(named: tuple[str, Hook], answer: object) -> None:
-    """Raise RunError where a hook that is no enter hook returned an event, which nothing would fire."""
+    """Raise RunError if a hook that is not an enter hook returned an event, which nothing would fire."""
     if answer is not None:
         name, hook = named
         text = f"{where(hook, name)} returned {str(answer)!r}; only an enter_ hook chooses the next event"
