@@ -15,7 +15,6 @@ from rich.text import Text
 
 from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.record import (
     EventFailed,
     Fact,
@@ -27,6 +26,7 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.telemetry.escape import escape
+from orchestrator.telemetry.history import History, StateStats
 
 _BAR = 20
 _WIDTH = 160

@@ -1,7 +1,8 @@
-"""Code that all stores share: bodies as bytes, blobs by digest, the status of a run from its last record."""
+"""Code that all stores share: bodies as bytes, the hash chain, blobs by digest, a run's status from its last record."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,6 @@ from orchestrator.kernel.journal import (
     Draft,
     Record,
     RunHead,
-    chained,
 )
 
 CLAIM_KINDS = frozenset(("claimed", "resumed"))
@@ -27,6 +27,20 @@ CLAIM_KINDS = frozenset(("claimed", "resumed"))
 OPEN: Final = "open"
 PARKED: Final = "parked"
 ENDED: Final = "ended"
+
+
+def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
+    """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
+    number = b"%d" % seq
+    parts = (_counted(run_id), len(number), number, _counted(epoch), _counted(kind), len(body), body)
+    return hashlib.sha256(b"%s%s%d:%s%s%s%d:%s" % (before.encode(), *parts)).hexdigest()
+
+
+@functools.lru_cache(maxsize=1_000)
+def _counted(part: str | int) -> bytes:
+    """Return what is the same in many records with its length before it."""
+    text = str(part).encode()
+    return b"%d:%s" % (len(text), text)
 
 
 def encoded(kind: str, body: Mapping[str, Any]) -> bytes:

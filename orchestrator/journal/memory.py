@@ -19,6 +19,7 @@ from orchestrator.journal.codec import (
     Stored,
     apart,
     block,
+    chained,
     check_blob,
     encoded,
     only_claims,
@@ -26,7 +27,7 @@ from orchestrator.journal.codec import (
     verified,
     verified_blob,
 )
-from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunHead, chained
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunHead
 
 
 @dataclass(slots=True)

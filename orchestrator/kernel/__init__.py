@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from orchestrator.kernel.graph import Edge as Edge
     from orchestrator.kernel.graph import Graph as Graph
     from orchestrator.kernel.graph import bounding as bounding
-    from orchestrator.kernel.history import History as History
     from orchestrator.kernel.machine import bind as bind
     from orchestrator.kernel.outcome import Outcome as Outcome
     from orchestrator.kernel.run import Run as Run
@@ -28,7 +27,6 @@ _HOME = {
     "Driver": "driver",
     "Edge": "graph",
     "Graph": "graph",
-    "History": "history",
     "Outcome": "outcome",
     "Run": "run",
     "StateMachine": "typed",

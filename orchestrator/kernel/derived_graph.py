@@ -13,6 +13,7 @@ from orchestrator.kernel.table import MachineCondition, MachineState, MachineTra
 
 def derive(
     declared: Graph,
+    initial: Any,
     states: Mapping[str, MachineState],
     transitions: Iterable[MachineTransition],
     callbacks: Mapping[str, tuple[str, ...]],
@@ -26,6 +27,7 @@ def derive(
     unused = [event.value for event in declared.events if event not in used]
     return replace(
         declared,
+        initial=initial,
         states=_same_or_new(declared.states, states),
         events=_same_or_new(declared.events, [*unused, *(row.event.name for row in rows)]),
         edges=tuple(_edge(row) for row in rows),

@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.errors import (
-    DeadlineExceeded,
     EventError,
     Fenced,
     InTransition,
@@ -115,7 +114,7 @@ class Driver:
         """
         self._claim(run, event)
         run.control.waits_in_place, run.control.folds = not park, True
-        run.control.alarm = Alarm(self._clock, lambda: self._ring(run))
+        run.control.alarm = Alarm(self._clock, lambda: self._executor.stop_overdue(run))
         try:
             if not run.cursor.ended and await self._take_up(run, event, park=park):
                 await self._continue(run, park=park)
@@ -227,7 +226,12 @@ class Driver:
             run.cursor.entry_pending, run.cursor.pending_event = False, event
         run.control.mailbox.listen(lambda signal: self._services.record_question(run, signal))
         if run.cursor.parked:
-            if park and self._waits(run) and not len(run.control.mailbox) and not self._due(run):
+            if (
+                park
+                and self._waits(run)
+                and not len(run.control.mailbox)
+                and not self._executor.is_overdue(run)
+            ):
                 return False
             self._report.started(run, self._clock.time())
         return True
@@ -284,8 +288,8 @@ class Driver:
             raise RunError(f"{graph.name}: nothing leaves the working state {state.value!r}")
         elif self._take_signal(run):
             pass
-        elif self._due(run):
-            self._ring(run)
+        elif self._executor.is_overdue(run):
+            self._executor.stop_overdue(run)
         elif park:
             await self._finalizer.park(run, "waiting")
             return False
@@ -326,23 +330,6 @@ class Driver:
             self._report.failed(run, event, error)
 
     # ---- limits and interruptions ----
-
-    def _due(self, run: Run[Any, Any]) -> bool:
-        """Return whether a time limit has passed; a parked run has no alarm that would fire."""
-        due = self._executor.due(run)
-        return due is not None and self._clock.monotonic() >= due
-
-    def _ring(self, run: Run[Any, Any]) -> None:
-        if run.control.interruption is not None:
-            return
-        cause: Exception
-        if run.control.expires_at is not None and self._clock.monotonic() >= run.control.expires_at:
-            cause = DeadlineExceeded(run.control.expires_at - (run.cursor.started_at or 0.0))
-            run.control.expires_at = None  # said once: the way to the end is not interrupted for it again
-        else:
-            limit = run.graph.dwell_of(run.state)
-            cause = run.control.overdue = StateTimeout(run.cursor.state, limit[0] if limit else 0.0)
-        run.stop(cause)
 
     def _stopped(self, run: Run[Any, Any]) -> None:
         """Choose the event for an interruption: failure, or the dwell event of an overdue state."""

@@ -16,8 +16,6 @@ Every store guarantees:
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -50,7 +48,7 @@ def draft(kind: str, body: Mapping[str, Any]) -> Draft:
 
 
 class Record(NamedTuple):
-    """One durable record. `hash` chains it to the record before (see `chained`)."""
+    """One durable record. `hash` chains it to the record before (see `orchestrator.journal.codec.chained`)."""
 
     seq: int
     epoch: int
@@ -221,20 +219,6 @@ class Journal(JournalWriter, Protocol):
     async def close(self) -> None:
         """Write the queued records and close the store."""
         ...
-
-
-def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
-    """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
-    number = b"%d" % seq
-    parts = (_counted(run_id), len(number), number, _counted(epoch), _counted(kind), len(body), body)
-    return hashlib.sha256(b"%s%s%d:%s%s%s%d:%s" % (before.encode(), *parts)).hexdigest()
-
-
-@functools.lru_cache(maxsize=1_000)
-def _counted(part: str | int) -> bytes:
-    """Return a part, which many records share, with its length before it."""
-    text = str(part).encode()
-    return b"%d:%s" % (len(text), text)
 
 
 async def let_go(journal: JournalWriter, lease: Lease) -> None:

@@ -104,7 +104,7 @@ class Machine(transitions.Machine):
         if name in GENERAL:
             value = CallbackList(listify(value), self.table_changed, vars(self).get(name))
         super().__setattr__(name, value)
-        if name in GENERAL:
+        if name in GENERAL or name == "_initial":
             self.table_changed()
 
     # ---- the table, as the library's interface shows and changes it ----
@@ -322,7 +322,7 @@ class Machine(transitions.Machine):
             for slot, callbacks in self._slots()
             if callbacks.differs
         }
-        graph = derive(self._declared, self.states, self.get_transitions(), changed)
+        graph = derive(self._declared, self.initial, self.states, self.get_transitions(), changed)
         found = self._declared if graph.describe() == self._declared.describe() else graph
         self.compiled.graph = found
         problems = [*(self._missing(found) if self._whole else ()), *self._uncallable()]

@@ -7,9 +7,9 @@ from collections.abc import Coroutine, Sequence
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from orchestrator.errors import Fenced, JournalError, Refused, RunError
+from orchestrator.errors import DeadlineExceeded, Fenced, JournalError, Refused, RunError, StateTimeout
 from orchestrator.kernel.clock import Clock, micros
-from orchestrator.kernel.failure import error_body
+from orchestrator.kernel.codec import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import draft
 from orchestrator.kernel.record import EventFailed, Transition, TransitionNote
@@ -101,6 +101,25 @@ class TransitionExecutor:
         """Set the run's alarm, if it has one, to its next limit."""
         if run.control.alarm is not None:
             run.control.alarm.set(self.due(run))
+
+    def is_overdue(self, run: Run[Any, Any]) -> bool:
+        """Return whether a time limit has passed; a parked run has no alarm that would ring."""
+        due = self.due(run)
+        return due is not None and self.now() >= due
+
+    def stop_overdue(self, run: Run[Any, Any]) -> None:
+        """Stop a run whose time limit has passed: that of the whole run, or of its present state."""
+        control = run.control
+        if control.interruption is not None:
+            return
+        cause: Exception
+        if control.expires_at is not None and self.now() >= control.expires_at:
+            cause = DeadlineExceeded(control.expires_at - (run.cursor.started_at or 0.0))
+            control.expires_at = None  # raised once: the way to the end is not interrupted for it again
+        else:
+            limit = run.graph.time_limits.get(run.cursor.state, 0.0)
+            cause = control.overdue = StateTimeout(run.cursor.state, limit)
+        run.stop(cause)
 
     # ---- the parts of a transition, in their order ----
 

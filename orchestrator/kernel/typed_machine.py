@@ -305,7 +305,7 @@ class TypedMachine(Machine):
         if edge is not None and edge.action is not None:
             before.append(_hook("action", edge.action, takes_event=True))
         transition.before[:0] = before
-        if edge is not None and guard is not None and transition.source in self._awaited:
+        if is_async(guard) or (edge is not None and guard is not None and transition.source in self._awaited):
             condition = AwaitedCondition(guard)
             transition.conditions = [condition]
             transition.prepare.append(condition.asking())

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.errors import Fenced, JournalError, RunExists, RunUnknown
 from orchestrator.kernel.clock import Clock
-from orchestrator.kernel.codec import Codec
-from orchestrator.kernel.failure import error_body
+from orchestrator.kernel.codec import Codec, error_body
 from orchestrator.kernel.journal import RECORD_SCHEMA, JournalWriter, Lease, RunHead, draft
 from orchestrator.kernel.record import Fact, JournalWrite, Transition
 from orchestrator.kernel.report import Reporter

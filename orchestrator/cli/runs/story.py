@@ -14,10 +14,10 @@ from orchestrator.cli.runs.path import StateVisit
 from orchestrator.cli.runs.transcript import TranscriptEntry, spoken
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import NO_USAGE, Usage
+from orchestrator.telemetry.history import History, StateStats
 
 Body = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.failure import restored_failure
+from orchestrator.kernel.codec import restored_failure
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Cursor
