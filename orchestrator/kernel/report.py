@@ -75,7 +75,7 @@ class Reporter:
         writes = run.writes
         if writes.unpublished:
             facts, writes.unpublished = writes.unpublished, []
-            publish = self.publisher(run)
+            publish = self.tell if run.control.follower is None else self.publisher(run)
             for fact in facts:
                 publish(fact)
 

@@ -194,14 +194,16 @@ class Run(Generic[Ctx, Deps]):
 
     def emit(self, fact: Fact) -> None:
         """Report a fact. It is held back while a record it may depend on is not durable yet."""
-        if self.writes.unpublished or self.writes.drafts:
-            self.writes.unpublished.append(fact)
+        writes = self.writes
+        if writes.unpublished or writes.drafts:
+            writes.unpublished.append(fact)
         else:
-            self.writes.publish(fact)
+            writes.publish(fact)
 
     def note(self, kind: str, body: Mapping[str, Any]) -> None:
         """Draft a record: durable with the next transition, or with `settle`. Without a journal, nothing."""
-        if self.control.lease is not None and not self.control.detached:
+        control = self.control
+        if control.lease is not None and not control.detached:
             self.writes.drafts.append(draft(kind, body))
 
     async def settle(self) -> None:

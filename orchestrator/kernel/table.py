@@ -231,20 +231,10 @@ class Transition(Watched, core.Transition):
         executor = run.control.executor
         assert executor is not None  # noqa: S101 - Event.trigger looked
         if step.ahead:
-            return self._ask_first(executor, run, step, began)
-        return self._commit(executor, run, step, executor.now() if step.prepare else began, began)
+            return executor.veto_and_commit(run, step, began)
+        return self.commit(executor, run, step, executor.now() if step.prepare else began, began)
 
-    async def _ask_first(
-        self, executor: TransitionExecutor, run: Run[Any, Any], step: Step, began: float
-    ) -> bool:
-        """Run the hooks that may veto, then commit; their time is not the kernel's."""
-        asked = executor.now()
-        if not await executor.veto_hooks(run, step):
-            return False
-        now = executor.now()
-        return await self._commit(executor, run, step, now, began + now - asked)
-
-    def _commit(
+    def commit(
         self, executor: TransitionExecutor, run: Run[Any, Any], step: Step, now: float, began: float
     ) -> Coroutine[Any, Any, bool]:
         """Write the record, set the state, tell observers; return the hooks behind that, which the caller awaits."""

@@ -94,7 +94,7 @@ class TransitionLog:
             self.tallies: tuple[LineCounts, ...] = (writer.tally, *bounded)
             """How many lines were written, and dropped; none where the host's logger writes."""
             # Past structlog's chain, which would cost as much again and change nothing.
-            self._lines = TransitionLines(writer.info, self._fields, _MOST_RUNS, alike=trace is None)
+            self._lines = TransitionLines(writer.info, self._fields, _MOST_RUNS)
         else:
             self._root = self._lent = logger.bind(schema=SCHEMA)
             self.tallies = ()
@@ -112,8 +112,7 @@ class TransitionLog:
             WorkAbandoned: self._abandoned,
         }
         if threshold <= LEVELS["info"]:
-            transition = self._transition if self._lines is None else self._lines.write
-            self._by_type |= {Transition: transition, RunStarted: self._started}
+            self._by_type |= {Transition: self._transition(), RunStarted: self._started}
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
         """Return what writes the lines of facts of a kind; None where none has one at this level."""
@@ -152,7 +151,14 @@ class TransitionLog:
             self._lines.forget((fact.graph, fact.run_id))
         return logger
 
-    def _transition(self, fact: Transition) -> None:
+    def _transition(self) -> Callable[[Transition], None]:
+        """Return what writes the line of a transition: from a template, unless each line has a span of its own."""
+        if self._lines is None:
+            return self._lend
+        return self._lines.write if self._trace is None else self._lines.write_fields
+
+    def _lend(self, fact: Transition) -> None:
+        """Give the fields of a transition to the host's logger."""
         fields = self._fields(fact)
         run = self.bound(fact.run_id, fact.graph)
         run.info(fields.pop("msg"), **{key: fields[key] for key in fields if key not in _BOUND})

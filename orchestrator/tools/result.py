@@ -97,7 +97,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
 def content_of(value: object, limit: int) -> tuple[str, bool]:
     """Return the text of what a tool returned, and whether it was cut. Raises for what has no text."""
     text, was_cut = cut(value if type(value) is str else _serialised(value), limit)
-    return str(encodable(text)), was_cut
+    return (text if text.isascii() else str(encodable(text))), was_cut
 
 
 def _serialised(value: object) -> str:

@@ -55,7 +55,7 @@ async def enter_update_budgets(run: LoopRun) -> Event:
     if turn_accounting.may_start_over(ctx, asked):
         return Event.RESTART_LOOP
     verdict = turn_accounting.decide(ctx, asked)
-    ctx.verdict = None if verdict else verdict
+    ctx.verdict = None if verdict.ok else verdict
     return Event.BUDGET_OK if turn_accounting.may_go_on(ctx) else Event.BUDGET_EXCEEDED
 
 

@@ -284,4 +284,5 @@ def _count(ctx: LoopContext, usage: Usage) -> None:
     spent = ctx.spent
     spent.usage = spent.usage + usage
     spent.largest_answer = max(spent.largest_answer, usage.output_tokens)
-    spent.largest_cost = max(spent.largest_cost, usage.cost_micros or 0)
+    if usage.cost_micros is not None and usage.cost_micros > spent.largest_cost:
+        spent.largest_cost = usage.cost_micros

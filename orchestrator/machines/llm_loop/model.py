@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from orchestrator.kernel.value import value
 from orchestrator.llm.message import NO_USAGE, Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator_guards import DIGEST_VERSION, Turn, Verdict
@@ -213,7 +214,8 @@ class Ledger:
     """Key -> the answer that counted."""
 
 
-class TurnDecision(NamedTuple):
+@value(frozen=True, slots=True)
+class TurnDecision:
     """The guards allowed another turn: their verdict, under which limits, and what the run had used by then."""
 
     verdict: Verdict
