@@ -69,6 +69,10 @@ class CancelScope:
             work.task.uncancel()
         return False
 
+    async def let_others_run(self) -> None:
+        """Give other tasks and time limits their turn, between hooks that never wait."""
+        await asyncio.sleep(0)
+
     def requests(self) -> int:
         """Return how often somebody asked the work to stop: the caller, or who stops the run."""
         return self._caller.cancelling() + self._fired
@@ -88,6 +92,25 @@ class CancelScope:
         fact = WorkAbandoned(run.graph.name, run.run_id, run.cursor.state, kind, name, self._clock.time())
         run.emit(fact)
         return fact
+
+
+class CallerScope:
+    """In place of a CancelScope: the work stays in the task of its caller, and nothing else stops it."""
+
+    __slots__ = ("_in_loop",)
+
+    def __init__(self, *, in_loop: bool) -> None:
+        self._in_loop = in_loop
+        """There are other tasks."""
+
+    def cancelled(self) -> bool:
+        """Return False: a cancellation reaches the caller by itself."""
+        return False
+
+    async def let_others_run(self) -> None:
+        """Give other tasks their turn, where there are any."""
+        if self._in_loop:
+            await asyncio.sleep(0)
 
 
 def cancellations() -> Callable[[], bool]:

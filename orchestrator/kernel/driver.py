@@ -27,7 +27,7 @@ from orchestrator.errors import (
     RunExists,
     StateTimeout,
 )
-from orchestrator.kernel.cancel_scope import CancelScope
+from orchestrator.kernel.cancel_scope import CallerScope, CancelScope
 from orchestrator.kernel.clock import Alarm, Clock, SystemClock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.finalizer import RunFinalizer
@@ -242,7 +242,7 @@ class Driver:
                 return
             self._stopped(run)
 
-    async def _advance(self, run: Run[Any, Any], scope: CancelScope, *, park: bool) -> None:
+    async def _advance(self, run: Run[Any, Any], scope: CancelScope | CallerScope, *, park: bool) -> None:
         """Fire event after event until the run ends, parks or is stopped; errors become the failure event."""
         turns, cursor, control = 0, run.cursor, run.control
         while not (cursor.ended or control.halted):
@@ -261,7 +261,7 @@ class Driver:
                 raise asyncio.CancelledError  # a hook swallowed it
             turns += 1
             if not turns % _TURNS:
-                await asyncio.sleep(0)
+                await scope.let_others_run()
 
     async def _next(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
         """Carry out what comes next. Returns False when the run parked for lack of anything."""
@@ -315,7 +315,7 @@ class Driver:
         return not busy and not run.graph.is_working(run.state) and run.state not in run.graph.terminal
 
     def _raised(
-        self, run: Run[Any, Any], scope: CancelScope, event: StrEnum | None, error: Exception
+        self, run: Run[Any, Any], scope: CancelScope | CallerScope, event: StrEnum | None, error: Exception
     ) -> None:
         if scope.cancelled():
             raise asyncio.CancelledError from error  # it came out of the hook under another name

@@ -35,7 +35,7 @@ from orchestrator.kernel.record import (
     TransitionNote,
 )
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.table import Condition, Step
+from orchestrator.kernel.table import CompiledTransition, MachineCondition
 
 
 class Reporter:
@@ -124,7 +124,7 @@ class Reporter:
             )
         )
 
-    def transition(self, run: Run[Any, Any], step: Step, now: float) -> Transition:
+    def transition(self, run: Run[Any, Any], step: CompiledTransition, now: float) -> Transition:
         """Return the fact about a step that is being committed at monotonic time `now`."""
         cursor, ctx, note = run.cursor, run.ctx, run.writes.note
         event, source, dest = step.names
@@ -145,7 +145,12 @@ class Reporter:
         return fact if note is None else _annotated(fact, note)
 
     def guard(
-        self, run: Run[Any, Any], step: Step, condition: Condition, result: str, verdict: object = None
+        self,
+        run: Run[Any, Any],
+        step: CompiledTransition,
+        condition: MachineCondition,
+        result: str,
+        verdict: object = None,
     ) -> None:
         """Tell what a guard said: `allow`, `deny` or `error`.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.mailbox import Mailbox
     from orchestrator.kernel.outcome import Ending
     from orchestrator.kernel.record import EventFailed, Fact, Follower, TransitionNote
-    from orchestrator.kernel.table import CompiledTable, Step
+    from orchestrator.kernel.table import CompiledTable, CompiledTransition
 
 
 class Context(Protocol):
@@ -75,7 +75,7 @@ class Run(Generic[Ctx, Deps]):
     current = state
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> CompiledTransition | None:
         """The edge in flight, or taken last: event, source, dest, guard_name."""
         return self.cursor.step
 

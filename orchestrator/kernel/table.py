@@ -5,7 +5,8 @@
 library's attributes (`on_enter`, `on_exit`, `conditions`, `prepare`, `before`, `after`, `source`, `dest`) and its
 methods (`add_callback`, `trigger`, `execute`). What differs from AsyncMachine is listed in this folder's README.
 
-A `Step` is a cache: the lists of one transition, resolved and flattened. The machine drops it when a list changes.
+A `CompiledTransition` is a cache: the lists of one transition, resolved and flattened. The machine drops it when a list
+changes.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Watched:
         vars(self).update(others, machine=machine)
 
 
-class State(Watched, core.State):
+class MachineState(Watched, core.State):
     """A state. `name` is its value in the graph's enum, as in logs, labels and the journal."""
 
     lists = frozenset({"on_enter", "on_exit"})
@@ -99,7 +100,7 @@ class State(Watched, core.State):
     on_exit: CallbackList
 
 
-class Condition(core.Condition):
+class MachineCondition(core.Condition):
     """A guard of a transition. Its answer is a `Verdict`, or anything else that is true or false.
 
     The library compares an answer with True; a Verdict is an object, so its truth is compared here.
@@ -145,22 +146,22 @@ class Condition(core.Condition):
         return self.allows(self.evaluate(run))
 
 
-def conditions_name(conditions: Iterable[Condition]) -> str | None:
+def conditions_name(conditions: Iterable[MachineCondition]) -> str | None:
     """Return the name of the conditions of a transition in tables, logs and metrics; None without any."""
     return ", ".join(condition.name for condition in conditions) or None
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CompiledTransition:
     """What one transition does, flattened from the lists of its machine, state and itself."""
 
-    transition: Transition
+    transition: MachineTransition
     event: StrEnum
     source: StrEnum
     dest: StrEnum
     names: tuple[str, str, str]
     """The values of these three; reading `value` of a member is a call."""
-    conditions: tuple[Condition, ...]
+    conditions: tuple[MachineCondition, ...]
     guard_name: str | None
     prepare: tuple[tuple[str, Hook], ...]
     """prepare_event, prepare: before the conditions are evaluated."""
@@ -189,11 +190,11 @@ class CompiledTable:
     The library's Machine has `__getattr__`, which makes each read of its attributes slow; the runs keep this instead.
     """
 
-    events: Mapping[str, Event] = field(default_factory=dict)
+    events: Mapping[str, MachineEvent] = field(default_factory=dict)
     """The machine's own mapping: name -> event."""
     graph: Graph | None = None
     """The table as a value."""
-    steps: dict[tuple[str, str], tuple[Step, ...]] = field(default_factory=dict)
+    steps: dict[tuple[str, str], tuple[CompiledTransition, ...]] = field(default_factory=dict)
     """(state, event) -> what the event may do there, in table order."""
     enter: dict[str, tuple[tuple[str, Hook], ...]] = field(default_factory=dict)
     """State -> the callbacks that run when it is entered."""
@@ -205,22 +206,22 @@ class CompiledTable:
         self.enter.clear()
 
 
-class Transition(Watched, core.Transition):
+class MachineTransition(Watched, core.Transition):
     """A transition: source, destination (None is internal), conditions and callbacks."""
 
-    condition_cls = Condition
+    condition_cls = MachineCondition
     lists = frozenset({"conditions", "prepare", "before", "after"})
     machine: Machine
     prepare: CallbackList
     before: CallbackList
     after: CallbackList
     conditions: Any
-    event: Event
+    event: MachineEvent
     number: int
     """Position in the table."""
 
     def execute(  # type: ignore[override]  # the run is our event data, and the caller awaits it
-        self, run: Run[Any, Any], step: Step, began: float
+        self, run: Run[Any, Any], step: CompiledTransition, began: float
     ) -> Coroutine[Any, Any, bool]:
         """Carry out the transition: veto hooks, journal, state, observers, enter and after hooks, in this order.
 
@@ -235,7 +236,12 @@ class Transition(Watched, core.Transition):
         return self.commit(executor, run, step, executor.now() if step.prepare else began, began)
 
     def commit(
-        self, executor: TransitionExecutor, run: Run[Any, Any], step: Step, now: float, began: float
+        self,
+        executor: TransitionExecutor,
+        run: Run[Any, Any],
+        step: CompiledTransition,
+        now: float,
+        began: float,
     ) -> Coroutine[Any, Any, bool]:
         """Write the record, set the state, tell observers; return the hooks behind that, which the caller awaits."""
         fact = executor.draft(run, step, now)
@@ -249,7 +255,7 @@ class Transition(Watched, core.Transition):
         self,
         executor: TransitionExecutor,
         run: Run[Any, Any],
-        step: Step,
+        step: CompiledTransition,
         fact: Fact | None,
         now: float,
         began: float,
@@ -273,7 +279,7 @@ class Transition(Watched, core.Transition):
             cursor.state = self.dest
 
 
-class Event(core.Event):
+class MachineEvent(core.Event):
     """An event: for each source its transitions, in the order of the table."""
 
     machine: Machine
@@ -285,7 +291,7 @@ class Event(core.Event):
     def add_transition(self, transition: core.Transition) -> None:
         """Add a transition to the table."""
         super().add_transition(transition)
-        if not isinstance(transition, Transition):
+        if not isinstance(transition, MachineTransition):
             raise GraphError(
                 self.machine.name, [f"{transition!r} is no transition of ours; use add_transition"]
             )

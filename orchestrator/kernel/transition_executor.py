@@ -16,7 +16,7 @@ from orchestrator.kernel.record import EventFailed, Transition, TransitionNote
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Control
-from orchestrator.kernel.table import Step
+from orchestrator.kernel.table import CompiledTransition
 from orchestrator.kernel.writer import Late, Writer
 
 
@@ -101,7 +101,7 @@ class TransitionExecutor:
 
     # ---- the parts of a transition, in their order ----
 
-    def choose(self, run: Run[Any, Any], steps: Sequence[Step]) -> Step:
+    def choose(self, run: Run[Any, Any], steps: Sequence[CompiledTransition]) -> CompiledTransition:
         """Return the first transition whose conditions hold; each guard is evaluated once and counted.
 
         Raises Refused where none does, and what a guard raises.
@@ -120,7 +120,9 @@ class TransitionExecutor:
             reason, graph=run.graph.name, state=run.cursor.state, event=steps[0].event, verdict=denial
         )
 
-    async def prepare_and_execute(self, run: Run[Any, Any], steps: Sequence[Step], began: float) -> bool:
+    async def prepare_and_execute(
+        self, run: Run[Any, Any], steps: Sequence[CompiledTransition], began: float
+    ) -> bool:
         """Choose as `choose` does, and run the prepare callbacks of a transition before its conditions."""
         refusal: Refused | None = None
         for step in steps:
@@ -137,7 +139,7 @@ class TransitionExecutor:
         assert refusal is not None  # noqa: S101 - there is at least one step
         raise refusal
 
-    async def veto_and_commit(self, run: Run[Any, Any], step: Step, began: float) -> bool:
+    async def veto_and_commit(self, run: Run[Any, Any], step: CompiledTransition, began: float) -> bool:
         """Run the hooks that may veto, then commit; on a failure edge their errors are only published.
 
         Returns False when halted. The time of the hooks is not the kernel's.
@@ -160,7 +162,7 @@ class TransitionExecutor:
         now = self.now()
         return await step.transition.commit(self, run, step, now, began + now - asked)
 
-    def _allowed(self, run: Run[Any, Any], step: Step) -> Any:
+    def _allowed(self, run: Run[Any, Any], step: CompiledTransition) -> Any:
         """Return True where every condition of a transition holds, else the answer of the first that does not."""
         for condition in step.conditions:
             run.cursor.hook = condition.label
@@ -178,7 +180,7 @@ class TransitionExecutor:
                 return answer if answer is not True else None
         return True
 
-    async def _settle(self, writer: Writer, run: Run[Any, Any], step: Step) -> None:
+    async def _settle(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> None:
         """Before a host's hook: make durable all it may depend on, the work of the present state included."""
         writer.context(run, step.event)
         writing = self._write(writer, run, step)
@@ -187,14 +189,14 @@ class TransitionExecutor:
         if late is not None:
             raise late
 
-    def _veto(self, run: Run[Any, Any], step: Step, error: Exception) -> NoReturn:
+    def _veto(self, run: Run[Any, Any], step: CompiledTransition, error: Exception) -> NoReturn:
         """Raise what a hook raised; a refusal gets the place it was said in."""
         if not isinstance(error, Refused) or error.event:
             raise error
         place = {"graph": run.graph.name, "state": run.cursor.state, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
-    def draft(self, run: Run[Any, Any], step: Step, now: float) -> Transition | None:
+    def draft(self, run: Run[Any, Any], step: CompiledTransition, now: float) -> Transition | None:
         """Hold back the fact about a step until its record is written, and draft that.
 
         None where no journal is left, or there is nobody to tell.
@@ -218,7 +220,7 @@ class TransitionExecutor:
             writes.seconds = 0.0
         return fact
 
-    def journal(self, run: Run[Any, Any], step: Step) -> Late | None:
+    def journal(self, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
         """Make a step durable, with what changed of the context; where the step is folded, with the next one.
 
         Returns as `Writer.write`.
@@ -234,7 +236,7 @@ class TransitionExecutor:
         run.writes.seconds += self.now() - asked
         return writing
 
-    def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> Late | None:
+    def _write(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
         """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
         try:
             writing = writer.write(run)
@@ -243,7 +245,9 @@ class TransitionExecutor:
             return None
         return None if writing is None else self._written(writing, run, step)
 
-    async def _written(self, writing: Late, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
+    async def _written(
+        self, writing: Late, run: Run[Any, Any], step: CompiledTransition
+    ) -> asyncio.CancelledError | None:
         asked = self.now()
         try:
             return await writing
@@ -253,13 +257,13 @@ class TransitionExecutor:
         finally:
             run.writes.seconds += self.now() - asked
 
-    def _unwritten(self, run: Run[Any, Any], step: Step, error: Exception) -> None:
+    def _unwritten(self, run: Run[Any, Any], step: CompiledTransition, error: Exception) -> None:
         if not step.failing or isinstance(error, Fenced):
             raise error
         self._report.failed(run, step.event, error)
 
     def complete(
-        self, run: Run[Any, Any], step: Step, fact: Transition | None, now: float, began: float
+        self, run: Run[Any, Any], step: CompiledTransition, fact: Transition | None, now: float, began: float
     ) -> Coroutine[Any, Any, bool]:
         """Complete a transition whose state is set: the record is durable, or folded. The caller awaits the hooks.
 

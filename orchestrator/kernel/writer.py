@@ -75,7 +75,7 @@ class Writer:
         """Draft what changed of the context. `following`: the present state's work is done, this event comes next."""
         if self._codec is None or run.control.detached:
             return
-        body = dict(self._codec.changes(run))
+        body = self._codec.changes(run)
         if following is not None:
             body["next"] = following.value
             if run.cursor.failure is not None and following == run.graph.failure_event(run.state):

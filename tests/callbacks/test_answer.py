@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 
 import pytest
 
 from orchestrator.errors import CompletionError, LimitReached
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message, Response
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import OFF
@@ -67,7 +66,7 @@ def test_feedback_stands_after_the_answer_and_replaces_the_last_pair() -> None:
         "Your answer could not be used (attempt 2 of 2)",
     ]
     assert "issue 2. Answer again as JSON that fits the schema" in run.ctx.messages[-1].text
-    assert [fact.outcome for fact in facts(run, Attempt)] == ["retry", "retry"]
+    assert [fact.outcome for fact in facts(run, OperationAttempt)] == ["retry", "retry"]
 
 
 def test_the_pair_is_replaced_wherever_it_stands() -> None:
@@ -91,7 +90,7 @@ def test_two_retries_are_two(limit: int, made: int, asks: bool) -> None:
         with pytest.raises(CompletionError, match=f"no usable final answer after {made} retries: issue"):
             answer.request_another(run, "issue")
         assert run.ctx.fault == "completion_invalid"
-        assert [fact.outcome for fact in facts(run, Attempt)] == ["exhausted"]
+        assert [fact.outcome for fact in facts(run, OperationAttempt)] == ["exhausted"]
 
 
 def test_another_limit_ends_the_asking_and_leaves_the_history_as_it_was() -> None:
@@ -113,6 +112,6 @@ def test_the_turn_kept_back_is_used_for_a_last_try() -> None:
 
 def test_the_same_unusable_answer_over_and_over_is_no_progress() -> None:
     run = said("bad", loop_run(limits=replace(TWICE, max_no_progress=2)))
-    run.ctx.turns = deque([fingerprint([], "bad")] * 2)
+    run.ctx.turns = (fingerprint([], "bad"),) * 2
     with pytest.raises(LimitReached, match="no_progress"):
         answer.request_another(run, "issue")
