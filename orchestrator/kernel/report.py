@@ -23,6 +23,7 @@ from orchestrator.errors import (
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import (
+    FACTS,
     EventFailed,
     Fact,
     Follower,
@@ -46,8 +47,8 @@ class Reporter:
         known = tuple(observers)
         self._routes = _Routes(known)
         self._counting = [one.observer_failed for one in known if hasattr(one, "observer_failed")]
-        self.heard = bool(known)
-        """There are observers."""
+        self.heard = frozenset(kind for kind in FACTS if self._routes[kind])
+        """The kinds of facts that an observer receives."""
         self._clock = clock
 
     def tell(self, fact: Fact) -> None:
@@ -62,6 +63,10 @@ class Reporter:
         """Return what publishes the facts of a run: to the observers, and first to who follows the run."""
         follower = run.control.follower
         return self.tell if follower is None else partial(self._tell_followed, follower)
+
+    def wanted(self, run: Run[Any, Any]) -> frozenset[type]:
+        """Return the kinds of facts that an observer or the follower of a run receives; others need not be made."""
+        return self.heard if run.control.follower is None else FACTS
 
     def _tell_followed(self, follower: Follower, fact: Fact) -> None:
         try:
@@ -156,7 +161,7 @@ class Reporter:
 
         By the guard's own name: which limit it read is in the verdicts of BudgetChecked, and counted there.
         """
-        if self.heard:
+        if GuardEvaluated in run.writes.wanted:
             run.emit(
                 GuardEvaluated(
                     run.graph.name,

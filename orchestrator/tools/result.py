@@ -43,12 +43,14 @@ class ToolResult:
 
     def message(self) -> Message:
         """Return the tool message that answers the call."""
-        return Message("tool", self.content, (), self.call.id, self.call.name, None, None, self.is_error)
+        return Message(
+            "tool", self.content, (), self.call.id, self.call.name, None, None, self.outcome != "ok"
+        )
 
     def is_said_by(self, message: Message) -> bool:
         """Return whether a tool message equals `message()`, without building that message."""
         said = (message.content, message.tool_calls, message.tool_call_id, message.name, message.is_error)
-        mine = (self.content, (), self.call.id, self.call.name, self.is_error)
+        mine = (self.content, (), self.call.id, self.call.name, self.outcome != "ok")
         return said == mine and message.role == "tool" and message.refusal is None is message.reasoning
 
     @classmethod

@@ -217,6 +217,8 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     route: Route,
     response: Response | None = None,
 ) -> None:
+    if LLMCall not in run.writes.wanted:
+        return
     usage = priced(run, response) if response else NO_USAGE
     model, queued = route.take()
     first = deltas.take_first() if deltas else None
