@@ -1,9 +1,7 @@
-"""Carries runs through a machine: one event in flight, hooks in looplab's order, one failure path.
+"""Drive runs through a machine: one event in flight, hooks in looplab's order, one failure path.
 
-For each edge: guard, `before_<event>`, `before_event`, `leave_<state>`, `leave_state`, journal, state set,
-observers, `enter_<state>`, `enter_state`, `after_<event>`, `after_event`. The `enter_` hook does the
-state's work and returns the event that leaves it; the driver fires it from its own loop, so a run of any
-length needs the same small stack.
+The order of hooks is that of `MachineTransition.execute`. The `enter_` hook does the work of its state and returns the
+event that leaves it. The driver fires it from its own loop, so a run of any length needs the same small stack.
 """
 
 from __future__ import annotations
