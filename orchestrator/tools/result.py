@@ -47,9 +47,15 @@ class ToolResult:
 
     def is_said_by(self, message: Message) -> bool:
         """Tell whether a tool message is `message()`, without making that."""
-        said = (message.content, message.tool_calls, message.tool_call_id, message.name, message.is_error)
-        mine = (self.content, (), self.call.id, self.call.name, self.is_error)
-        return said == mine and message.role == "tool" and message.refusal is None is message.reasoning
+        return (
+            message.tool_call_id == self.call.id
+            and message.content == self.content
+            and message.name == self.call.name
+            and message.is_error == self.is_error
+            and message.role == "tool"
+            and message.tool_calls == ()
+            and message.refusal is None is message.reasoning
+        )
 
     @classmethod
     def failure(cls, call: ToolCall, position: int, outcome: ToolOutcome, why: str, kind: str) -> ToolResult:
